@@ -1,0 +1,50 @@
+# One door for every routine job. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types imports bench torture docs lock clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## create .venv and install the locked packages
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+demo: setup ## run the main job on sample data
+	$(BIN)/python scripts/demo.py
+
+test: setup ## run the whole test suite
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+check: setup ## lint, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: setup ## compare speed with peers, as ratios of one run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	$(BIN)/python -m benchmarks
+
+torture: setup ## long runs: random writers, SIGKILLs, deep generated programs
+	$(BIN)/python -m pytest -n 0 -s -m torture tests
+
+docs: setup ## regenerate the generated reference pages
+	$(BIN)/python scripts/reference.py
+
+lock: setup ## renew the locked package lists from pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --extra dev -o requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -c requirements.lock --extra bench -o requirements-bench.lock pyproject.toml
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Omnigraph: a typed property graph on Lance and Spark."""
