@@ -1,0 +1,267 @@
+"""Too much, interrupted, and faults of the environment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnigraph.core.errors.base import EnvironmentFault, InterruptedWrite, LimitError, StorageError
+from omnigraph.core.errors.kinds import Retry
+
+
+class ResourceLimit(LimitError):
+    """A stated ceiling: what, how much is allowed, how much was asked."""
+
+    kind = "resource_limit"
+
+    def __init__(
+        self,
+        *,
+        resource: str,
+        limit: int,
+        actual: int,
+        type_name: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        subject = f"{type_name}: " if type_name is not None else ""
+        detail: dict[str, Any] = {"resource": resource, "limit": limit, "actual": actual}
+        if type_name is not None:
+            detail["type_name"] = type_name
+        super().__init__(
+            f"{subject}{resource} would be {actual:,}; at most {limit:,} are allowed",
+            hint=hint,
+            details={"resource_limit": detail},
+        )
+        self.resource = resource
+        self.limit = limit
+        self.actual = actual
+        self.type_name = type_name
+
+
+class ResourceBusy(LimitError):
+    """The ceiling is on simultaneous use; waiting helps."""
+
+    kind = "resource_busy"
+
+
+class TooManyRequests(LimitError):
+    """Admission control of one actor."""
+
+    kind = "too_many_requests"
+
+
+class BlobRange(LimitError):
+    """The byte range lies outside the value."""
+
+    kind = "blob_range"
+
+
+class DeadlineExceeded(LimitError):
+    """A time limit passed. For a write the outcome is unknown."""
+
+    kind = "deadline_exceeded"
+
+    def __init__(self, message: str, *, writing: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, retry=Retry.UNKNOWN if writing else Retry.SAME_REQUEST)
+        self.writing = writing
+
+
+class Cancelled(InterruptedWrite):
+    """The caller stopped the operation before its first effect."""
+
+    kind = "cancelled"
+
+
+class RecoveryRequired(InterruptedWrite):
+    """A write stopped half-way, now or earlier, and recovery must settle it before this one can go on."""
+
+    kind = "recovery_required"
+
+    def __init__(self, message: str, operation_id: str | None = None, *, hint: str | None = None) -> None:
+        details: Mapping[str, Any] | None = None
+        if operation_id is not None:
+            details = {"recovery_required": {"operation_id": operation_id}}
+        super().__init__(
+            message,
+            hint=hint or "open the graph read-write once, then look whether the write is there",
+            details=details,
+        )
+        self.operation_id = operation_id
+
+
+class SidecarSchemaError(InterruptedWrite):
+    """A recovery note is malformed, from a newer version, or contradicts the store."""
+
+    kind = "recovery_note_unreadable"
+
+    def __init__(
+        self,
+        *,
+        object: str,  # noqa: A002  the word of the specification: the stored object that cannot be read
+        message: str,
+        found: int | str | None = None,
+        max_supported_version: int | None = None,
+    ) -> None:
+        detail: dict[str, Any] = {"object": object}
+        if found is not None:
+            detail["found"] = found
+        if max_supported_version is not None:
+            detail["max_supported_version"] = max_supported_version
+        super().__init__(
+            message,
+            hint="reading works; upgrade the program, or inspect the note and restore",
+            details={"recovery_note": detail},
+        )
+        self.object = object
+        self.found = found
+        self.max_supported_version = max_supported_version
+
+
+class DriftError(InterruptedWrite):
+    """A table is ahead of the manifest and no recovery note explains it."""
+
+    kind = "drift"
+
+    def __init__(self, *, table_key: str, pin: int, head: int, message: str | None = None) -> None:
+        entity_kind, _, type_name = table_key.partition(":")
+        super().__init__(
+            message
+            or f"{entity_kind} type '{type_name}' has unpublished changes nobody accounts for (version {head}, published {pin})",
+            hint="run `omnigraph repair` to see them, then `omnigraph repair --confirm`",
+            details={"drift": {"table_key": table_key, "pin": pin, "head": head}},
+        )
+        self.table_key = table_key
+        self.pin = pin
+        self.head = head
+
+
+class SchemaDrift(InterruptedWrite):
+    """The schema files and the manifest name different schemas and no recovery note explains it."""
+
+    kind = "drift"
+
+
+class InitializationCommitted(InterruptedWrite):
+    """The graph was created and a check afterwards failed."""
+
+    kind = "initialization_committed"
+
+
+class InitializationIndeterminate(InterruptedWrite):
+    """It cannot be told whether the graph was created."""
+
+    kind = "initialization_indeterminate"
+
+
+class ChangeFeedGap(InterruptedWrite):
+    """Retention removed commits after the cursor."""
+
+    kind = "change_feed_gap"
+
+
+class ClientDisconnected(InterruptedWrite):
+    """The connection was lost during a write."""
+
+    kind = "client_disconnected"
+
+
+class StorageTransient(StorageError):
+    """Network or throttling; waiting helps."""
+
+    kind = "storage_transient"
+
+
+class StorageConfiguration(StorageError):
+    """A bad address, missing credentials or a missing region."""
+
+    kind = "storage_configuration"
+
+
+class StorageNotFound(StorageError):
+    """An object the manifest names is gone. Never read as an empty graph."""
+
+    kind = "storage_not_found"
+
+
+class StoragePrecondition(StorageError):
+    """A conditional write was refused where that cannot be."""
+
+    kind = "storage_precondition"
+
+
+class StoragePermanent(StorageError):
+    """The store refuses and will refuse again."""
+
+    kind = "storage_permanent"
+
+
+class StorageUnknown(StorageError):
+    """The store failed in a way nobody classified."""
+
+    kind = "storage_unknown"
+
+
+class IoFailure(EnvironmentFault):
+    """Local files: disk full, no permission, no such file."""
+
+    kind = "io"
+
+
+class FormatTooOld(EnvironmentFault):
+    """The graph was written in a format this version no longer reads."""
+
+    kind = "format_too_old"
+
+    def __init__(self, *, found: int | str, supported: int | str) -> None:
+        super().__init__(
+            f"the graph has format {found}; this version reads {supported} and newer",
+            hint="export it with the older program, then init and load",
+        )
+        self.found = found
+        self.supported = supported
+
+
+class FormatTooNew(EnvironmentFault):
+    """The graph was written in a format this version does not know yet."""
+
+    kind = "format_too_new"
+
+    def __init__(self, *, found: int | str, supported: int | str) -> None:
+        super().__init__(
+            f"the graph has format {found}; this version knows formats up to {supported}",
+            hint="upgrade omnigraph",
+        )
+        self.found = found
+        self.supported = supported
+
+
+class BlobIntegrity(EnvironmentFault):
+    """A stored blob contradicts its description."""
+
+    kind = "blob_integrity"
+
+
+class BlobSourceError(EnvironmentFault):
+    """An allowed external blob source is missing or unreachable during a write."""
+
+    kind = "external_blob_source"
+
+
+class EmbedderError(EnvironmentFault):
+    """The embedding provider refused or timed out."""
+
+    kind = "embedding_provider"
+
+
+class NetworkError(EnvironmentFault):
+    """The server could not be reached. For a write the outcome is unknown."""
+
+    kind = "network"
+
+    def __init__(self, message: str, *, writing: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, retry=Retry.UNKNOWN if writing else Retry.SAME_REQUEST)
+        self.writing = writing
+
+
+class NotThisProduct(EnvironmentFault):
+    """The address answers, but not like an Omnigraph server."""
+
+    kind = "not_this_product"

@@ -1,0 +1,412 @@
+"""Not there, already there, changed by somebody else, not allowed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnigraph.core.errors.base import ConflictError, NotFoundError, PermissionDenied, with_candidates
+from omnigraph.core.limits import MERGE_CONFLICTS_REPORTED_MAX
+
+
+class GraphNotFound(NotFoundError):
+    """There is no graph at this place, or none with this id."""
+
+    kind = "graph_not_found"
+
+    def __init__(self, uri: str, *, hint: str | None = None) -> None:
+        super().__init__(f"no graph at '{uri}'", hint=hint or "create one with `omnigraph init`")
+        self.uri = uri
+
+
+class BranchNotFound(NotFoundError):
+    """The branch does not exist; reading or writing never creates one."""
+
+    kind = "branch_not_found"
+
+    def __init__(self, branch: str, *, candidates: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__(
+            f"branch '{branch}' does not exist",
+            hint=hint or (f"did you mean '{candidates[0]}'?" if candidates else "list the branches first"),
+            details=with_candidates(None, tuple(candidates)),
+        )
+        self.branch = branch
+
+
+class CommitNotFound(NotFoundError):
+    """The commit does not exist, or the actor may not read it: both look alike."""
+
+    kind = "commit_not_found"
+
+    def __init__(self, commit_id: str) -> None:
+        super().__init__(f"commit '{commit_id}' does not exist")
+        self.commit_id = commit_id
+
+
+class SnapshotNotFound(NotFoundError):
+    """No snapshot under this name or number."""
+
+    kind = "snapshot_not_found"
+
+    def __init__(self, snapshot: str) -> None:
+        super().__init__(f"snapshot '{snapshot}' does not exist")
+        self.snapshot = snapshot
+
+
+class TypeNotFound(NotFoundError):
+    """The schema has no such node or edge type."""
+
+    kind = "type_not_found"
+
+    def __init__(self, type_name: str, *, message: str | None = None, candidates: Sequence[str] = ()) -> None:
+        super().__init__(
+            message or f"the schema has no type '{type_name}'",
+            hint=f"did you mean '{candidates[0]}'?" if candidates else None,
+            details=with_candidates(None, tuple(candidates)),
+        )
+        self.type_name = type_name
+
+
+class TypeAbsentAtSnapshot(TypeNotFound):
+    """The type exists now and did not exist at the snapshot that is read."""
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(type_name, message=f"type '{type_name}' does not exist at this snapshot")
+
+
+class EntityNotFound(NotFoundError):
+    """No entity of this type has this id."""
+
+    kind = "entity_not_found"
+
+
+class BlobNull(NotFoundError):
+    """The entity exists and its blob property is null."""
+
+    kind = "blob_null"
+
+
+class StoredQueryNotFound(NotFoundError):
+    """No stored query has this name, or the actor may not invoke it."""
+
+    kind = "stored_query_not_found"
+
+
+QueryNotFound = StoredQueryNotFound
+
+
+class ProfileNotFound(NotFoundError):
+    """The operator configuration has no such profile."""
+
+    kind = "profile_not_found"
+
+
+class AliasNotFound(NotFoundError):
+    """The operator configuration has no such alias."""
+
+    kind = "alias_not_found"
+
+
+class ServerNotFound(NotFoundError):
+    """The operator configuration has no such server."""
+
+    kind = "server_not_found"
+
+
+class SchemaContractMissing(NotFoundError):
+    """The graph has a manifest and its schema file is gone."""
+
+    kind = "schema_contract_missing"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the graph has a manifest, but its schema file '{name}' is missing",
+            hint="restore the file from a backup; do not initialise again",
+        )
+        self.name = name
+
+
+class VersionReclaimed(NotFoundError):
+    """Clean-up removed what this snapshot needs."""
+
+    kind = "version_reclaimed"
+
+
+HistoryReclaimed = VersionReclaimed
+
+
+class ManifestConflict(ConflictError):
+    """A version the write depended on is not the expected one."""
+
+    kind = "manifest_conflict"
+
+
+class ExpectedVersionMismatch(ManifestConflict):
+    """Another writer published the table first. Never retried by the publisher."""
+
+    def __init__(self, *, table_key: str, expected: int, actual: int) -> None:
+        entity_kind, _, type_name = table_key.partition(":")
+        super().__init__(
+            f"{entity_kind} type '{type_name}' was changed by another write: expected version {expected}, found {actual}",
+            hint="read the current state, rebuild the write from it and send it again",
+            details={
+                "manifest_conflict": {"table_key": table_key, "expected": expected, "actual": actual},
+                "published_dataset_version_conflict": {
+                    "entity_kind": entity_kind,
+                    "type_name": type_name,
+                    "expected_published_dataset_version": expected,
+                    "actual_published_dataset_version": actual,
+                },
+            },
+        )
+        self.table_key = table_key
+        self.expected = expected
+        self.actual = actual
+
+
+class RowLevelCasContention(ConflictError):
+    """Publishing met contention in every attempt although all expectations held; nothing was published."""
+
+    kind = "commit_conflict"
+
+    def __init__(self, *, attempts: int) -> None:
+        super().__init__(
+            f"publishing met contention in {attempts} attempts; nothing was published",
+            hint="send the same request again",
+        )
+        self.attempts = attempts
+
+
+class ReadSetConflict(ConflictError):
+    """Something other than a table version that the write depended on has changed."""
+
+    kind = "read_set_conflict"
+
+    def __init__(
+        self,
+        member: str,
+        *,
+        expected: str | None = None,
+        actual: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        detail = {"member": member, "expected": expected, "actual": actual}
+        super().__init__(
+            message or f"'{member}' changed while the write was prepared",
+            hint="read the current state, rebuild the write from it and send it again",
+            details={
+                "read_set_conflict": {name: value for name, value in detail.items() if value is not None}
+            },
+        )
+        self.member = member
+
+
+class KeyConflict(ConflictError):
+    """A strict insert met an existing id."""
+
+    kind = "key_conflict"
+
+    def __init__(
+        self,
+        *,
+        entity_kind: str,
+        type_name: str,
+        entity_id: str | None,
+        line: int | None = None,
+        hint: str | None = "use merge mode to update existing entities",
+    ) -> None:
+        which = f"an entity with id '{entity_id}'" if entity_id is not None else "an entity with this id"
+        prefix = f"line {line}: " if line is not None else ""
+        detail = {"entity_kind": entity_kind, "type_name": type_name}
+        if entity_id is not None:
+            detail["entity_id"] = entity_id
+        super().__init__(
+            f"{prefix}{entity_kind} type '{type_name}' already has {which}",
+            hint=hint,
+            details={"key_conflict": detail},
+        )
+        self.entity_kind = entity_kind
+        self.type_name = type_name
+        self.entity_id = entity_id
+        self.line = line
+
+
+class MergeConflicts(ConflictError):
+    """Both sides of a merge changed the same things. Each conflict is an object of the merge specification."""
+
+    kind = "merge_conflicts"
+
+    def __init__(self, conflicts: Sequence[Mapping[str, Any]], *, total: int | None = None) -> None:
+        self.total = max(total or 0, len(conflicts))
+        self.conflicts = tuple(dict(conflict) for conflict in conflicts[:MERGE_CONFLICTS_REPORTED_MAX])
+        super().__init__(
+            f"the merge has {self.total} conflict{'' if self.total == 1 else 's'}",
+            hint="resolve them on the source branch and merge again",
+            details={"merge_conflicts": list(self.conflicts), "merge_conflicts_total": self.total},
+        )
+
+
+class BranchExists(ConflictError):
+    """A branch of this name exists."""
+
+    kind = "branch_exists"
+
+    def __init__(self, branch: str) -> None:
+        super().__init__(f"branch '{branch}' already exists", hint="choose another name")
+        self.branch = branch
+
+
+class BranchPrefixClash(ConflictError):
+    """`topic` and `topic/a` cannot both be branches."""
+
+    kind = "branch_prefix_clash"
+
+    def __init__(self, branch: str, existing: str) -> None:
+        super().__init__(
+            f"branch '{branch}' clashes with branch '{existing}': one name is a path prefix of the other",
+            hint="choose another name",
+            details={"blocking_branches": [existing]},
+        )
+        self.branch = branch
+        self.existing = existing
+
+
+class BranchHasChildren(ConflictError):
+    """Other branches were made from this one."""
+
+    kind = "branch_has_children"
+
+    def __init__(self, branch: str, children: Sequence[str]) -> None:
+        super().__init__(
+            f"branch '{branch}' has child branches: {', '.join(children)}",
+            hint="delete the children first",
+            details={"blocking_branches": list(children)},
+        )
+        self.branch = branch
+        self.children = tuple(children)
+
+
+class MigrationBlocked(ConflictError):
+    """Other branches exist and the schema plan is not additive."""
+
+    kind = "branches_block_schema_apply"
+
+    def __init__(self, branches: Sequence[str]) -> None:
+        super().__init__(
+            f"the schema change is not additive and other branches exist: {', '.join(branches)}",
+            hint="merge or delete these branches first",
+            details={"blocking_branches": list(branches)},
+        )
+        self.branches = tuple(branches)
+
+
+class ManagedGraph(ConflictError):
+    """The graph belongs to a cluster, which alone initialises it and applies its schema."""
+
+    kind = "managed_graph"
+
+
+class AlreadyInitialized(ConflictError):
+    """There is a graph at this place already."""
+
+    kind = "already_initialized"
+
+    def __init__(self, uri: str, *, message: str | None = None, hint: str | None = None) -> None:
+        super().__init__(
+            message or f"there is already a graph at '{uri}'", hint=hint or "choose another place"
+        )
+        self.uri = uri
+
+
+class InitializationClaimed(ConflictError):
+    """Another initialisation runs here or died here."""
+
+    kind = "initialization_claimed"
+
+
+class ParentlessCommit(ConflictError):
+    """The commit has no parent to compare with."""
+
+    kind = "parentless_commit"
+
+
+class SchemaBoundary(ConflictError):
+    """The schema changed between the two sides of a comparison."""
+
+    kind = "schema_boundary"
+
+
+class PreconditionFailed(ConflictError):
+    """A conditional write: the head of the branch is not the named commit."""
+
+    kind = "precondition_failed"
+
+    def __init__(self, *, expected: str, actual: str | None) -> None:
+        detail = {"expected": expected}
+        if actual is not None:
+            detail["actual"] = actual
+        super().__init__(
+            f"the head of the branch is not commit '{expected}'",
+            hint="read again and decide again",
+            details={"precondition_failure": detail},
+        )
+        self.expected = expected
+        self.actual = actual
+
+
+class BlobPreconditionFailed(ConflictError):
+    """The blob is not the one named by `If-Match`."""
+
+    kind = "blob_precondition_failed"
+
+
+class IdempotencyMismatch(ConflictError):
+    """The same idempotency key was used with another body."""
+
+    kind = "idempotency_mismatch"
+
+
+class ExportInProgress(ConflictError):
+    """An export holds its cut of the graph."""
+
+    kind = "export_in_progress"
+
+
+class Unauthorized(PermissionDenied):
+    """No token or an unknown one."""
+
+    kind = "unauthorized"
+
+
+class ActorRequired(PermissionDenied):
+    """A policy is attached and the write names no actor."""
+
+    kind = "actor_required"
+
+
+class ActorNotSettable(PermissionDenied):
+    """A served call takes its actor from the token."""
+
+    kind = "actor_not_settable"
+
+
+class Forbidden(PermissionDenied):
+    """The policy said no."""
+
+    kind = "forbidden"
+
+
+class ConfirmationRequired(PermissionDenied):
+    """Destructive, not local, and nobody can be asked."""
+
+    kind = "confirmation_required"
+
+
+class CredentialsInsecure(PermissionDenied):
+    """The credentials file can be read by others."""
+
+    kind = "credentials_insecure"
+
+
+class PolicyEvaluationFailed(PermissionDenied):
+    """The policy could not be evaluated; nothing was permitted."""
+
+    kind = "policy_evaluation_failed"

@@ -1,0 +1,49 @@
+"""Kind -> (class, HTTP status, code, exit status, retry). Server, command line and reference page are made from it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# Imported so that every class exists before the tree is walked.
+from omnigraph.core.errors import faults, requests, state
+from omnigraph.core.errors.base import KnownError, OmnigraphError
+from omnigraph.core.errors.kinds import FACTS, KindFacts, Retry
+
+_MODULES: Final = (faults, requests, state)
+
+
+@dataclass(frozen=True, slots=True)
+class KindInfo:
+    """One row of the table."""
+
+    kind: str
+    cls: type[OmnigraphError]
+    http_status: int | None
+    code: str | None
+    exit_status: int
+    retry: Retry
+    effect_free: bool
+
+
+def _leaves_first(cls: type[OmnigraphError]) -> Iterator[type[OmnigraphError]]:
+    for child in cls.__subclasses__():
+        yield from _leaves_first(child)
+    yield cls
+
+
+def _class_of_each_kind() -> dict[str, type[OmnigraphError]]:
+    # The class that names the kind itself and is nearest to the leaves; a family's default kind gives way to it.
+    named = [cls for cls in _leaves_first(KnownError) if "kind" in vars(cls)]
+    return {cls.kind: cls for cls in reversed(named)}
+
+
+def _info(facts: KindFacts, cls: type[OmnigraphError]) -> KindInfo:
+    return KindInfo(
+        facts.kind, cls, facts.http_status, facts.code, facts.exit_status, facts.retry, facts.effect_free
+    )
+
+
+_CLASSES: Final = _class_of_each_kind()
+
+KINDS: Final[Mapping[str, KindInfo]] = {kind: _info(facts, _CLASSES[kind]) for kind, facts in FACTS.items()}
+"""Every kind of the table, with the class that raises it. A kind without a class fails at import."""

@@ -1,0 +1,169 @@
+"""Named crash windows, and what a test may make happen in them.
+
+A window is a member of `Window` with a sentence that says what has and has not happened at that instant. Code calls
+`failpoint(Window.X)`; while nothing is activated that is one lookup in an empty mapping. A room adds its members
+together with the calls.
+
+A child process is told its actions through the environment, read once when this module is imported:
+`OMNIGRAPH_FAILPOINTS="mutation.post_table_commit=pass,exit;recovery.sidecar_delete=raise"`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final, NoReturn, Protocol, TypeVar
+
+EXIT_STATUS: Final = 86
+PAUSE_SECONDS_MAX: Final = 60.0
+VARIABLE: Final = "OMNIGRAPH_FAILPOINTS"
+
+
+class Window(StrEnum):
+    """Every crash window that exists in the code."""
+
+    MUTATION_POST_STAGE_PRE_QUEUE = "mutation.post_stage_pre_queue"
+    """Every file of the write is staged; no queue, no lease is held; no table has changed."""
+    MUTATION_POST_SIDECAR_PRE_COMMIT = "mutation.post_sidecar_pre_commit"
+    """The intent is durable; no table has changed."""
+    MUTATION_POST_TABLE_COMMIT = "mutation.post_table_commit"
+    """One more table of the write has moved its HEAD; others may still have to; nothing is published."""
+    MUTATION_POST_FINALIZE_PRE_PUBLISHER = "mutation.post_finalize_pre_publisher"
+    """Every table of the write has moved its HEAD; nothing is published."""
+
+
+class InjectedFailure(Exception):  # noqa: N818  it is not a failure of the product
+    """Raised by an activated window. Deliberately outside the product's error tree."""
+
+
+class Action(Protocol):
+    """What happens when execution reaches an activated window."""
+
+    def __call__(self, window: Window) -> None:
+        """Happen."""
+        ...
+
+
+A = TypeVar("A", bound=Action)
+
+
+class Pass:
+    """Nothing happens (a step of a sequence)."""
+
+    def __call__(self, window: Window) -> None:
+        """Happen."""
+
+
+class Raise:
+    """Raise the given exception, or `InjectedFailure` naming the window."""
+
+    def __init__(self, exception: BaseException | None = None) -> None:
+        self._exception = exception
+
+    def __call__(self, window: Window) -> NoReturn:
+        """Happen."""
+        raise self._exception or InjectedFailure(f"injected at {window.value}")
+
+
+class Callback:
+    """Call a function with the window."""
+
+    def __init__(self, function: Callable[[Window], None]) -> None:
+        self._function = function
+
+    def __call__(self, window: Window) -> None:
+        """Happen."""
+        self._function(window)
+
+
+class Exit:
+    """End the process at once, as a power cut of this process would: no handler, no flush, no atexit."""
+
+    def __init__(self, code: int = EXIT_STATUS) -> None:
+        self._code = code
+
+    def __call__(self, window: Window) -> NoReturn:
+        """Happen."""
+        os._exit(self._code)
+
+
+class Pause:
+    """Hold the thread that arrives until `release()`. Every wait is bounded; a bound that passes is an error."""
+
+    def __init__(self, *, seconds_max: float = PAUSE_SECONDS_MAX) -> None:
+        self.reached = threading.Event()
+        self._released = threading.Event()
+        self._seconds_max = seconds_max
+
+    def __call__(self, window: Window) -> None:
+        """Happen."""
+        self.reached.set()
+        if not self._released.wait(self._seconds_max):
+            raise TimeoutError(f"nobody released the pause at {window.value} within {self._seconds_max} s")
+
+    def wait_until_reached(self) -> None:
+        """Return once a thread is held here."""
+        if not self.reached.wait(self._seconds_max):
+            raise TimeoutError(f"no thread reached the pause within {self._seconds_max} s")
+
+    def release(self) -> None:
+        """Let the held thread go on, and every later one pass."""
+        self._released.set()
+
+
+class Sequence:
+    """One action per arrival, in order; after the last one, nothing. Thread-safe."""
+
+    def __init__(self, actions: SequenceOf[Action]) -> None:
+        self._actions = list(actions)
+        self._lock = threading.Lock()
+
+    def __call__(self, window: Window) -> None:
+        """Happen."""
+        with self._lock:
+            action = self._actions.pop(0) if self._actions else Pass()
+        action(window)
+
+
+_NAMED_ACTIONS: Final[Mapping[str, Callable[[], Action]]] = {"pass": Pass, "raise": Raise, "exit": Exit}
+
+
+def parse_failpoints(text: str) -> dict[Window, Action]:
+    """The actions a child process is told. An unknown window or action is a ValueError: a test that misses is no test."""
+    parsed: dict[Window, Action] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        name, separator, actions = part.partition("=")
+        if not separator:
+            raise ValueError(f"{VARIABLE}: '{part}' is not <window>=<action>[,<action>]")
+        steps = [step.strip() for step in actions.split(",")]
+        unknown = [step for step in steps if step not in _NAMED_ACTIONS]
+        if unknown:
+            raise ValueError(f"{VARIABLE}: unknown action '{unknown[0]}'; known: {', '.join(_NAMED_ACTIONS)}")
+        made = [_NAMED_ACTIONS[step]() for step in steps]
+        parsed[Window(name.strip())] = made[0] if len(made) == 1 else Sequence(made)
+    return parsed
+
+
+_active: dict[Window, Action] = parse_failpoints(os.environ.get(VARIABLE, ""))
+
+
+def failpoint(window: Window) -> None:
+    """Let a test act here. Cost when nothing is activated: one lookup in an empty mapping."""
+    if _active:
+        action = _active.get(window)
+        if action is not None:
+            action(window)
+
+
+@contextmanager
+def activate(window: Window, action: A) -> Iterator[A]:
+    """Activate `action` at `window` for every thread of the process. One action per window at a time."""
+    if window in _active:
+        raise ValueError(f"{window.value} is already activated")
+    _active[window] = action
+    try:
+        yield action
+    finally:
+        del _active[window]

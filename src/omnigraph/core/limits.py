@@ -1,0 +1,63 @@
+"""Every maximum of the engine, named in one place, units last."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# Writes
+PUBLISHER_RETRY_BUDGET: Final = 5
+"""Attempts of one publish while all expectations still hold."""
+REPREPARE_ATTEMPTS_MAX: Final = 32
+"""Runs of a relaxed write whose read set keeps moving."""
+MUTATION_ROWS_MAX: Final = 100_000
+"""Rows one mutation may stage per type; a load has no ceiling."""
+MUTATION_BYTES_MAX: Final = 256 * MIB
+"""Arrow bytes one mutation may stage."""
+VIOLATIONS_REPORTED_MAX: Final = 100
+"""Constraint violations listed in one error; the total is always given."""
+KEY_PROBE_CHUNK_ROWS: Final = 4_096
+"""Ids in one `IN` list when keys are probed without an index structure."""
+
+# Merges
+MERGE_STAGE_BATCH_ROWS: Final = 8_192
+"""Rows per flush of merge staging."""
+MERGE_CONFLICTS_REPORTED_MAX: Final = 100
+"""Conflicts listed in one error; the total is always given."""
+
+# Recovery
+SIDECAR_SCHEMA_VERSION: Final = 2
+"""The version written."""
+CONFIRMATION_SCHEMA_VERSION: Final = 2
+"""The first version with confirmation. Never derived from the version written."""
+SIDECAR_BYTES_MAX: Final = 16 * MIB
+"""A larger recovery note is refused as malformed."""
+
+# History
+COMMIT_PROJECTION_BATCH: Final = 64
+"""Commits kept back before the projections are appended."""
+
+# Indexes
+UNCOVERED_FRAGMENTS_MAX: Final = 32
+"""Fragments without index coverage that make the reconciler run after a publish."""
+
+# Languages
+SOURCE_BYTES_MAX: Final = 64 * MIB
+"""A larger schema or query file is refused unread."""
+DIAGNOSTICS_REPORTED_MAX: Final = 100
+"""Findings listed per file; the total is always given."""
+CANDIDATES_MAX: Final = 3
+"""Near names offered for an unknown one."""
+
+# Bulk work: above either bound it runs on Spark (design D-12)
+BULK_ROWS_IN_PROCESS_MAX: Final = 5_000_000
+BULK_BYTES_IN_PROCESS_MAX: Final = 1 * GIB
+
+# Concurrency defaults (settings may raise or lower them)
+LOAD_CONCURRENCY_DEFAULT: Final = 8
+MAINTENANCE_CONCURRENCY_DEFAULT: Final = 8
+CACHE_MEMORY_SHARE: Final = 0.25
+"""Share of the machine's memory the read caches may fill when no bound is set."""
+CACHE_BYTES_FALLBACK: Final = 1 * GIB
+"""Bound of the read caches when the machine does not tell its memory."""

@@ -1,0 +1,124 @@
+"""What an operator can set, from the environment and from an optional TOML file. The environment wins."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from omnigraph.core import limits
+from omnigraph.core.errors import BadRequest, IoFailure
+
+Durability = Literal["full", "os", "syncfs"]
+
+_PREFIX: Final = "OMNIGRAPH_"
+_SPARK_CONF_PREFIX: Final = "OMNIGRAPH_SPARK_CONF_"
+_DURABILITIES: Final = ("full", "os", "syncfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one handle. The defaults are those of a process without environment and file."""
+
+    durability: Durability = "full"
+    cache_bytes: int = field(default_factory=lambda: default_cache_bytes())
+    load_concurrency: int = limits.LOAD_CONCURRENCY_DEFAULT
+    maintenance_concurrency: int = limits.MAINTENANCE_CONCURRENCY_DEFAULT
+    merge_staging_dir: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    spark_master: str = "local[*,3]"
+    spark_conf: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
+    bulk_rows_in_process_max: int = limits.BULK_ROWS_IN_PROCESS_MAX
+    bulk_bytes_in_process_max: int = limits.BULK_BYTES_IN_PROCESS_MAX
+    debug: bool = False
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, file: Path | str | None = None
+    ) -> "Settings":
+        """Read `OMNIGRAPH_*` over the `[settings]` table of `file` over the defaults.
+
+        A number that cannot be read or is not positive counts as not given. A durability nobody knows is an error:
+        guessing there would decide about the safety of data.
+        """
+        values = _file_values(file) if file is not None else {}
+        values |= _environment_values(os.environ if environ is None else environ)
+        default = cls()
+        return cls(
+            durability=_durability(values.get("durability"), default.durability),
+            cache_bytes=_positive(values.get("cache_bytes"), default.cache_bytes),
+            load_concurrency=_positive(values.get("load_concurrency"), default.load_concurrency),
+            maintenance_concurrency=_positive(
+                values.get("maintenance_concurrency"), default.maintenance_concurrency
+            ),
+            merge_staging_dir=Path(values.get("merge_staging_dir") or default.merge_staging_dir),
+            spark_master=str(values.get("spark_master") or default.spark_master),
+            spark_conf={name: str(value) for name, value in values.get("spark_conf", {}).items()},
+            bulk_rows_in_process_max=_positive(
+                values.get("bulk_rows_in_process_max"), default.bulk_rows_in_process_max
+            ),
+            bulk_bytes_in_process_max=_positive(
+                values.get("bulk_bytes_in_process_max"), default.bulk_bytes_in_process_max
+            ),
+            debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
+        )
+
+
+def default_cache_bytes() -> int:
+    """A share of the machine's memory."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return limits.CACHE_BYTES_FALLBACK
+    return int(memory * limits.CACHE_MEMORY_SHARE)
+
+
+def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        name.removeprefix(_PREFIX).lower(): text
+        for name, text in environ.items()
+        if name.startswith(_PREFIX) and not name.startswith(_SPARK_CONF_PREFIX)
+    }
+    # spark.executor.memory cannot be the name of a shell variable; OMNIGRAPH_SPARK_CONF_executor_memory can.
+    conf = {
+        "spark." + name.removeprefix(_SPARK_CONF_PREFIX).replace("_", "."): text
+        for name, text in environ.items()
+        if name.startswith(_SPARK_CONF_PREFIX)
+    }
+    if conf:
+        values["spark_conf"] = conf
+    return values
+
+
+def _file_values(file: Path | str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415  most processes have no settings file
+
+    path = Path(file)
+    try:
+        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise IoFailure(f"the settings file '{path}' cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the settings file '{path}' is not valid TOML: {error}") from error
+    table = parsed.get("settings", {})
+    if not isinstance(table, dict):
+        raise BadRequest(f"the settings file '{path}' has a 'settings' that is not a table")
+    return dict(cast("dict[str, Any]", table))
+
+
+def _positive(value: Any, default: int) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return default
+    return number if number > 0 else default
+
+
+def _durability(value: Any, default: Durability) -> Durability:
+    if value is None or value == "":
+        return default
+    if value not in _DURABILITIES:
+        raise BadRequest(
+            f"unknown durability '{value}'", hint=f"use one of {', '.join(_DURABILITIES)}", details={}
+        )
+    return cast("Durability", value)
