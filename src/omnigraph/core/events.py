@@ -1,13 +1,14 @@
 """What operations report about themselves.
 
 Operations call `emit` with small frozen values. Progress bars, logs, metrics and the probes of cost tests are
-listeners. With no listener an emit costs one comparison; build an expensive event only under `if listening():`.
+listeners. With no listener an emit costs one comparison; an event that is expensive to build goes under
+`if listening():`.
 """
 
-import contextvars
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,9 +107,7 @@ class Warned(Event):
 
 Listener = Callable[[Event], None]
 
-_here: contextvars.ContextVar[tuple[Listener, ...]] = contextvars.ContextVar(
-    "omnigraph_listeners", default=()
-)
+_here: ContextVar[tuple[Listener, ...]] = ContextVar("omnigraph_listeners", default=())
 _everywhere: tuple[Listener, ...] = ()
 _open_listens = 0
 _lock = threading.Lock()
@@ -120,7 +119,7 @@ def listening() -> bool:
 
 
 def emit(event: Event) -> None:
-    """Hand the event to the listeners of this context and to those of the whole process, in the order they began.
+    """Hand the event to the listeners of the whole process, then to those of this context.
 
     A listener that raises stops the operation that emitted: probes of crash tests depend on it.
     """
@@ -133,10 +132,10 @@ def emit(event: Event) -> None:
 
 
 @contextmanager
-def listen(listener: Listener, *, everywhere: bool = False) -> Iterator[None]:
+def listen(listener: Listener, *, everywhere: bool = False) -> Generator[None]:
     """Hear the events of this context, or with `everywhere` those of every thread of the process."""
     global _everywhere, _open_listens  # noqa: PLW0603  one counter makes the silent case one comparison
-    token: contextvars.Token[tuple[Listener, ...]] | None = None
+    token: Token[tuple[Listener, ...]] | None = None
     with _lock:
         _open_listens += 1
         if everywhere:

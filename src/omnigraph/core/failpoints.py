@@ -1,8 +1,8 @@
 """Named crash windows, and what a test may make happen in them.
 
-A window is a member of `Window` with a sentence that says what has and has not happened at that instant. Code calls
-`failpoint(Window.X)`; while nothing is activated that is one lookup in an empty mapping. A room adds its members
-together with the calls.
+A window is a member of `Window` with a sentence that says what has and has not happened at that instant. Code
+calls `failpoint(Window.X)`; while nothing is activated that is one test of an empty mapping. A room adds its
+members together with the calls.
 
 A child process is told its actions through the environment, read once when this module is imported:
 `OMNIGRAPH_FAILPOINTS="mutation.post_table_commit=pass,exit;recovery.sidecar_delete=raise"`.
@@ -10,7 +10,7 @@ A child process is told its actions through the environment, read once when this
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from enum import StrEnum
@@ -32,6 +32,16 @@ class Window(StrEnum):
     """One more table of the write has moved its HEAD; others may still have to; nothing is published."""
     MUTATION_POST_FINALIZE_PRE_PUBLISHER = "mutation.post_finalize_pre_publisher"
     """Every table of the write has moved its HEAD; nothing is published."""
+    RECOVERY_SIDECAR_WRITE = "recovery.sidecar_write"
+    """Phase A begins: nothing of the intent is written, no table has changed."""
+    RECOVERY_SIDECAR_CONFIRM = "recovery.sidecar_confirm"
+    """Every table of a merge has moved; the confirmation is not written, nothing is published."""
+    RECOVERY_SIDECAR_DELETE = "recovery.sidecar_delete"
+    """Everything is published; the sidecar is still there."""
+    RECOVERY_SIDECAR_LIST = "recovery.sidecar_list"
+    """Before the pending sidecars are listed; nothing has changed."""
+    RECOVERY_POST_LIST_PRE_READ = "recovery.post_list_pre_read"
+    """Pending sidecars are listed and not read yet; a live writer may delete its own now."""
 
 
 class InjectedFailure(Exception):  # noqa: N818  it is not a failure of the product
@@ -84,13 +94,13 @@ class Exit:
     def __init__(self, code: int = EXIT_STATUS) -> None:
         self._code = code
 
-    def __call__(self, window: Window) -> NoReturn:
+    def __call__(self, window: Window) -> NoReturn:  # noqa: ARG002  every action is told its window
         """Happen."""
         os._exit(self._code)
 
 
 class Pause:
-    """Hold the thread that arrives until `release()`. Every wait is bounded; a bound that passes is an error."""
+    """Hold the arriving thread until `release()`. Every wait is bounded; passing the bound is an error."""
 
     def __init__(self, *, seconds_max: float = PAUSE_SECONDS_MAX) -> None:
         self.reached = threading.Event()
@@ -131,7 +141,7 @@ _NAMED_ACTIONS: Final[Mapping[str, Callable[[], Action]]] = {"pass": Pass, "rais
 
 
 def parse_failpoints(text: str) -> dict[Window, Action]:
-    """The actions a child process is told. An unknown window or action is a ValueError: a test that misses is no test."""
+    """The actions a child process is told. An unknown window or action is a ValueError, never ignored."""
     parsed: dict[Window, Action] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, separator, actions = part.partition("=")
@@ -150,7 +160,7 @@ _active: dict[Window, Action] = parse_failpoints(os.environ.get(VARIABLE, ""))
 
 
 def failpoint(window: Window) -> None:
-    """Let a test act here. Cost when nothing is activated: one lookup in an empty mapping."""
+    """Let a test act here. Cost when nothing is activated: one test of an empty mapping."""
     if _active:
         action = _active.get(window)
         if action is not None:
@@ -158,7 +168,7 @@ def failpoint(window: Window) -> None:
 
 
 @contextmanager
-def activate(window: Window, action: A) -> Iterator[A]:
+def activate(window: Window, action: A) -> Generator[A]:
     """Activate `action` at `window` for every thread of the process. One action per window at a time."""
     if window in _active:
         raise ValueError(f"{window.value} is already activated")

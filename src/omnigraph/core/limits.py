@@ -33,6 +33,19 @@ CONFIRMATION_SCHEMA_VERSION: Final = 2
 """The first version with confirmation. Never derived from the version written."""
 SIDECAR_BYTES_MAX: Final = 16 * MIB
 """A larger recovery note is refused as malformed."""
+LEASE_WAIT_S_MAX: Final = 60.0
+"""How long a write waits for the writers of other processes."""
+LEASE_OPEN_WAIT_S_MAX: Final = 5.0
+"""How long an open waits for the lease before it leaves pending recovery to the next write."""
+LEASE_SHARED_MS_MAX: Final = 100
+"""How long the threads of one process may keep the lease by overlapping before other processes get a turn."""
+LEASE_POLL_MS_MIN: Final = 0.2
+LEASE_POLL_MS_MAX: Final = 5.0
+"""Pauses between two looks at a lease another process holds; they grow from the first to the second."""
+LEASE_EXPIRY_S: Final = 30
+"""Object stores: a lease not renewed for this long is free. It is renewed three times as often."""
+LEASE_CLOCK_SKEW_S_MAX: Final = 10
+"""Object stores: how far the clocks of two writers may differ."""
 
 # History
 COMMIT_PROJECTION_BATCH: Final = 64

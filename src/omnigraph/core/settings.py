@@ -1,7 +1,6 @@
 """What an operator can set, from the environment and from an optional TOML file. The environment wins."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +16,33 @@ _SPARK_CONF_PREFIX: Final = "OMNIGRAPH_SPARK_CONF_"
 _DURABILITIES: Final = ("full", "os", "syncfs")
 
 
+def default_cache_bytes() -> int:
+    """A share of the machine's memory."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return limits.CACHE_BYTES_FALLBACK
+    return int(memory * limits.CACHE_MEMORY_SHARE)
+
+
+def default_staging_dir() -> Path:
+    """The directory of the system for temporary files."""
+    import tempfile  # noqa: PLC0415  its own imports cost more than all of this module
+
+    return Path(tempfile.gettempdir())
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of one handle. The defaults are those of a process without environment and file."""
 
     durability: Durability = "full"
-    cache_bytes: int = field(default_factory=lambda: default_cache_bytes())
+    cache_bytes: int = field(default_factory=default_cache_bytes)
     load_concurrency: int = limits.LOAD_CONCURRENCY_DEFAULT
     maintenance_concurrency: int = limits.MAINTENANCE_CONCURRENCY_DEFAULT
-    merge_staging_dir: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    merge_staging_dir: Path = field(default_factory=default_staging_dir)
     spark_master: str = "local[*,3]"
-    spark_conf: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
+    spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])
     bulk_rows_in_process_max: int = limits.BULK_ROWS_IN_PROCESS_MAX
     bulk_bytes_in_process_max: int = limits.BULK_BYTES_IN_PROCESS_MAX
     debug: bool = False
@@ -38,8 +53,8 @@ class Settings:
     ) -> "Settings":
         """Read `OMNIGRAPH_*` over the `[settings]` table of `file` over the defaults.
 
-        A number that cannot be read or is not positive counts as not given. A durability nobody knows is an error:
-        guessing there would decide about the safety of data.
+        A number that cannot be read or is not positive counts as not given. A durability nobody knows is an
+        error: guessing there would decide about the safety of data.
         """
         values = _file_values(file) if file is not None else {}
         values |= _environment_values(os.environ if environ is None else environ)
@@ -62,15 +77,6 @@ class Settings:
             ),
             debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
         )
-
-
-def default_cache_bytes() -> int:
-    """A share of the machine's memory."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return limits.CACHE_BYTES_FALLBACK
-    return int(memory * limits.CACHE_MEMORY_SHARE)
 
 
 def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -118,7 +124,5 @@ def _durability(value: Any, default: Durability) -> Durability:
     if value is None or value == "":
         return default
     if value not in _DURABILITIES:
-        raise BadRequest(
-            f"unknown durability '{value}'", hint=f"use one of {', '.join(_DURABILITIES)}", details={}
-        )
-    return cast("Durability", value)
+        raise BadRequest(f"unknown durability '{value}'", hint=f"use one of {', '.join(_DURABILITIES)}")
+    return value

@@ -19,7 +19,7 @@ from omnigraph.core.errors.kinds import FACTS, KindFacts, Retry
 class OmnigraphError(Exception):
     """Every failure a caller can see. Decide on `kind`, never on the text.
 
-    Concrete classes fix `kind`; the root class takes any kind, also one this version does not know (a newer server).
+    Concrete classes fix `kind`; the root class takes any kind, also one only a newer server knows.
     """
 
     kind: str = "internal"

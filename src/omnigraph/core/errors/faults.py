@@ -1,6 +1,5 @@
 """Too much, interrupted, and faults of the environment."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from omnigraph.core.errors.base import EnvironmentFault, InterruptedWrite, LimitError, StorageError
@@ -76,7 +75,7 @@ class RecoveryRequired(InterruptedWrite):
     kind = "recovery_required"
 
     def __init__(self, message: str, operation_id: str | None = None, *, hint: str | None = None) -> None:
-        details: Mapping[str, Any] | None = None
+        details: dict[str, Any] = {}
         if operation_id is not None:
             details = {"recovery_required": {"operation_id": operation_id}}
         super().__init__(
@@ -124,7 +123,8 @@ class DriftError(InterruptedWrite):
         entity_kind, _, type_name = table_key.partition(":")
         super().__init__(
             message
-            or f"{entity_kind} type '{type_name}' has unpublished changes nobody accounts for (version {head}, published {pin})",
+            or f"{entity_kind} type '{type_name}' has changes that no write accounts for: "
+            f"version {head}, published {pin}",
             hint="run `omnigraph repair` to see them, then `omnigraph repair --confirm`",
             details={"drift": {"table_key": table_key, "pin": pin, "head": head}},
         )

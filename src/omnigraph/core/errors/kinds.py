@@ -43,7 +43,7 @@ _CODES: Final[Mapping[int, str]] = {
     500: "internal",
 }
 
-# kind, HTTP status, exit status, retry. A "!" before the kind: something may have happened before the failure.
+# kind, HTTP status, exit status, retry. A "!" before the kind: something may have happened.
 _TABLE: Final = """
 usage                         -    2   never
 bad_request                   400  1   never
@@ -147,7 +147,7 @@ def _parse(line: str) -> KindFacts:
     kind, status_text, exit_status, retry = line.split()
     name = kind.removeprefix("!")
     status = None if status_text == "-" else int(status_text)
-    # The one status whose code depends on the kind: a lost blob If-Match says "conflict", a graph condition nothing.
+    # 412 is the one status whose code depends on the kind: a lost If-Match of a blob says "conflict".
     code = "conflict" if name == "blob_precondition_failed" else _CODES.get(status or 0)
     return KindFacts(name, status, code, int(exit_status), Retry(retry), effect_free=not kind.startswith("!"))
 

@@ -262,7 +262,7 @@ class LoadFormatError(LoadError):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule of the data: required, unique, range, check, enum, cardinality, endpoint, type or key."""
+    """One broken rule: required, unique, range, check, enum, cardinality, endpoint, type or key."""
 
     rule: str
     entity_kind: str
@@ -327,7 +327,7 @@ class KeyImmutable(ConstraintViolation):
                     type_name=type_name,
                     entity_id=entity_id,
                     property=property_name,
-                    message=f"'{property_name}' is part of the key of node type '{type_name}' and cannot be updated",
+                    message=f"key property '{property_name}' of node type '{type_name}' cannot be updated",
                 )
             ],
             hint="delete the entity and insert it under its new key",

@@ -145,7 +145,8 @@ class ExpectedVersionMismatch(ManifestConflict):
     def __init__(self, *, table_key: str, expected: int, actual: int) -> None:
         entity_kind, _, type_name = table_key.partition(":")
         super().__init__(
-            f"{entity_kind} type '{type_name}' was changed by another write: expected version {expected}, found {actual}",
+            f"{entity_kind} type '{type_name}' was changed by another write: "
+            f"expected version {expected}, found {actual}",
             hint="read the current state, rebuild the write from it and send it again",
             details={
                 "manifest_conflict": {"table_key": table_key, "expected": expected, "actual": actual},
@@ -230,7 +231,7 @@ class KeyConflict(ConflictError):
 
 
 class MergeConflicts(ConflictError):
-    """Both sides of a merge changed the same things. Each conflict is an object of the merge specification."""
+    """Both sides of a merge changed the same things. Each conflict is one object of the body."""
 
     kind = "merge_conflicts"
 

@@ -1,4 +1,4 @@
-"""Kind -> (class, HTTP status, code, exit status, retry). Server, command line and reference page are made from it."""
+"""Kind -> (class, HTTP status, code, exit status, retry). Server, CLI and reference page read it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def _leaves_first(cls: type[OmnigraphError]) -> Iterator[type[OmnigraphError]]:
 
 
 def _class_of_each_kind() -> dict[str, type[OmnigraphError]]:
-    # The class that names the kind itself and is nearest to the leaves; a family's default kind gives way to it.
+    # The class nearest to the leaves that names the kind itself; a family's default kind gives way.
     named = [cls for cls in _leaves_first(KnownError) if "kind" in vars(cls)]
     return {cls.kind: cls for cls in reversed(named)}
 
