@@ -1,0 +1,172 @@
+"""Start Spark's JVM directly: one JVM, output in a log file, classes from an archive when there is one."""
+
+import contextlib
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from omnigraph.core.errors import IoFailure
+from omnigraph.pipeline.java import Java, archive_path, cache_directory, java_options
+
+START_SECONDS_MAX: Final = 120.0
+LOG_TAIL_LINES: Final = 12
+ARCHIVE_SETTING: Final = "OMNIGRAPH_SPARK_ARCHIVE"
+"""`auto` (default): use the archive and build it when missing; `use`: never build; `off`: neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """A JVM that waits for a driver to attach. It ends when `process.stdin` closes."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    secret: str
+    log: Path
+    archive: Path | None
+    """The class archive it was started with."""
+
+    def stop(self, seconds_max: float = 10.0) -> None:
+        """Let the JVM end, and end it if it does not."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def spark_home() -> Path:
+    """The directory of the installed PySpark."""
+    import pyspark  # noqa: PLC0415 - only a process that runs Spark loads it
+
+    return Path(pyspark.__file__).parent
+
+
+def archive_for(java: Java) -> Path:
+    """Where the class archive of this Java and the installed PySpark is kept."""
+    import pyspark  # noqa: PLC0415
+
+    return archive_path(
+        java, spark_home=spark_home(), spark_version=pyspark.__version__, cache=cache_directory()
+    )
+
+
+def launch(
+    java: Java,
+    conf: Mapping[str, str],
+    *,
+    log: Path,
+    memory: str = "1g",
+    quick_start: bool = False,
+    archive_at_exit: Path | None = None,
+) -> Jvm:
+    """Start the JVM and wait until a driver can attach.
+
+    `quick_start` stops the JIT at its first level: right for short commands, several times slower for long
+    work inside the JVM. `archive_at_exit` makes the JVM write its loaded classes there when it ends.
+    Raises IoFailure with the end of the log when the JVM does not come up.
+    """
+    home = spark_home()
+    archive = _usable_archive(java) if archive_at_exit is None else None
+    flags = ["-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:disable"]
+    if archive_at_exit is not None:
+        flags.append(f"-XX:ArchiveClassesAtExit={archive_at_exit}")
+    elif archive is not None:
+        flags.append(f"-XX:SharedArchiveFile={archive}")
+    if quick_start:
+        flags.append("-XX:TieredStopAtLevel=1")
+    command = [str(java.executable), "-cp", f"{home}/conf:{home}/jars/*", f"-Xmx{memory}"]
+    command += [*java_options(java), *flags, "org.apache.spark.deploy.SparkSubmit"]
+    for name, value in conf.items():
+        command += ["--conf", f"{name}={value}"]
+    exchange = Path(tempfile.mkdtemp(prefix="omnigraph-jvm-"))
+    try:
+        process = _start([*command, "pyspark-shell"], home, exchange / "gateway", log)
+        port, secret = _wait_for_gateway(process, exchange / "gateway", log)
+    finally:
+        shutil.rmtree(exchange, ignore_errors=True)
+    return Jvm(process=process, port=port, secret=secret, log=log, archive=archive)
+
+
+def _start(command: list[str], home: Path, gateway: Path, log: Path) -> "subprocess.Popen[bytes]":
+    environment = os.environ | {
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
+        "SPARK_HOME": str(home),
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "LANCE_LOG": os.environ.get("LANCE_LOG", "error"),
+        # A worker's warnings would otherwise be mixed into the log once per task.
+        "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
+    }
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        # A session of its own: Ctrl-C reaches our process only. `preexec_fn` would fork with Lance loaded.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _wait_for_gateway(process: "subprocess.Popen[bytes]", gateway: Path, log: Path) -> tuple[int, str]:
+    """The port and secret that the JVM writes, by rename, once it listens."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not gateway.is_file():
+        if process.poll() is not None:
+            raise IoFailure(f"Java ended with status {process.returncode}: {useful_line(log)} (log: {log})")
+        if time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise IoFailure(f"Java did not come up within {START_SECONDS_MAX:.0f} s (log: {log})")
+        time.sleep(0.01)
+    content = gateway.read_bytes()
+    port, length = struct.unpack("!ii", content[:8])
+    return port, content[8 : 8 + length].decode()
+
+
+def useful_line(log: Path) -> str:
+    """The line of the log that says why the JVM ended."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-200:]
+    except OSError:
+        return "no log was written"
+    telling = [line for line in lines if "Exception" in line or "Error" in line or "rror:" in line]
+    return (telling or lines or ["no output"])[-1].strip()
+
+
+def _usable_archive(java: Java) -> Path | None:
+    if os.environ.get(ARCHIVE_SETTING, "auto") == "off":
+        return None
+    archive = archive_for(java)
+    return archive if archive.is_file() else None
+
+
+def start_archive_build(java: Java) -> "subprocess.Popen[bytes] | None":
+    """Build the missing class archive in a child of low priority; None when it is there or not wanted.
+
+    The child outlives this process. One build at a time: it takes a lock file, stale after an hour.
+    """
+    if os.environ.get(ARCHIVE_SETTING, "auto") != "auto" or archive_for(java).is_file():
+        return None
+    return subprocess.Popen(
+        [sys.executable, "-m", "omnigraph.pipeline.archive"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,344 @@
+"""The one Spark session of a process: started lazily, quiet, shared, cancellable.
+
+Only work that needs Spark calls `spark_runtime`. A caller may hand in its own session; then nothing here
+starts or stops anything.
+"""
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from omnigraph.core.errors import InternalError, OmnigraphError
+from omnigraph.core.events import Progress, emit
+from omnigraph.core.ids import new_ulid
+from omnigraph.core.settings import Settings
+from omnigraph.pipeline.java import Java, find_java
+from omnigraph.pipeline.launch import Jvm, launch, start_archive_build
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = TypeVar("Result")
+
+DEFAULT_MASTER: Final = "local[*,3]"
+_CANCEL_SECONDS_MAX: Final = 10.0
+_POLL_SECONDS: Final = 0.1
+_NOISY_LOGGERS: Final = ("py4j", "py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+_lock: Final = threading.Lock()
+_counter: Final = itertools.count(1)
+
+
+class _Current:
+    """The process-wide runtime; a class, so that the name is never rebound from a function."""
+
+    runtime: "SparkRuntime | None" = None
+
+
+@dataclass
+class SparkRuntime:
+    """A running Spark session and what is needed to drive and end it. Thread-safe."""
+
+    spark: "SparkSession"
+    owned: bool
+    """False when the caller brought the session: it is never stopped here."""
+    log: Path | None = None
+    jvm: Jvm | None = None
+    java: Java | None = None
+    scratch: Path | None = None
+    start_seconds: float = 0.0
+    failed: bool = field(default=False, init=False)
+
+    @property
+    def remote(self) -> bool:
+        """True for a Spark Connect session, which has no context of its own."""
+        return not hasattr(self.spark, "_jsparkSession")
+
+    def run(
+        self, action: Callable[[], Result], *, operation: str, stage: str, total: int | None = None
+    ) -> Result:
+        """Run one Spark action in a worker thread and report its finished tasks as `Progress`.
+
+        An interrupt of the waiting thread cancels the action's jobs before it is raised again, so no task
+        keeps staging after the caller was told "interrupted".
+        """
+        tag = f"omnigraph-{new_ulid()}"
+        box: dict[str, Any] = {}
+        done = threading.Event()
+
+        def body() -> None:
+            try:
+                with self._tagged(tag):
+                    box["value"] = action()
+            except BaseException as error:  # noqa: BLE001 - carried to the waiting thread
+                box["error"] = error
+            finally:
+                done.set()
+
+        # An Event and not Thread.join: an interrupted join marks the thread as ended while it still runs.
+        threading.Thread(target=body, name=tag, daemon=True).start()
+        try:
+            self._wait(done, tag, operation, stage, total)
+        except BaseException:
+            self._cancel(tag)
+            done.wait(_CANCEL_SECONDS_MAX)
+            raise
+        if "error" in box:
+            self.failed = True
+            raise translated(box["error"], self.log) from box["error"]
+        if total is not None:
+            emit(Progress(operation=operation, stage=stage, done=total, total=total, unit="tasks"))
+        return box["value"]
+
+    def _wait(self, done: threading.Event, tag: str, operation: str, stage: str, total: int | None) -> None:
+        shown = -1
+        while not done.wait(_POLL_SECONDS):
+            finished = self._finished_tasks(tag)
+            if finished is not None and finished != shown:
+                shown = finished
+                emit(Progress(operation=operation, stage=stage, done=finished, total=total, unit="tasks"))
+
+    @contextlib.contextmanager
+    def _tagged(self, tag: str) -> Generator[None]:
+        if self.remote:
+            self.spark.addTag(tag)
+            try:
+                yield
+            finally:
+                self.spark.removeTag(tag)
+            return
+        context = self.spark.sparkContext
+        context.addJobTag(tag)
+        try:
+            yield
+        finally:
+            context.removeJobTag(tag)
+
+    def _cancel(self, tag: str) -> None:
+        with contextlib.suppress(Exception):  # the session may be gone; the interrupt is what matters
+            if self.remote:
+                self.spark.interruptTag(tag)
+            else:
+                self.spark.sparkContext.cancelJobsWithTag(tag)
+
+    def _finished_tasks(self, tag: str) -> int | None:
+        if self.remote:
+            return None
+        try:
+            context: Any = self.spark.sparkContext
+            jobs = context._jsc.sc().statusTracker().getJobIdsForTag(tag)  # noqa: SLF001
+            tracker = context.statusTracker()
+            finished = 0
+            for job in list(jobs):
+                info = tracker.getJobInfo(int(job))
+                for stage_id in info.stageIds if info is not None else ():
+                    stage = tracker.getStageInfo(stage_id)
+                    finished += stage.numCompletedTasks if stage is not None else 0
+        except Exception:  # noqa: BLE001 - progress is decoration; the action itself reports failures
+            return None
+        return finished
+
+    def stop(self) -> None:
+        """End the session if this module started it. A JVM of our own on this machine is simply ended."""
+        with _lock:
+            if _Current.runtime is self:
+                _Current.runtime = None
+        if not self.owned:
+            return
+        with contextlib.suppress(Exception):  # a lost JVM cannot be stopped more than it is
+            self.spark.stop()
+        if self.jvm is not None:
+            self.jvm.stop()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        if self.log is not None and not self.failed:
+            self.log.unlink(missing_ok=True)
+
+
+def spark_runtime(
+    settings: Settings | None = None, *, session: "SparkSession | None" = None, quick_start: bool = False
+) -> SparkRuntime:
+    """The process's Spark, started now if it does not run yet.
+
+    Order: `session` as given; the runtime already started; a session the process already has; a new one at
+    `settings.spark_master`. `quick_start` shapes a new JVM for a short command.
+    """
+    if session is not None:
+        return SparkRuntime(spark=session, owned=False)
+    with _lock:
+        if _Current.runtime is not None and _alive(_Current.runtime):
+            return _Current.runtime
+        settings = settings or Settings.from_environment()
+        runtime = _adopted() or _started(settings, quick_start=quick_start)
+        _Current.runtime = runtime
+        return runtime
+
+
+def _alive(runtime: SparkRuntime) -> bool:
+    if runtime.jvm is not None and runtime.jvm.process.poll() is not None:
+        return False
+    if runtime.remote:
+        return True
+    context: Any = runtime.spark.sparkContext
+    return context._jsc is not None  # noqa: SLF001
+
+
+def _adopted() -> SparkRuntime | None:
+    """A session that the process made itself: a second context in one process is not possible."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    active = SparkSession.getActiveSession()
+    return None if active is None else SparkRuntime(spark=active, owned=False)
+
+
+def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
+    began = time.monotonic()
+    master = settings.spark_master or DEFAULT_MASTER
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if master.startswith("sc://"):
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        builder: Any = SparkSession.builder
+        remote = builder.remote(master).config(map=dict(settings.spark_conf)).getOrCreate()
+        return SparkRuntime(spark=remote, owned=True, start_seconds=time.monotonic() - began)
+    scratch = Path(tempfile.mkdtemp(prefix="omnigraph-spark-"))
+    log = Path(tempfile.gettempdir()) / f"omnigraph-spark-{os.getpid()}-{next(_counter)}.log"
+    conf = base_conf(master, str(scratch)) | dict(settings.spark_conf)
+    java = find_java()
+    jvm: Jvm | None = None
+    try:
+        memory = conf.get("spark.driver.memory", "1g")
+        jvm = launch(java, conf, log=log, memory=memory, quick_start=quick_start)
+        spark = attach(jvm, conf)
+    except BaseException:
+        if jvm is not None:
+            jvm.stop(1.0)
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    runtime = SparkRuntime(
+        spark=spark,
+        owned=True,
+        log=log,
+        jvm=jvm,
+        java=java,
+        scratch=scratch,
+        start_seconds=time.monotonic() - began,
+    )
+    atexit.register(_at_exit, runtime)
+    return runtime
+
+
+def _at_exit(runtime: SparkRuntime) -> None:
+    """End the JVM without waiting for it, and only now train the archive: it must not slow the work down."""
+    jvm, java = runtime.jvm, runtime.java
+    if jvm is None or jvm.process.poll() is not None:
+        return
+    if str(runtime.spark.conf.get("spark.master", "local")).startswith("local"):
+        jvm.process.kill()
+        jvm.process.wait()
+        if runtime.scratch is not None:
+            shutil.rmtree(runtime.scratch, ignore_errors=True)
+        if runtime.log is not None and not runtime.failed:
+            runtime.log.unlink(missing_ok=True)
+    else:
+        runtime.stop()
+    if java is not None:
+        start_archive_build(java)
+
+
+def base_conf(master: str, scratch: str) -> dict[str, str]:
+    """What every session of ours is started with; settings and the caller may change any of it."""
+    return {
+        "spark.master": master,
+        "spark.app.name": "omnigraph",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": scratch,
+        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+
+
+def attach(jvm: Jvm, conf: Mapping[str, str]) -> "SparkSession":
+    """Make this process the driver of a JVM that was just launched."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    builder: Any = SparkSession.builder
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    previous = signal.getsignal(signal.SIGINT) if in_main_thread else None
+    # Without PYSPARK_PYTHON the workers run whatever `python3` is on PATH.
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    names = {
+        "PYSPARK_GATEWAY_PORT": str(jvm.port),
+        "PYSPARK_GATEWAY_SECRET": jvm.secret,
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", python),
+    }
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        spark = builder.getOrCreate()
+        # It would print a traceback when the JVM ends before it does.
+        spark.sparkContext._accumulatorServer.handle_error = _ignore_lost_connection  # noqa: SLF001
+        return spark
+    finally:
+        # Children of this process must not find a way to our JVM, and Spark's own interrupt handler
+        # re-enters a blocked socket and cancels nothing.
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if in_main_thread:
+            signal.signal(signal.SIGINT, previous)
+
+
+def _ignore_lost_connection(_request: Any, _address: Any) -> None:
+    """The JVM at the other end is gone: nothing is left to report to it."""
+
+
+def translated(error: BaseException, log: Path | None) -> BaseException:
+    """Our error for what a Spark action raised: the useful line, and where the whole story is."""
+    if isinstance(error, OmnigraphError) or not isinstance(error, Exception):
+        return error
+    text = str(error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    condition = getattr(error, "getCondition", lambda: None)()
+    useful = next(
+        (line for line in reversed(lines) if _names_an_error(line)), lines[0] if lines else repr(error)
+    )
+    where = f" (log: {log})" if log is not None else ""
+    label = f"[{condition}] " if condition and condition not in useful else ""
+    return InternalError(f"Spark could not finish the work: {label}{useful}{where}")
+
+
+def _names_an_error(line: str) -> bool:
+    head = line.split(":", 1)[0]
+    return (
+        ":" in line
+        and " " not in head
+        and (head.endswith(("Error", "Exception")) or head.startswith("omnigraph."))
+    )
