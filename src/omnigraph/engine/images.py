@@ -1,0 +1,249 @@
+"""One version of a table as columns in memory, addressed by ordinals.
+
+An ordinal is a row's physical position: fragments in order, rows as written, dead rows counted. So a commit
+that adds rows or marks some dead leaves every other ordinal alone, and the columns of an unchanged fragment
+are shared by all versions that hold it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from omnigraph.engine.key_segments import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omnigraph.engine.keys import KeyIndexCache
+    from omnigraph.storage.tables import SnapshotHandle, TableStorage
+
+Ordinals = NDArray[np.int64]
+
+_OFFSET_MASK = np.uint64(0xFFFF_FFFF)
+_OFFSET_BITS = np.uint64(32)
+
+ChunkKey = tuple[str, str, tuple[str, ...], str | None, str]
+
+
+class ColumnCache:
+    """Column chunks of a process, by the files they were read from; bounded in bytes, oldest use first out.
+
+    A chunk is named by its fragment's data and deletion files, so it is right for every version and branch
+    that holds that fragment. Thread-safety: every method may be called from any thread.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[ChunkKey, pa.Array] = OrderedDict()
+
+    def get(self, key: ChunkKey) -> pa.Array | None:
+        """The chunk, or None when it has to be read."""
+        with self._lock:
+            chunk = self._chunks.get(key)
+            if chunk is not None:
+                self._chunks.move_to_end(key)
+            return chunk
+
+    def put(self, key: ChunkKey, chunk: pa.Array) -> None:
+        """Keep a chunk; others leave until the bound holds. A chunk above the bound is not kept."""
+        if chunk.nbytes > self._bytes_max:
+            return
+        with self._lock:
+            replaced = self._chunks.pop(key, None)
+            self._bytes += chunk.nbytes - (replaced.nbytes if replaced is not None else 0)
+            self._chunks[key] = chunk
+            while self._bytes > self._bytes_max:
+                _, dropped = self._chunks.popitem(last=False)
+                self._bytes -= dropped.nbytes
+
+    def nbytes(self) -> int:
+        """Memory in use."""
+        with self._lock:
+            return self._bytes
+
+
+@dataclass(slots=True, eq=False)
+class TableImage:
+    """The rows of one table at one version.
+
+    Cost: a column is read once, on first use, for the fragments that no earlier version has read already.
+    Thread-safety: may be shared; two threads may read the same column twice.
+    """
+
+    identity: str
+    storage: TableStorage
+    handle: SnapshotHandle
+    keys: KeyIndexCache
+    cache: ColumnCache
+    _fragment_ids: list[int] = field(init=False)
+    _bases: NDArray[np.int64] = field(init=False)
+    _base_of: dict[int, int] = field(init=False)
+    _files: list[tuple[tuple[str, ...], str | None, int, int]] = field(init=False)
+    _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
+    _live: Ordinals | None = field(init=False, default=None)
+    contents: tuple[str, bytes] = field(init=False)
+    """Names the rows, not the version: equal for versions that hold the same fragments and deletions."""
+
+    def __post_init__(self) -> None:
+        infos = self.storage.fragments(self.handle)
+        self._fragment_ids = [info.id for info in infos]
+        self._files = [(info.files, info.deletion_file, info.physical_rows, info.deletions) for info in infos]
+        digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
+        self.contents = (self.handle.location, digest)
+        sizes = np.array([info.physical_rows for info in infos], dtype=np.int64)
+        self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        self._base_of = dict(zip(self._fragment_ids, self._bases[:-1].tolist(), strict=True))
+
+    @property
+    def row_count(self) -> int:
+        """Live rows."""
+        return self.handle.row_count
+
+    @property
+    def extent(self) -> int:
+        """One more than the greatest ordinal: live and dead rows."""
+        return int(self._bases[-1])
+
+    @property
+    def cached(self) -> frozenset[str]:
+        """The columns that are in memory."""
+        return frozenset(self._columns)
+
+    def live(self) -> Ordinals:
+        """The ordinals of all live rows, ascending."""
+        if self._live is None:
+            if all(deletions == 0 for _, _, _, deletions in self._files):
+                self._live = np.arange(self.extent, dtype=np.int64)
+            else:
+                reader = self.storage.scan(self.handle, columns=[], with_row_address=True)
+                addresses = [_addresses(batch) for batch in reader]
+                joined = np.concatenate(addresses) if addresses else np.empty(0, dtype=np.uint64)
+                self._live = np.sort(self.from_addresses(joined))
+        return self._live
+
+    def from_addresses(self, addresses: NDArray[np.uint64]) -> Ordinals:
+        """Ordinals of row addresses; -1 where there is no row."""
+        known = addresses != ABSENT
+        if len(self._fragment_ids) == 1 or not known.any():
+            offsets = (addresses & _OFFSET_MASK).astype(np.int64)
+            return np.where(known, offsets, -1)
+        fragments = (addresses >> _OFFSET_BITS).astype(np.int64)
+        ids = np.array(self._fragment_ids, dtype=np.int64)
+        order = np.argsort(ids)
+        position = order[np.minimum(np.searchsorted(ids[order], fragments), len(ids) - 1)]
+        ordinals = self._bases[position] + (addresses & _OFFSET_MASK).astype(np.int64)
+        return np.where(known, ordinals, -1)
+
+    def find(self, ids: pa.StringArray) -> Ordinals:
+        """The ordinal of each id; -1 where there is none."""
+        return self.from_addresses(self.keys.addresses(self.identity, self.storage, self.handle, ids))
+
+    def select(self, filter_text: str) -> Ordinals:
+        """The ordinals of the live rows that satisfy a filter of the table format, ascending."""
+        reader = self.storage.scan(self.handle, columns=[], filter=filter_text, with_row_address=True)
+        addresses = [_addresses(batch) for batch in reader]
+        if not addresses:
+            return np.empty(0, dtype=np.int64)
+        return np.sort(self.from_addresses(np.concatenate(addresses)))
+
+    def take(self, column: str, ordinals: Ordinals) -> pa.Array:
+        """The values of a column at the given ordinals; null at -1. Blobs cannot be taken."""
+        chunks = self._chunks([column])[column]
+        missing = ordinals < 0
+        if len(chunks) == 1:
+            return chunks[0].take(pa.array(ordinals, mask=missing if missing.any() else None))
+        empty = pa.nulls(len(ordinals), self._type_of(column))
+        if not chunks or missing.all():
+            return empty
+        return _take_chunks(chunks, self._bases, ordinals, missing)
+
+    def table(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table:
+        """Several columns at the given ordinals."""
+        self._chunks(columns)
+        return pa.table({name: self.take(name, ordinals) for name in columns})
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A whole column by ordinal, dead rows included as null or stale values."""
+        return pa.chunked_array(self._chunks([name])[name], type=self._type_of(name))
+
+    def _type_of(self, column: str) -> pa.DataType:
+        return self.storage.schema(self.handle).field(column).type
+
+    def _chunks(self, names: Sequence[str]) -> dict[str, list[pa.Array]]:
+        wanted = [name for name in dict.fromkeys(names) if name not in self._columns]
+        if wanted:
+            self._columns.update(self._read(wanted))
+        return self._columns
+
+    def _chunk_key(self, position: int, column: str) -> ChunkKey:
+        files, deletion, _, _ = self._files[position]
+        return (self.identity, self.handle.location, files, deletion, column)
+
+    def _read(self, names: list[str]) -> dict[str, list[pa.Array]]:
+        chunks: dict[str, list[pa.Array | None]] = {
+            name: [self.cache.get(self._chunk_key(p, name)) for p in range(len(self._files))]
+            for name in names
+        }
+        absent = [p for p in range(len(self._files)) if any(chunks[name][p] is None for name in names)]
+        if absent:
+            self._scan(names, absent, chunks)
+        return {name: [chunk for chunk in chunks[name] if chunk is not None] for name in names}
+
+    def _scan(self, names: list[str], absent: list[int], chunks: dict[str, list[pa.Array | None]]) -> None:
+        reader = self.storage.scan(
+            self.handle,
+            columns=names,
+            with_row_address=True,
+            fragments=[self._fragment_ids[p] for p in absent],
+        )
+        table = reader.read_all()
+        addresses = np.asarray(table.column("_rowaddr").to_numpy(), dtype=np.uint64)
+        fragments = (addresses >> _OFFSET_BITS).astype(np.int64)
+        offsets = (addresses & _OFFSET_MASK).astype(np.int64)
+        for position in absent:
+            rows = self._files[position][2]
+            mine = np.flatnonzero(fragments == self._fragment_ids[position])
+            # Position of each physical row in what was read; dead rows read as null.
+            source = np.full(rows, -1, dtype=np.int64)
+            source[offsets[mine]] = mine
+            dead = source < 0
+            indices = pa.array(source, mask=dead if dead.any() else None)
+            for name in names:
+                chunk = _whole(table.column(name)).take(indices)
+                chunks[name][position] = chunk
+                self.cache.put(self._chunk_key(position, name), chunk)
+
+
+def _addresses(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    return np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), dtype=np.uint64)
+
+
+def _whole(column: pa.ChunkedArray) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _take_chunks(
+    chunks: list[pa.Array], bases: NDArray[np.int64], ordinals: Ordinals, missing: NDArray[np.bool_]
+) -> pa.Array:
+    """Values in the order asked for: taken chunk by chunk, then put in order by one take."""
+    owner = np.searchsorted(bases, ordinals, side="right") - 1
+    owner[missing] = -1
+    order = np.argsort(owner, kind="stable")
+    parts: list[pa.Array] = []
+    for position in np.unique(owner[~missing]).tolist():
+        wanted = ordinals[order[owner[order] == position]] - bases[position]
+        parts.append(chunks[position].take(pa.array(wanted)))
+    joined = pa.concat_arrays(parts)
+    place = np.full(len(ordinals), -1, dtype=np.int64)
+    place[order[int(missing.sum()) :]] = np.arange(len(joined), dtype=np.int64)
+    return joined.take(pa.array(place, mask=missing if missing.any() else None))
