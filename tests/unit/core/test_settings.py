@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.settings import Settings
+
+
+def test_defaults() -> None:
+    settings = Settings.from_environment({})
+    assert settings.durability == "full"
+    assert settings.load_concurrency == 8
+    assert settings.maintenance_concurrency == 8
+    assert settings.spark_master == "local[*,3]"
+    assert settings.spark_conf == {}
+    assert settings.cache_bytes > 0
+    assert settings.merge_staging_dir.is_dir()
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "eight", "1.5", " "])
+def test_a_number_that_is_none_or_not_positive_counts_as_not_given(text: str) -> None:
+    settings = Settings.from_environment({"OMNIGRAPH_LOAD_CONCURRENCY": text, "OMNIGRAPH_CACHE_BYTES": text})
+    assert settings.load_concurrency == 8
+    assert settings.cache_bytes == Settings().cache_bytes
+
+
+def test_the_environment_is_read() -> None:
+    settings = Settings.from_environment(
+        {
+            "OMNIGRAPH_LOAD_CONCURRENCY": "3",
+            "OMNIGRAPH_CACHE_BYTES": "1048576",
+            "OMNIGRAPH_DURABILITY": "syncfs",
+            "OMNIGRAPH_SPARK_MASTER": "spark://host:7077",
+            "OMNIGRAPH_SPARK_CONF_executor_memory": "4g",
+            "OMNIGRAPH_MERGE_STAGING_DIR": "/var/scratch",
+            "OMNIGRAPH_DEBUG": "1",
+            "UNRELATED": "x",
+        }
+    )
+    assert settings.load_concurrency == 3
+    assert settings.cache_bytes == 1_048_576
+    assert settings.durability == "syncfs"
+    assert settings.spark_master == "spark://host:7077"
+    assert settings.spark_conf == {"spark.executor.memory": "4g"}
+    assert settings.merge_staging_dir == Path("/var/scratch")
+    assert settings.debug
+
+
+def test_an_unknown_durability_is_never_guessed() -> None:
+    with pytest.raises(BadRequest) as caught:
+        Settings.from_environment({"OMNIGRAPH_DURABILITY": "sometimes"})
+    assert "full, os, syncfs" in (caught.value.hint or "")
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "omnigraph.toml"
+    file.write_text(
+        '[settings]\nload_concurrency = 5\ndurability = "os"\nspark_conf = { "spark.ui.enabled" = false }\n'
+    )
+    settings = Settings.from_environment({"OMNIGRAPH_LOAD_CONCURRENCY": "6"}, file)
+    assert settings.load_concurrency == 6
+    assert settings.durability == "os"
+    assert settings.spark_conf == {"spark.ui.enabled": "False"}
+
+
+def test_a_missing_or_broken_file_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(IoFailure):
+        Settings.from_environment({}, tmp_path / "absent.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[settings\n")
+    with pytest.raises(BadRequest):
+        Settings.from_environment({}, broken)
+    broken.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadRequest):
+        Settings.from_environment({}, broken)
+    broken.write_text("settings = 3\n")
+    with pytest.raises(BadRequest):
+        Settings.from_environment({}, broken)
