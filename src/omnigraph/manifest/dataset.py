@@ -1,0 +1,256 @@
+"""Access to the engine's own small Lance datasets: `__manifest` and the two commit tables.
+
+Every commit made here is a strict compare-and-swap: the operations used (a full Overwrite; an Update that
+rewrites a named fragment) conflict with any other commit of the same kind on the same base, and the
+substrate's own retries are off.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from omnigraph.core.events import StorageCall, emit
+from omnigraph.core.ids import Branch
+from omnigraph.storage.durability import DurabilityMode, make_durable
+from omnigraph.storage.failures import Circumstances, os_failure, substrate
+from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
+from omnigraph.storage.objects import StorageAdapter
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.fragment import FragmentMetadata
+
+FILE_FORMAT: Final = "2.2"
+_LAST_VERSION: Final = (1 << 64) - 1
+
+ReferenceToken = tuple[int, int, int] | str | None
+"""Which incarnation of a branch exists; None when the branch does not. Compared, never interpreted."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """Data files that hold new rows of a dataset; nothing points at them."""
+
+    fragments: "tuple[FragmentMetadata, ...]"
+    names: tuple[str, ...]
+    """Graph-relative names of the files."""
+
+
+def version_name(location: str, branch: Branch, version: int) -> str:
+    """The graph-relative name of the file that makes a version exist."""
+    return f"{branch_directory(location, branch)}/_versions/{_LAST_VERSION - version:020d}.manifest"
+
+
+class ControlDataset:
+    """One of the engine's own datasets, at a fixed place below the graph root. Holds no state."""
+
+    def __init__(
+        self, root: GraphRoot, location: str, adapter: StorageAdapter, durability: DurabilityMode
+    ) -> None:
+        self._root = root
+        self.location = location
+        self._adapter = adapter
+        self._durability = durability
+
+    def create(self, schema: pa.Schema) -> "LanceDataset":
+        """Create the dataset with no rows. Fails when it exists already."""
+        import lance  # noqa: PLC0415  a heavy package; a room above may never touch a dataset
+
+        emit(StorageCall("create", self.location))
+        with substrate(self._about_writing(None)):
+            made = lance.write_dataset(
+                schema.empty_table(),
+                self._root.dataset_uri(self.location),
+                schema=schema,
+                mode="create",
+                data_storage_version=FILE_FORMAT,
+                enable_stable_row_ids=False,
+                storage_options=self._options(),
+            )
+        self.sync(self.version_file(None, made.version))
+        return made
+
+    def exists(self) -> bool:
+        """Whether the dataset has a version on main, at whatever number."""
+        return self._adapter.exists(f"{self.location}/_versions")
+
+    def open_head(self, branch: Branch) -> "LanceDataset":
+        """The newest version of a branch. Cost: one listing of its versions."""
+        return self._open(branch, None)
+
+    def open_version(self, branch: Branch, version: int) -> "LanceDataset":
+        """One version of a branch, addressed by name: no listing."""
+        return self._open(branch, version)
+
+    def _open(self, branch: Branch, version: int | None) -> "LanceDataset":
+        import lance  # noqa: PLC0415
+
+        emit(StorageCall("open" if version is None else "open_version", self.location))
+
+        def about() -> Circumstances:
+            name = (
+                f"{branch_directory(self.location, branch)}/_versions"
+                if version is None
+                else self.version_file(branch, version)
+            )
+            return Circumstances(self.location, needed=lambda: (name,), exists=self._adapter.exists)
+
+        with substrate(about):
+            return lance.dataset(
+                self._root.dataset_uri(self.location, branch),
+                version=version,
+                storage_options=self._options(),
+            )
+
+    def read(
+        self, handle: "LanceDataset", columns: Sequence[str] | None = None, where: str | None = None
+    ) -> pa.Table:
+        """Rows of an opened version."""
+        emit(StorageCall("read", self.location))
+
+        def about() -> Circumstances:
+            return Circumstances(
+                self.location, needed=lambda: _data_names(handle, self.location), exists=self._adapter.exists
+            )
+
+        with substrate(about):
+            return handle.to_table(columns=None if columns is None else list(columns), filter=where)
+
+    def has_version(self, branch: Branch, version: int) -> bool:
+        """Whether a version exists. Cost: one existence probe (about 2 microseconds locally)."""
+        name = self.version_file(branch, version)
+        emit(StorageCall("probe", name))
+        if self._root.is_local:
+            return os.access(self._root.local_path(name), os.F_OK)
+        return self._adapter.exists(name)
+
+    def version_file(self, branch: Branch, version: int) -> str:
+        """The graph-relative name of the file that makes a version exist."""
+        return version_name(self.location, branch, version)
+
+    def reference_token(self, branch: str) -> ReferenceToken:
+        """Which incarnation of a branch exists, or None. Cost: one probe."""
+        name = branch_reference(self.location, branch)
+        emit(StorageCall("probe", name))
+        if not self._root.is_local:
+            return self._adapter.read_text_if_exists(name)
+        try:
+            found = os.stat(self._root.local_path(name))  # noqa: PTH116  on the path of every read
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise os_failure(error, name) from error
+        return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+    def newest_hint(self, branch: Branch) -> tuple[int, int] | None:
+        """A value that changes whenever a version was added, where the store offers one cheaply.
+
+        Locally the substrate rewrites a small file after every commit; its identity is enough.
+        """
+        if not self._root.is_local:
+            return None
+        name = f"{branch_directory(self.location, branch)}/_versions/latest_version_hint.json"
+        try:
+            found = os.stat(self._root.local_path(name))  # noqa: PTH116  on the path of every read
+        except OSError:
+            return None
+        return (found.st_ino, found.st_mtime_ns)
+
+    def write_rows(
+        self, handle: "LanceDataset", branch: Branch, rows: pa.Table, *, replacing: bool
+    ) -> WrittenRows:
+        """Write the rows to new data files. Nothing points at them and nothing is synced yet."""
+        from lance.fragment import write_fragments  # noqa: PLC0415
+
+        emit(StorageCall("write", self.location))
+        with substrate(self._about_writing(branch)):
+            fragments: Any = write_fragments(
+                rows,
+                handle,
+                schema=rows.schema,
+                mode="overwrite" if replacing else "append",
+                data_storage_version=FILE_FORMAT,
+                storage_options=self._options(),
+            )
+        directory = branch_directory(self.location, branch)
+        names = tuple(f"{directory}/data/{file.path}" for fragment in fragments for file in fragment.files)
+        return WrittenRows(tuple(fragments), names)
+
+    def commit_overwrite(
+        self,
+        handle: "LanceDataset",
+        schema: pa.Schema,
+        rows: WrittenRows,
+        *,
+        properties: dict[str, str] | None = None,
+    ) -> "LanceDataset":
+        """Replace the content of `handle`'s version, or raise the substrate's conflict."""
+        from lance import LanceOperation  # noqa: PLC0415
+
+        return self._commit(handle, LanceOperation.Overwrite(schema, list(rows.fragments)), properties)
+
+    def commit_rewrite(
+        self, handle: "LanceDataset", removed: Sequence[int], rows: WrittenRows
+    ) -> "LanceDataset":
+        """Replace the named fragments by new rows, or raise the substrate's conflict.
+
+        Strict as long as `removed` is not empty: two writers that replace one fragment cannot both land.
+        """
+        from lance import LanceOperation  # noqa: PLC0415
+
+        operation = LanceOperation.Update(
+            removed_fragment_ids=list(removed), new_fragments=list(rows.fragments), update_mode="rewrite_rows"
+        )
+        return self._commit(handle, operation, None)
+
+    def _commit(
+        self, handle: "LanceDataset", operation: Any, properties: dict[str, str] | None
+    ) -> "LanceDataset":
+        from lance import LanceDataset  # noqa: PLC0415
+        from lance.dataset import Transaction  # noqa: PLC0415
+
+        emit(StorageCall("commit", self.location))
+        transaction = Transaction(handle.version, operation, transaction_properties=properties or {})
+        with substrate(self._about_writing(None)):
+            return LanceDataset.commit(handle, transaction, max_retries=0, storage_options=self._options())
+
+    def discard(self, rows: WrittenRows) -> None:
+        """Remove data files that are proven to be pointed at by nothing."""
+        for name in rows.names:
+            self._adapter.delete(name)
+
+    def sync(self, *names: str) -> None:
+        """Return once the named new files, and the directories that name them, survive a power cut."""
+        if self._root.is_local and self._durability is not DurabilityMode.OS:
+            make_durable(
+                [self._root.local_path(name) for name in names], self._durability, root=self._root.uri
+            )
+
+    def _about_writing(self, branch: Branch) -> Any:
+        def about() -> Circumstances:
+            directory = (
+                self._root.local_path(branch_directory(self.location, branch))
+                if self._root.is_local
+                else None
+            )
+            return Circumstances(self.location, directory=directory)
+
+        return about
+
+    def _options(self) -> dict[str, str] | None:
+        return dict(self._root.storage_options) or None
+
+
+def _data_names(handle: "LanceDataset", location: str) -> list[str]:
+    """Graph-relative names of the data files of a version that lie below the dataset's own root."""
+    base = handle.uri.partition(f"/{location}")[2].lstrip("/")
+    directory = f"{location}/{base}" if base else location
+    return [
+        f"{directory}/data/{file.path}"
+        for fragment in handle.get_fragments()
+        for file in fragment.metadata.files
+        if file.base_id is None
+    ]

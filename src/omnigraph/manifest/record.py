@@ -1,0 +1,149 @@
+"""The record of one graph commit, as the publish that made it stored it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from omnigraph.core.errors import InternalError
+from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
+
+TableSummary = Mapping[str, Mapping[str, int]]
+"""Per table key, what the commit did there: counts under short names such as `inserted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One commit of the graph.
+
+    `branch` and `manifest_version` say where it was published; a branch created later shows the same
+    commit as its head without repeating it. `recovers` is the operation a recovery commit settled.
+    """
+
+    id: CommitId
+    parents: tuple[CommitId, ...]
+    actor: str | None
+    operation: str
+    time_us: int
+    branch: Branch
+    manifest_version: int
+    schema_hash: str
+    operation_id: OperationId | None = None
+    recovers: OperationId | None = None
+    summary: TableSummary = field(default_factory=dict[str, Mapping[str, int]])
+
+    @property
+    def parent(self) -> CommitId | None:
+        """The commit this one was made on; None only for the first commit of a graph."""
+        return self.parents[0] if self.parents else None
+
+    @property
+    def merged_parent(self) -> CommitId | None:
+        """The head that was merged in, for a merge commit."""
+        return self.parents[1] if len(self.parents) > 1 else None
+
+
+def record_to_json(record: CommitRecord) -> str:
+    """The stored form of a commit record; `record_from_json` reads it back unchanged."""
+    return orjson.dumps(
+        {
+            "id": record.id,
+            "parents": list(record.parents),
+            "actor": record.actor,
+            "operation": record.operation,
+            "operation_id": record.operation_id,
+            "time_us": record.time_us,
+            "branch": record.branch,
+            "manifest_version": record.manifest_version,
+            "schema_hash": record.schema_hash,
+            "recovers": record.recovers,
+            "summary": {key: dict(counts) for key, counts in record.summary.items()},
+        }
+    ).decode()
+
+
+def record_from_json(text: str | None, *, row: str) -> CommitRecord:
+    """Read a stored commit record found in `row`. A damaged one is an InternalError naming that row."""
+    fields = json_object(text, row=row)
+    return CommitRecord(
+        id=CommitId(_text(fields, "id", row)),
+        parents=tuple(CommitId(parent) for parent in _texts(fields, "parents", row)),
+        actor=_optional(fields, "actor", row),
+        operation=_text(fields, "operation", row),
+        time_us=_number(fields, "time_us", row),
+        branch=_branch(_optional(fields, "branch", row)),
+        manifest_version=_number(fields, "manifest_version", row),
+        schema_hash=_text(fields, "schema_hash", row),
+        operation_id=_operation(_optional(fields, "operation_id", row)),
+        recovers=_operation(_optional(fields, "recovers", row)),
+        summary=_summary(fields.get("summary"), row),
+    )
+
+
+def json_object(text: str | None, *, row: str) -> dict[str, Any]:
+    """The JSON object a row carries; anything else is an InternalError naming the row."""
+    if text is None:
+        raise corrupt_row(row, "its details are missing")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise corrupt_row(row, "its details are not JSON") from error
+    if not isinstance(value, dict):
+        raise corrupt_row(row, "its details are not a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def corrupt_row(row: str, problem: str) -> InternalError:
+    """The error for a record of the graph that cannot be what this program wrote."""
+    return InternalError(
+        f"the graph's record '{row}' is damaged: {problem}",
+        hint="restore the graph from a backup, or open an older commit",
+    )
+
+
+def _text(fields: dict[str, Any], name: str, row: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise corrupt_row(row, f"'{name}' is not text")
+    return value
+
+
+def _optional(fields: dict[str, Any], name: str, row: str) -> str | None:
+    return None if fields.get(name) is None else _text(fields, name, row)
+
+
+def _number(fields: dict[str, Any], name: str, row: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise corrupt_row(row, f"'{name}' is not a whole number")
+    return value
+
+
+def _texts(fields: dict[str, Any], name: str, row: str) -> list[str]:
+    value = fields.get(name)
+    if not isinstance(value, list):
+        raise corrupt_row(row, f"'{name}' is not a list")
+    items = cast("list[Any]", value)
+    if not all(isinstance(item, str) for item in items):
+        raise corrupt_row(row, f"'{name}' holds something other than text")
+    return cast("list[str]", items)
+
+
+def _summary(value: object, row: str) -> TableSummary:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise corrupt_row(row, "'summary' is not a JSON object")
+    tables = cast("dict[str, Any]", value)
+    if not all(isinstance(counts, dict) for counts in tables.values()):
+        raise corrupt_row(row, "'summary' holds something other than counts")
+    return cast("TableSummary", tables)
+
+
+def _branch(text: str | None) -> Branch:
+    return None if text is None else BranchName(text)
+
+
+def _operation(text: str | None) -> OperationId | None:
+    return None if text is None else OperationId(text)

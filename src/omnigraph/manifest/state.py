@@ -1,0 +1,282 @@
+"""What a branch shows at one moment, and its rows in `__manifest`. No I/O happens here.
+
+A manifest version holds the current state only: one registration and at most one version row per table, the
+tombstones still in force, and the record of the commit that published it. Older states are older versions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from omnigraph.core.errors import InternalError
+from omnigraph.core.ids import Branch, BranchName, CommitId, TableKey
+from omnigraph.manifest.record import CommitRecord, corrupt_row, json_object, record_from_json, record_to_json
+
+STAMP_KEY: Final = "omnigraph:internal_schema_version"
+STAMP: Final = 3
+PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
+COMMIT_ROW_KEY: Final = TableKey("graph:commit")
+"""The `table_key` of the commit row: the column takes no null, and no type can be named like this."""
+
+BranchIdentifier = tuple[tuple[int, str], ...]
+"""Lance's branch incarnation list; empty for main."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """The exact version of one table that a snapshot reads.
+
+    `transaction_uuid` is the Lance commit that made the version and `branch_identifier` the incarnation
+    of the Lance branch it lives on: together they tell a version from another one with the same number.
+    """
+
+    table_key: TableKey
+    location: str
+    version: int
+    branch: Branch
+    row_count: int
+    transaction_uuid: str
+    branch_identifier: BranchIdentifier = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one branch shows at one manifest version. Immutable; used for the whole life of a query.
+
+    `registrations` also names tables that show no version (registered only, or dropped); `tombstones` has the
+    version up to which a dropped table is hidden.
+    """
+
+    branch: Branch
+    manifest_version: int
+    entries: Mapping[TableKey, TableEntry]
+    registrations: Mapping[TableKey, str]
+    tombstones: Mapping[TableKey, int]
+    commit: CommitRecord
+
+    @property
+    def schema_hash(self) -> str:
+        """The schema this branch follows, by content hash."""
+        return self.commit.schema_hash
+
+    @property
+    def head(self) -> CommitId:
+        """The newest commit of the branch."""
+        return self.commit.id
+
+    @cached_property
+    def pins(self) -> Mapping[TableKey, int]:
+        """The visible version of every visible table."""
+        return MappingProxyType({key: entry.version for key, entry in self.entries.items()})
+
+    def pin(self, table_key: TableKey) -> int:
+        """The visible version of a table; 0 when the table shows nothing."""
+        entry = self.entries.get(table_key)
+        return 0 if entry is None else entry.version
+
+    def latest_version(self, table_key: TableKey) -> int:
+        """What an expectation on this table is compared with.
+
+        The visible version; for a dropped table its tombstone; 0 for an unknown one.
+        """
+        entry = self.entries.get(table_key)
+        return self.tombstones.get(table_key, 0) if entry is None else entry.version
+
+
+def manifest_schema(stamp: int = STAMP) -> pa.Schema:
+    """The complete schema of `__manifest`, with the stamp and the key annotation.
+
+    An Overwrite written from bare data drops both, so every write carries this schema.
+    """
+    annotation = {PRIMARY_KEY: "true"} if stamp >= 2 else None
+    return pa.schema(
+        [
+            pa.field("object_id", pa.string(), nullable=False, metadata=annotation),
+            pa.field("object_type", pa.string(), nullable=False),
+            pa.field("location", pa.string()),
+            pa.field("metadata", pa.string()),
+            pa.field("base_objects", pa.list_(pa.string())),
+            pa.field("table_key", pa.string(), nullable=False),
+            pa.field("table_version", pa.uint64()),
+            pa.field("table_branch", pa.string()),
+            pa.field("row_count", pa.uint64()),
+        ],
+        metadata={STAMP_KEY: str(stamp)} if stamp >= 2 else None,
+    )
+
+
+_SCHEMA: Final = manifest_schema()
+
+
+def version_object_id(table_key: TableKey, version: int) -> str:
+    """The row id of a table version."""
+    return f"{table_key}${version:020d}"
+
+
+def tombstone_object_id(table_key: TableKey, version: int) -> str:
+    """The row id of a tombstone."""
+    return f"{table_key}$tombstone${version:020d}"
+
+
+def encode(snapshot: Snapshot) -> pa.Table:
+    """The rows of a snapshot, ordered by row id: registrations, versions, tombstones, the commit."""
+    rows: list[dict[str, Any]] = [
+        _row(key, "table", key, location=location) for key, location in snapshot.registrations.items()
+    ]
+    rows.extend(
+        _row(
+            version_object_id(entry.table_key, entry.version),
+            "table_version",
+            entry.table_key,
+            metadata=_version_metadata(entry),
+            table_version=entry.version,
+            table_branch=entry.branch,
+            row_count=entry.row_count,
+        )
+        for entry in snapshot.entries.values()
+    )
+    rows.extend(
+        _row(tombstone_object_id(key, version), "table_tombstone", key, table_version=version)
+        for key, version in snapshot.tombstones.items()
+    )
+    rows.sort(key=lambda row: row["object_id"])
+    record = snapshot.commit
+    rows.append(
+        _row(
+            f"commit${record.id}",
+            "graph_commit",
+            COMMIT_ROW_KEY,
+            metadata=record_to_json(record),
+            table_version=record.manifest_version,
+            table_branch=record.branch,
+        )
+    )
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _row(object_id: str, object_type: str, table_key: TableKey, **values: object) -> dict[str, Any]:
+    return {"object_id": object_id, "object_type": object_type, "table_key": table_key, **values}
+
+
+def _version_metadata(entry: TableEntry) -> str:
+    return orjson.dumps(
+        {
+            "transaction_uuid": entry.transaction_uuid,
+            "branch_identifier": [list(part) for part in entry.branch_identifier],
+        }
+    ).decode()
+
+
+def decode(rows: pa.Table, *, branch: Branch, manifest_version: int) -> Snapshot:
+    """The snapshot that rows of `__manifest` describe.
+
+    Accepts more than one version row or tombstone per table (older writers kept them): the greatest version
+    counts, and a tombstone hides versions up to its own. Raises InternalError naming the row when one is
+    damaged, when a version row has no registration, and when there is not exactly one commit row.
+    """
+    registrations: dict[TableKey, str] = {}
+    versions: dict[TableKey, dict[str, Any]] = {}
+    tombstones: dict[TableKey, int] = {}
+    commits: list[dict[str, Any]] = []
+    for row in rows.to_pylist():
+        object_id = str(row["object_id"])
+        key = TableKey(row["table_key"])
+        match row["object_type"]:
+            case "table":
+                registrations[key] = _location(row, object_id)
+            case "table_version":
+                if key not in versions or _version(versions[key], str(versions[key]["object_id"])) < _version(
+                    row, object_id
+                ):
+                    versions[key] = row
+            case "table_tombstone":
+                tombstones[key] = max(tombstones.get(key, 0), _version(row, object_id))
+            case "graph_commit":
+                commits.append(row)
+            case other:
+                raise corrupt_row(object_id, f"its type '{other}' is not known")
+    if len(commits) != 1:
+        raise InternalError(
+            f"version {manifest_version} of the graph's manifest names {len(commits)} commits instead of one"
+        )
+    entries = {
+        key: entry
+        for key, row in versions.items()
+        if (entry := _entry(key, row, registrations)).version > tombstones.get(key, 0)
+    }
+    in_force = {key: version for key, version in tombstones.items() if key not in entries}
+    return build_snapshot(
+        branch=branch,
+        manifest_version=manifest_version,
+        entries=entries.values(),
+        registrations=registrations,
+        tombstones=in_force,
+        commit=record_from_json(commits[0]["metadata"], row=str(commits[0]["object_id"])),
+    )
+
+
+def build_snapshot(
+    *,
+    branch: Branch,
+    manifest_version: int,
+    entries: Iterable[TableEntry],
+    registrations: Mapping[TableKey, str],
+    tombstones: Mapping[TableKey, int],
+    commit: CommitRecord,
+) -> Snapshot:
+    """A snapshot with its maps in table key order."""
+    by_key = {entry.table_key: entry for entry in entries}
+    return Snapshot(
+        branch=branch,
+        manifest_version=manifest_version,
+        entries=MappingProxyType({key: by_key[key] for key in sorted(by_key)}),
+        registrations=MappingProxyType({key: registrations[key] for key in sorted(registrations)}),
+        tombstones=MappingProxyType({key: tombstones[key] for key in sorted(tombstones)}),
+        commit=commit,
+    )
+
+
+def _entry(key: TableKey, row: dict[str, Any], registrations: Mapping[TableKey, str]) -> TableEntry:
+    object_id = str(row["object_id"])
+    if key not in registrations:
+        raise corrupt_row(object_id, f"table '{key}' was never registered")
+    if row["row_count"] is None:
+        raise corrupt_row(object_id, "its row count is missing")
+    details = json_object(row["metadata"], row=object_id)
+    uuid = details.get("transaction_uuid")
+    if not isinstance(uuid, str):
+        raise corrupt_row(object_id, "'transaction_uuid' is not text")
+    return TableEntry(
+        table_key=key,
+        location=registrations[key],
+        version=_version(row, object_id),
+        branch=None if row["table_branch"] is None else BranchName(row["table_branch"]),
+        row_count=row["row_count"],
+        transaction_uuid=uuid,
+        branch_identifier=_identifier(details.get("branch_identifier"), object_id),
+    )
+
+
+def _identifier(value: Any, object_id: str) -> BranchIdentifier:
+    try:
+        return tuple((int(version), str(uuid)) for version, uuid in value)
+    except (TypeError, ValueError) as error:
+        raise corrupt_row(object_id, "'branch_identifier' is not a list of pairs") from error
+
+
+def _version(row: dict[str, Any], object_id: str) -> int:
+    version = row["table_version"]
+    if version is None:
+        raise corrupt_row(object_id, "its version is missing")
+    return int(version)
+
+
+def _location(row: dict[str, Any], object_id: str) -> str:
+    if not row["location"]:
+        raise corrupt_row(object_id, "its location is missing")
+    return str(row["location"])
