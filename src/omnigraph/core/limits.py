@@ -58,6 +58,10 @@ UNCOVERED_FRAGMENTS_MAX: Final = 32
 # Languages
 SOURCE_BYTES_MAX: Final = 64 * MIB
 """A larger schema or query file is refused unread."""
+SOURCE_TOKENS_MAX: Final = 2_000_000
+"""Words and symbols of one schema or query file; bounds the memory of a parse at a few hundred megabytes."""
+SOURCE_NESTING_MAX: Final = 100
+"""Brackets open at one place of a schema or query file."""
 DIAGNOSTICS_REPORTED_MAX: Final = 100
 """Findings listed per file; the total is always given."""
 CANDIDATES_MAX: Final = 3

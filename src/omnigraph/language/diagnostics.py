@@ -6,10 +6,10 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Any
 
+from omnigraph.core.limits import CANDIDATES_MAX
 from omnigraph.language.source import Source, Span
 
 SNIPPET_CHARS_MAX = 200
-CANDIDATES_MAX = 3
 
 
 class Severity(StrEnum):

@@ -1,7 +1,7 @@
 """One lexer for `.pg` and `.gq`: text to tokens in linear time, comments kept aside, several errors per run.
 
-The token alphabet is the union of the two languages; which token may stand where is the parsers' business. The
-schema parser joins adjacent NAME, TYPE, INTEGER and `-` tokens (`touches`): `3d-print` is one enum value.
+The token alphabet is the union of the two languages; the parsers say which token may stand where. The schema
+parser joins adjacent NAME, TYPE, INTEGER and `-` tokens (`touches`): `3d-print` is one enum value.
 """
 
 import re
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from omnigraph.core.limits import (
+    DIAGNOSTICS_REPORTED_MAX,
+    SOURCE_BYTES_MAX,
+    SOURCE_NESTING_MAX,
+    SOURCE_TOKENS_MAX,
+)
 from omnigraph.language.diagnostics import Diagnostic, diagnose
 from omnigraph.language.source import Source, Span
-
-SOURCE_BYTES_MAX: Final = 16 * 1024 * 1024
-SOURCE_TOKENS_MAX: Final = 2_000_000
-SOURCE_NESTING_MAX: Final = 100
-DIAGNOSTICS_PER_SOURCE_MAX: Final = 100
 
 
 class Kind(Enum):
@@ -145,7 +146,7 @@ def lex(source: Source) -> Lexed:
     """Tokens, comments and diagnostics of a text of either language. Never raises.
 
     Cost: linear in the text, bounded by SOURCE_BYTES_MAX and SOURCE_TOKENS_MAX. After an unterminated string
-    or comment, and after DIAGNOSTICS_PER_SOURCE_MAX findings, the rest of the text is not read.
+    or comment, and after DIAGNOSTICS_REPORTED_MAX findings, the rest of the text is not read.
     """
     refused = _refuse(source)
     if refused is not None:
@@ -219,7 +220,7 @@ def _scan(source: Source) -> Lexed:
             break
         else:
             diagnostics.append(_unexpected(source, match[group], Span(start, end)))
-        if len(diagnostics) >= DIAGNOSTICS_PER_SOURCE_MAX:
+        if len(diagnostics) >= DIAGNOSTICS_REPORTED_MAX:
             break
     append(Token(Kind.END, "", end_at, end_at))
     return Lexed(source, tokens, comments, diagnostics)
@@ -235,7 +236,7 @@ def _bad_escapes(source: Source, literal: str, start: int) -> list[Diagnostic]:
         if match[1] not in _ESCAPES:
             message = f"'\\{match[1]}' is not an escape; strings know \\\" \\\\ \\n \\r \\t"
             found.append(diagnose(source, Span(start + match.start(), start + match.end()), message))
-            if len(found) >= DIAGNOSTICS_PER_SOURCE_MAX:
+            if len(found) >= DIAGNOSTICS_REPORTED_MAX:
                 break
     return found
 

@@ -3,11 +3,14 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.language.diagnostics import Diagnostic, Severity, near_names, render
-from omnigraph.language.lexer import (
-    DIAGNOSTICS_PER_SOURCE_MAX,
+from omnigraph.core.limits import (
+    DIAGNOSTICS_REPORTED_MAX,
     SOURCE_BYTES_MAX,
     SOURCE_NESTING_MAX,
+    SOURCE_TOKENS_MAX,
+)
+from omnigraph.language.diagnostics import Diagnostic, Severity, near_names, render
+from omnigraph.language.lexer import (
     Kind,
     decode,
     lex,
@@ -97,13 +100,24 @@ def test_a_byte_order_mark_is_ignored():
     assert [token.text for token in lex(Source("\ufeffnode")).tokens] == ["node", ""]
 
 
-def test_fifty_megabytes_are_refused_by_size_without_reading_them():
-    for text in ("a " * 25_000_000, "é" * (SOURCE_BYTES_MAX - 1)):
+def test_a_source_over_the_size_limit_is_refused_unread():
+    for text in ("a" * (SOURCE_BYTES_MAX + 1), "é" * (SOURCE_BYTES_MAX - 1)):
         lexed = lex(Source(text))
         assert [token.kind for token in lexed.tokens] == [Kind.END]
         assert "bytes, at most" in lexed.diagnostics[0].message
-    found = decode(b"x" * 50_000_000)
-    assert isinstance(found, Diagnostic)
+    assert isinstance(decode(b"x" * (SOURCE_BYTES_MAX + 1)), Diagnostic)
+
+
+def test_fifty_megabytes_of_words_stop_at_the_token_limit():
+    lexed = lex(Source("a " * 25_000_000))
+    assert len(lexed.tokens) == SOURCE_TOKENS_MAX + 1
+    assert [found.message for found in lexed.diagnostics] == [
+        f"the source has more than {SOURCE_TOKENS_MAX} words and symbols"
+    ]
+
+
+def test_fifty_megabytes_of_comment_are_read():
+    assert not lex(Source("// x" + "x" * 50_000_000)).diagnostics
 
 
 def test_deep_nesting_ends_in_one_diagnostic():
@@ -114,8 +128,8 @@ def test_deep_nesting_ends_in_one_diagnostic():
 
 
 def test_findings_are_bounded():
-    assert len(lex(Source("# " * 10_000)).diagnostics) == DIAGNOSTICS_PER_SOURCE_MAX
-    assert len(lex(Source('"' + "\\q" * 10_000 + '"')).diagnostics) == DIAGNOSTICS_PER_SOURCE_MAX
+    assert len(lex(Source("# " * 10_000)).diagnostics) == DIAGNOSTICS_REPORTED_MAX
+    assert len(lex(Source('"' + "\\q" * 10_000 + '"')).diagnostics) == DIAGNOSTICS_REPORTED_MAX
 
 
 def test_an_unterminated_string_costs_linear_time():

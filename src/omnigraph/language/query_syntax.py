@@ -1,0 +1,367 @@
+"""Parser of `.gq`: queries, read bodies, clauses. `parse_queries` is the entry; it never raises."""
+
+from dataclasses import dataclass, replace
+
+from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
+from omnigraph.language.cursor import Unparsable
+from omnigraph.language.diagnostics import Diagnostic, in_source_order, near_names
+from omnigraph.language.lexer import Kind, Lexed, Token, lex, string_value
+from omnigraph.language.mutation_syntax import STATEMENT_WORDS, MutationParser
+from omnigraph.language.query_tree import (
+    TEXT_SEARCHES,
+    Binding,
+    Call,
+    Clause,
+    Filter,
+    Function,
+    Hops,
+    Maybe,
+    Negation,
+    NullTest,
+    OrderItem,
+    Parameter,
+    ParameterType,
+    Projection,
+    PropertyMatch,
+    Query,
+    ReadBody,
+    TextSearch,
+    Traversal,
+    Variable,
+)
+from omnigraph.language.source import Source, Span
+
+SYNTAX_CODE = "Q000"
+SCALARS = ("String", "Bool", "I32", "I64", "U32", "U64", "F32", "F64", "Date", "DateTime", "Blob")
+_NONE = Span(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFile:
+    """The queries of a text. With diagnostics, only the queries that could be read are there."""
+
+    source: Source
+    queries: tuple[Query, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    lexed: Lexed
+
+    @property
+    def ok(self) -> bool:
+        """Whether the whole text was read."""
+        return not self.diagnostics
+
+    def named(self, name: str) -> Query | None:
+        """The first query of this name."""
+        return next((query for query in self.queries if query.name == name), None)
+
+
+def parse_queries(text: str, file: str | None = None) -> QueryFile:
+    """The queries of a text, or what is wrong with it: at most one grammar error per query, in source order.
+
+    Cost: linear in the text.
+    """
+    return parse_source(Source(text, file))
+
+
+def parse_source(source: Source) -> QueryFile:
+    """Like `parse_queries`, for a text that is already a source."""
+    lexed = lex(source)
+    if lexed.diagnostics:
+        found = in_source_order(replace(item, code=SYNTAX_CODE) for item in lexed.diagnostics)
+        return QueryFile(source, (), found, lexed)
+    parser = QueryParser(lexed)
+    queries, found = parser.file()
+    return QueryFile(source, queries, in_source_order(found), lexed)
+
+
+class QueryParser(MutationParser):
+    """Recursive descent; one method per rule of the grammar."""
+
+    def file(self) -> tuple[tuple[Query, ...], list[Diagnostic]]:
+        """Every query; after a grammar error reading goes on at the next `query name (`."""
+        queries: list[Query] = []
+        found: list[Diagnostic] = []
+        while not self.at_kind(Kind.END) and len(found) < DIAGNOSTICS_REPORTED_MAX:
+            start = self.index
+            try:
+                queries.append(self._query())
+            except Unparsable as error:
+                found.append(replace(error.diagnostic, code=SYNTAX_CODE))
+                self._skip_to_next_query(start)
+        return tuple(queries), found
+
+    def _skip_to_next_query(self, failed: int) -> None:
+        self.index = max(self.index, failed + 1)
+        while not self.at_kind(Kind.END):
+            if self.at("query") and self.peek(1).kind is Kind.NAME and self.ahead_is(2, "("):
+                return
+            self.index += 1
+
+    def _query(self) -> Query:
+        start = self.expect(
+            "query", "to start a query", hint="a file holds queries only: query name() { … }"
+        ).span
+        name = self.name("a query name")
+        self.expect("(", f"after query {name.text}", hint=f"without parameters write query {name.text}()")
+        parameters = self._parameters()
+        description, instruction = self._meta()
+        self.expect("{", "to open the query")
+        body = self._body()
+        end = self.expect("}", "to close the query")
+        return Query(name.text, parameters, body, description, instruction, start.to(end.span), name.span)
+
+    def _parameters(self) -> tuple[Parameter, ...]:
+        found: list[Parameter] = []
+        if not self.take(")"):
+            while True:
+                found.append(self._parameter())
+                if not self.take(","):
+                    break
+            self.expect(")", "to close the parameters")
+        return tuple(found)
+
+    def _parameter(self) -> Parameter:
+        variable = self.variable("a parameter, as in $name: String")
+        self.expect(":", f"after ${variable.name}")
+        type_ = self._parameter_type()
+        nullable = self.take("?")
+        return Parameter(variable.name, type_, nullable, variable.span.to(self.previous.span))
+
+    def _parameter_type(self) -> ParameterType:
+        if self.take("["):
+            scalar = self._scalar()
+            self.expect("]", "to close the list type")
+            return ParameterType(scalar, is_list=True)
+        if self.at_kind(Kind.TYPE) and self.token.text == "Vector":
+            self.advance()
+            self.expect("(", "after Vector")
+            start = self.token
+            dimensions = self.integer("the number of dimensions")
+            if not 1 <= dimensions <= 2**31 - 1:
+                raise self.refuse(start.span, "a vector has between 1 and 2147483647 dimensions")
+            self.expect(")", "to close Vector(")
+            return ParameterType("F32", vector_dim=dimensions)
+        return ParameterType(self._scalar())
+
+    def _scalar(self) -> str:
+        token = self.token
+        if token.kind is Kind.TYPE and token.text in SCALARS:
+            self.index += 1
+            return token.text
+        if self.at("enum"):
+            raise self.expected("a parameter type", hint="the type of an enum parameter is String")
+        if token.kind in {Kind.TYPE, Kind.NAME}:
+            message = f"'{token.text}' is not a parameter type"
+            raise self.refuse(token.span, message, candidates=near_names(token.text, (*SCALARS, "Vector")))
+        raise self.expected("a parameter type")
+
+    def _meta(self) -> tuple[str | None, str | None]:
+        found: dict[str, str] = {}
+        while self.at("@"):
+            start = self.advance().span
+            name = self.name("description or instruction")
+            span = start.to(name.span)
+            if name.text not in {"description", "instruction"}:
+                near = tuple(f"@{near}" for near in near_names(name.text, ("description", "instruction")))
+                raise self.refuse(span, f"a query has no annotation '@{name.text}'", candidates=near)
+            if name.text in found:
+                raise self.refuse(span, f"'@{name.text}' is given twice")
+            self.expect("(", f"after @{name.text}")
+            text = self.expect_kind(Kind.STRING, f"a string in @{name.text}(…)")
+            self.expect(")", f"to close @{name.text}(")
+            found[name.text] = string_value(text.text)
+        return found.get("description"), found.get("instruction")
+
+    def _body(self):  # noqa: ANN202 - the union is written once, in Query
+        if self.at("match"):
+            return self._read()
+        if self.token.text in STATEMENT_WORDS:
+            return self.mutation_body()
+        near = near_names(self.token.text, ("match", *STATEMENT_WORDS))
+        found = self.expected("match, insert, update or delete").diagnostic
+        raise Unparsable(replace(found, candidates=near))
+
+    def _read(self) -> ReadBody:
+        match_span = self.advance().span
+        clauses = self._clauses("after match")
+        return_span = self.expect("return", "after the match block").span
+        distinct = self.take("distinct")
+        projections = self._projections()
+        order: tuple[OrderItem, ...] = ()
+        order_span = limit_span = offset_span = _NONE
+        limit = offset = None
+        if self.at("order"):
+            order_span = self.advance().span
+            order = self._order()
+        if self.at("limit"):
+            limit_span = self.advance().span
+            limit = self.integer("a number after limit")
+        if self.at("offset"):
+            offset_span = self.advance().span
+            offset = self.integer("a number after offset")
+        self._refuse_late_part()
+        return ReadBody(
+            clauses,
+            distinct,
+            projections,
+            order,
+            limit,
+            offset,
+            match_span=match_span,
+            return_span=return_span,
+            order_span=order_span,
+            limit_span=limit_span,
+            offset_span=offset_span,
+        )
+
+    def _refuse_late_part(self) -> None:
+        if self.at("}") or self.at_kind(Kind.END):
+            return
+        word = self.token.text
+        if word in {"order", "limit", "offset", "match", "return"}:
+            message = f"'{word}' cannot stand here; the order is match, return, order, limit, offset"
+            raise self.refuse(self.token.span, message)
+        if word in STATEMENT_WORDS:
+            raise self.expected("'}'", hint="a query reads or changes data, never both")
+
+    def _clauses(self, context: str) -> tuple[Clause, ...]:
+        self.expect("{", context)
+        found: list[Clause] = []
+        while not self.at("}") or not found:
+            found.append(self._clause())
+        self.advance()
+        return tuple(found)
+
+    def _clause(self) -> Clause:
+        token = self.token
+        if token.kind is Kind.VARIABLE:
+            return self._variable_clause()
+        if token.kind is Kind.NAME and self.ahead_is(1, "{"):
+            if token.text == "not":
+                self.advance()
+                clauses = self._clauses("after not")
+                return Negation(clauses, token.span.to(self.previous.span))
+            if token.text == "maybe":
+                self.advance()
+                clauses = self._clauses("after maybe")
+                return Maybe(clauses, token.span.to(self.previous.span))
+        if token.kind in {Kind.END, Kind.TYPE} or (token.kind is Kind.PUNCT and token.text not in {"[", "-"}):
+            hint = "clauses are separated by white space only" if token.text in {",", ";"} else None
+            raise self.expected("a clause", hint=hint)
+        return self._filter()
+
+    def _variable_clause(self) -> Clause:
+        follows = self.peek(1)
+        if follows.kind is Kind.PUNCT:
+            if follows.text == ":":
+                return self._binding()
+            undirected = self.peek(2).kind is Kind.NAME and self.ahead_is(3, ">")
+            if follows.text == "<" and undirected:
+                return self._traversal()
+            return self._filter()
+        if follows.kind is Kind.NAME and follows.text == "is":
+            negated = self.ahead_is(2, "not") and self.ahead_is(3, "null")
+            if negated or self.ahead_is(2, "null"):
+                return self._filter()
+        if follows.kind in {Kind.NAME, Kind.VARIABLE}:
+            return self._traversal()
+        if follows.kind is Kind.TYPE:
+            self.advance()
+            lowered = follows.text[0].lower() + follows.text[1:]
+            raise self.expected("an edge name", hint=f"a traversal spells it with a small letter: {lowered}")
+        self.advance()
+        raise self.expected("':', '.', an edge name or an operator")
+
+    def _binding(self) -> Binding:
+        variable = self.variable()
+        self.advance()
+        type_name = self.type_name(f"a node type after ${variable.name}:")
+        matches: list[PropertyMatch] = []
+        if self.take("{"):
+            if self.at("}"):
+                hint = f"without matches write ${variable.name}: {type_name.text}"
+                raise self.expected("a property name", hint=hint)
+            matches.append(self._property_match())
+            while self.take(",") and not self.at("}"):
+                matches.append(self._property_match())
+            self.expect("}", "or ',' after the property match")
+        span = variable.span.to(self.previous.span)
+        return Binding(variable, type_name.text, tuple(matches), span, type_name.span)
+
+    def _property_match(self) -> PropertyMatch:
+        name = self.name("a property name")
+        self.expect(":", f"after '{name.text}'")
+        value = self.atom(f"a value for '{name.text}'")
+        return PropertyMatch(name.text, value, name.span.to(self.previous.span), name.span)
+
+    def _traversal(self) -> Traversal:
+        source = self.variable()
+        edge_variable: Variable | None = None
+        if self.at_kind(Kind.VARIABLE):
+            edge_variable = self.variable()
+            hint = "a traversal names an edge, as in $a knows $b"
+            self.expect(":", f"after ${edge_variable.name}", hint=hint)
+        undirected = self.take("<")
+        edge = self.name("an edge name")
+        if undirected:
+            self.expect(">", f"after <{edge.text}")
+        hops = self._hops() if self.at("{") else None
+        target = self.variable(f"a variable after '{edge.text}'")
+        span = source.span.to(target.span)
+        return Traversal(source, edge_variable, edge.text, undirected, hops, target, span, edge.span)
+
+    def _hops(self) -> Hops:
+        start = self.advance().span
+        low = self.integer("the least number of hops")
+        self.expect(",", "after the least number of hops", hint=f"exactly {low} is written {{{low},{low}}}")
+        high = self.integer("the greatest number of hops") if self.at_kind(Kind.INTEGER) else None
+        end = self.expect("}", "to close the hop range")
+        return Hops(low, high, start.to(end.span))
+
+    def _filter(self) -> Clause:
+        start = self.token.span
+        left = self.expression("a clause")
+        if self.at("is"):
+            self.advance()
+            negated = self.take("not")
+            end = self.expect("null", "after is")
+            return NullTest(left, negated, start.to(end.span))
+        operator = self.operator()
+        if operator is None:
+            if isinstance(left, Call) and left.function in TEXT_SEARCHES:
+                return TextSearch(left, left.span)
+            raise self.expected("an operator")
+        right = self.expression(f"an operand after '{operator}'")
+        return Filter(left, operator, right, start.to(self.previous.span))
+
+    def _projections(self) -> tuple[Projection, ...]:
+        self.expect("{", "after return")
+        found: list[Projection] = []
+        while not self.at("}") or not found:
+            start = self.token.span
+            expression = self.expression("a projection")
+            alias = self.name("a column name after as").text if self.take("as") else None
+            found.append(Projection(expression, alias, start.to(self.previous.span)))
+            self.take(",")
+        self.advance()
+        return tuple(found)
+
+    def _order(self) -> tuple[OrderItem, ...]:
+        self.expect("{", "after order")
+        found = [self._order_item()]
+        while self.take(","):
+            found.append(self._order_item())
+        self.expect("}", "or ',' after the order item")
+        return tuple(found)
+
+    def _order_item(self) -> OrderItem:
+        start: Token = self.token
+        expression = self.expression("an order item", null_is_alias=True)
+        descending: bool | None = None
+        if self.at("asc") or self.at("desc"):
+            if isinstance(expression, Call) and expression.function is Function.NEAREST:
+                raise self.refuse(
+                    self.token.span, "nearest takes no direction; it always puts the nearest first"
+                )
+            descending = self.advance().text == "desc"
+        return OrderItem(expression, descending, start.span.to(self.previous.span))

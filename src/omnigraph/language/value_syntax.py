@@ -1,0 +1,237 @@
+"""Values and expressions of `.gq`: literals, variables, calls."""
+
+from typing import Final
+
+from omnigraph.language.cursor import Cursor
+from omnigraph.language.diagnostics import near_names
+from omnigraph.language.lexer import Kind, Token, string_value
+from omnigraph.language.query_tree import (
+    AGGREGATES,
+    Alias,
+    Atom,
+    Call,
+    Expression,
+    Function,
+    Literal,
+    LiteralKind,
+    Now,
+    Operator,
+    PropertyAccess,
+    Variable,
+)
+from omnigraph.language.source import Span
+
+I64_MAX: Final = 2**63 - 1
+_OPERATORS: Final = {operator.value: operator for operator in Operator}
+_FUNCTIONS: Final = {function.value: function for function in Function}
+_LITERAL_WORDS: Final = frozenset({"true", "false", "null", "date", "datetime", "now"})
+_LITERAL_KINDS: Final = frozenset({Kind.STRING, Kind.INTEGER, Kind.DECIMAL, Kind.VARIABLE})
+_ARGUMENTS: Final = {Function.FUZZY: (2, 3), Function.RRF: (2, 3)}
+
+
+class ValueParser(Cursor):
+    """The expression layer, shared by read queries and mutation statements."""
+
+    def variable(self, what: str = "a variable") -> Variable:
+        """`$name`."""
+        token = self.expect_kind(Kind.VARIABLE, what, hint="variables start with $, as in $p")
+        return Variable(token.text[1:], token.span)
+
+    def name(self, what: str) -> Token:
+        """A lower-case name."""
+        if self.at_kind(Kind.TYPE):
+            raise self.expected(
+                what, hint="names start with a lower-case letter or _; only types are capitalised"
+            )
+        return self.expect_kind(Kind.NAME, what)
+
+    def type_name(self, what: str) -> Token:
+        """An upper-case name."""
+        if self.at_kind(Kind.NAME):
+            raise self.expected(what, hint="type names start with an upper-case letter")
+        return self.expect_kind(Kind.TYPE, what)
+
+    def integer(self, what: str) -> int:
+        """Digits that fit a signed 64-bit integer."""
+        token = self.expect_kind(Kind.INTEGER, what)
+        return self._integer_value(token, negative=False)
+
+    def _integer_value(self, token: Token, *, negative: bool) -> int:
+        # Leading zeros aside, nineteen digits are enough; longer ones would also be slow to convert.
+        digits = token.text.lstrip("0") or "0"
+        value = int(digits) if len(digits) <= 19 else I64_MAX + 2
+        if value > I64_MAX + negative:
+            raise self.refuse(token.span, "the integer does not fit 64 bits")
+        return -value if negative else value
+
+    def operator(self) -> Operator | None:
+        """Take a comparison operator, if one is next."""
+        token = self.token
+        if token.kind is Kind.PUNCT or token.kind is Kind.NAME:
+            operator = _OPERATORS.get(token.text)
+            if operator is not None:
+                self.index += 1
+                return operator
+        return None
+
+    def at_operator(self, ahead: int) -> bool:
+        """Whether a comparison operator stands there."""
+        token = self.peek(ahead)
+        return token.kind in {Kind.PUNCT, Kind.NAME} and token.text in _OPERATORS
+
+    def at_value(self, ahead: int) -> bool:
+        """Whether a value may start there."""
+        token = self.peek(ahead)
+        if token.kind is Kind.NAME:
+            return token.text in _LITERAL_WORDS
+        return token.kind in _LITERAL_KINDS or (token.kind is Kind.PUNCT and token.text in {"[", "-"})
+
+    def atom(self, what: str) -> Atom:
+        """A literal, a variable or `now()`."""
+        token = self.token
+        if token.kind is Kind.VARIABLE:
+            self.index += 1
+            if self.at("."):
+                raise self.refuse(
+                    token.span.to(self.peek(1).span), "a property of a variable cannot stand here"
+                )
+            return Variable(token.text[1:], token.span)
+        if token.kind is Kind.NAME and token.text == "now" and self.ahead_is(1, "("):
+            return self._now()
+        literal = self.literal()
+        if literal is None:
+            raise self.expected(what)
+        return literal
+
+    def _now(self) -> Now:
+        start = self.advance().span
+        self.expect("(", "after now")
+        return Now(start.to(self.expect(")", "to close now(").span))
+
+    def literal(self) -> Literal | None:
+        """Take a literal, if one is next."""
+        token = self.token
+        match token.kind:
+            case Kind.STRING:
+                self.index += 1
+                return Literal(LiteralKind.STRING, string_value(token.text), "", token.span)
+            case Kind.INTEGER | Kind.DECIMAL:
+                return self._number(negative=False)
+            case Kind.PUNCT if token.text == "[":
+                return self._list()
+            case Kind.PUNCT if token.text == "-":
+                self.index += 1
+                return self._number(negative=True)
+            case Kind.NAME:
+                return self._word_literal(token)
+            case _:
+                return None
+
+    def _word_literal(self, token: Token) -> Literal | None:
+        if token.text in {"true", "false"}:
+            self.index += 1
+            return Literal(LiteralKind.BOOL, token.text == "true", "", token.span)
+        if token.text == "null":
+            self.index += 1
+            return Literal(LiteralKind.NULL, None, "", token.span)
+        if token.text in {"date", "datetime"} and self.ahead_is(1, "("):
+            self.index += 2
+            text = self.expect_kind(Kind.STRING, f'a string in {token.text}("…")')
+            end = self.expect(")", f"to close {token.text}(")
+            kind = LiteralKind.DATE if token.text == "date" else LiteralKind.DATETIME
+            return Literal(kind, string_value(text.text), "", token.span.to(end.span))
+        return None
+
+    def _number(self, *, negative: bool) -> Literal:
+        sign = "-" if negative else ""
+        start = self.previous.start if negative else self.token.start
+        token = self.advance()
+        span = Span(start, token.end)
+        if token.kind is Kind.INTEGER:
+            value = self._integer_value(token, negative=negative)
+            return Literal(LiteralKind.INTEGER, value, sign + token.text, span)
+        if token.kind is Kind.DECIMAL:
+            number = float(token.text)
+            if number == float("inf"):
+                raise self.refuse(token.span, "the number is too large")
+            return Literal(LiteralKind.DECIMAL, -number if negative else number, sign + token.text, span)
+        self.index -= 1
+        raise self.expected("a number after '-'")
+
+    def _list(self) -> Literal:
+        start = self.advance().span
+        items: list[Literal] = []
+        while not self.at("]"):
+            item = self.literal()
+            if item is None:
+                raise self.expected("a literal or ']'", hint="a list holds literals only")
+            items.append(item)
+            if not self.take(","):
+                break
+            if self.at("]"):
+                raise self.expected("a literal after ','")
+        end = self.expect("]", "to close the list")
+        return Literal(LiteralKind.LIST, tuple(items), "", start.to(end.span))
+
+    def expression(self, what: str, *, null_is_alias: bool = False) -> Expression:
+        """Any operand. With `null_is_alias` a bare `null` is a column name, as in `order { null }`."""
+        token = self.token
+        if token.kind is Kind.VARIABLE:
+            return self._variable_or_property()
+        if token.kind is Kind.NAME:
+            if self.ahead_is(1, "("):
+                if token.text == "now":
+                    return self._now()
+                if token.text not in {"date", "datetime"}:
+                    return self._call(token)
+            elif null_is_alias and token.text == "null":
+                self.index += 1
+                return Alias(token.text, token.span)
+        literal = self.literal()
+        if literal is not None:
+            return literal
+        if token.kind is Kind.NAME:
+            self.index += 1
+            return Alias(token.text, token.span)
+        raise self.expected(what)
+
+    def _variable_or_property(self) -> Variable | PropertyAccess:
+        token = self.advance()
+        if not self.take("."):
+            return Variable(token.text[1:], token.span)
+        name = self.name(f"a property name after '{token.text}.'")
+        return PropertyAccess(token.text[1:], name.text, token.span.to(name.span), name.span)
+
+    def _call(self, token: Token) -> Call:
+        function = _FUNCTIONS.get(token.text)
+        if function is None:
+            near = near_names(token.text, _FUNCTIONS)
+            raise self.refuse(token.span, f"there is no function '{token.text}'", candidates=near)
+        self.index += 2
+        if function in AGGREGATES:
+            if self.at("*"):
+                raise self.expected("an argument", hint="count a variable, as in count($p)")
+            arguments = [self.expression(f"the argument of {function}")]
+        else:
+            arguments = self._arguments(function)
+        end = self.expect(")", f"to close {function}(")
+        return Call(function, tuple(arguments), token.span.to(end.span))
+
+    def _arguments(self, function: Function) -> list[Expression]:
+        least, most = _ARGUMENTS.get(function, (2, 2))
+        arguments = [self._argument(function, 0)]
+        while len(arguments) < most and (len(arguments) < least or self.at(",")):
+            self.expect(",", f"between the arguments of {function}")
+            arguments.append(self._argument(function, len(arguments)))
+        return arguments
+
+    def _argument(self, function: Function, position: int) -> Expression:
+        start = self.token
+        argument = self.expression(f"argument {position + 1} of {function}")
+        if function is Function.NEAREST and position == 0 and not isinstance(argument, PropertyAccess):
+            raise self.refuse(start.span, "nearest ranks a property, as in nearest($d.embedding, $q)")
+        if function is Function.RRF and position < 2:
+            ranks = isinstance(argument, Call) and argument.function in {Function.NEAREST, Function.BM25}
+            if not ranks:
+                raise self.refuse(start.span, "rrf fuses two of nearest(…) and bm25(…)")
+        return argument
