@@ -1,0 +1,91 @@
+"""Text search in memory against its definition, spelled out word by word."""
+
+import math
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omnigraph.engine.text import BM25_B, BM25_K1, build_text_index, edit_distances
+from omnigraph.storage.text import analyse, analyse_query
+
+DOCUMENTS = ["reef", "tide", "tide tide tide", "Reefs!", None, "the tide and a reef", "Cafés are naïve"]
+words = st.sampled_from(["tide", "reef", "the", "running", "Cafés", "x", "42", ""])
+texts = st.lists(st.one_of(st.none(), st.lists(words, max_size=5).map(" ".join)), max_size=6)
+
+
+def index_of(documents):
+    return build_text_index(pa.array(documents, pa.string()), np.arange(len(documents), dtype=np.int64))
+
+
+def hits(mask):
+    return np.flatnonzero(mask).tolist()
+
+
+def levenshtein(a, b):
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        row, before = [i], row
+        for j, y in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y)))
+    return row[-1]
+
+
+@given(texts)
+def test_many_texts_are_analysed_like_each_alone(documents):
+    got = analyse(pa.array(documents, pa.string()))
+    expected = [(i, token) for i, text in enumerate(documents) for token in analyse_query(text or "")]
+    assert list(zip(got.texts.tolist(), got.tokens.to_pylist(), strict=True)) == expected
+
+
+def test_any_token_matches_after_folding_and_stemming():
+    index = index_of(DOCUMENTS)
+    assert hits(index.search("REEF")) == [0, 3, 5]
+    assert hits(index.search("reef tide")) == [0, 1, 2, 3, 5]
+    assert hits(index.search("cafe")) == [6]
+    assert hits(index.search("zebra")) == []
+    assert hits(index.search("the")) == []
+
+
+def test_a_phrase_stays_inside_one_document_and_skips_stop_words():
+    index = index_of(DOCUMENTS)
+    assert hits(index.phrase("tide tide")) == [2]
+    assert hits(index.phrase("tide reef")) == [5]
+    assert hits(index.phrase("reef tide")) == []
+    assert hits(index_of(["tide", "reef"]).phrase("tide reef")) == []
+
+
+@given(st.lists(st.text("abcé", max_size=6), max_size=8), st.text("abcé", max_size=6), st.integers(0, 3))
+def test_edit_distance_is_exact_up_to_the_bound(vocabulary, word, edits):
+    got = edit_distances(pa.array(vocabulary, pa.string()), word, edits)
+    assert got.tolist() == [min(levenshtein(v, word), edits + 1) for v in vocabulary]
+
+
+def test_fuzzy_finds_a_one_letter_typo():
+    assert hits(index_of(DOCUMENTS).fuzzy("rief", 1)) == [0, 3, 5]
+    assert hits(index_of(DOCUMENTS).fuzzy("rief", 0)) == []
+
+
+def test_bm25_is_the_textbook_formula():
+    index = index_of(["tide", "tide tide reef", "reef"])
+    lengths, average = [1, 3, 1], 5 / 3
+    rarity = math.log((3 - 2 + 0.5) / (2 + 0.5) + 1)
+
+    def score(frequency, length):
+        norm = BM25_K1 * (1 - BM25_B + BM25_B * length / average)
+        return rarity * frequency * (BM25_K1 + 1) / (frequency + norm)
+
+    assert index.bm25("tide").tolist() == pytest.approx([score(1, lengths[0]), score(2, lengths[1]), 0.0])
+
+
+def test_membership_equals_the_inverted_index_of_the_table_format(tmp_path):
+    documents = [d for d in DOCUMENTS if d is not None] + ["Running runs ran", "don't stop", "e-mail 3.14"]
+    ds = lance.write_dataset(pa.table({"t": documents}), str(tmp_path / "t"))
+    ds.create_scalar_index("t", "INVERTED")
+    index = index_of(documents)
+    for query in ["reef", "tides", "run", "cafes naive", "mail", "14", "dont", "don't", "the"]:
+        found = ds.to_table(columns=[], full_text_query=query, with_row_id=True)["_rowid"].to_pylist()
+        assert sorted(found) == hits(index.search(query)), query
