@@ -97,7 +97,7 @@ class TableImage:
     def __post_init__(self) -> None:
         infos = self.storage.fragments(self.handle)
         self._fragment_ids = [info.id for info in infos]
-        self._files = [(info.files, info.deletion_file, info.physical_rows, info.deletions) for info in infos]
+        self._files = [(info.files, info.deletions, info.physical_rows, info.deleted_rows) for info in infos]
         digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
         self.contents = (self.handle.location, digest)
         sizes = np.array([info.physical_rows for info in infos], dtype=np.int64)
@@ -122,7 +122,7 @@ class TableImage:
     def live(self) -> Ordinals:
         """The ordinals of all live rows, ascending."""
         if self._live is None:
-            if all(deletions == 0 for _, _, _, deletions in self._files):
+            if all(dead == 0 for _, _, _, dead in self._files):
                 self._live = np.arange(self.extent, dtype=np.int64)
             else:
                 reader = self.storage.scan(self.handle, columns=[], with_row_address=True)
@@ -177,7 +177,7 @@ class TableImage:
         return pa.chunked_array(self._chunks([name])[name], type=self._type_of(name))
 
     def _type_of(self, column: str) -> pa.DataType:
-        return self.storage.schema(self.handle).field(column).type
+        return self.handle.schema.field(column).type
 
     def _chunks(self, names: Sequence[str]) -> dict[str, list[pa.Array]]:
         wanted = [name for name in dict.fromkeys(names) if name not in self._columns]
