@@ -1,0 +1,92 @@
+"""Declarations on their way to a catalog: checked values that still know where they were written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from omnigraph.catalog.codes import Code
+from omnigraph.catalog.schema import Annotation, Constraint, ConstraintKind, Property, TypeKind
+from omnigraph.language.diagnostics import Diagnostic, Severity, diagnose
+from omnigraph.language.schema_tree import Name
+from omnigraph.language.source import Source, Span
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects what the stages find about one text."""
+
+    source: Source
+    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+
+    def report(
+        self,
+        code: Code,
+        span: Span,
+        message: str,
+        *,
+        severity: Severity = Severity.ERROR,
+        candidates: Sequence[str] = (),
+        hint: str | None = None,
+    ) -> None:
+        """Adds one finding."""
+        found = diagnose(
+            self.source, span, message, code=code.value, severity=severity, candidates=candidates, hint=hint
+        )
+        self.diagnostics.append(found)
+
+    def warn(self, code: Code, span: Span, message: str, *, candidates: Sequence[str] = ()) -> None:
+        """Adds one warning."""
+        self.report(code, span, message, severity=Severity.WARNING, candidates=candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConstraint:
+    """A constraint and where it was written. Its `properties` may name properties that do not exist."""
+
+    constraint: Constraint
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProperty:
+    """A property without its identity. `flags` are the constraints written as plain annotations."""
+
+    prop: Property
+    span: Span
+    flags: tuple[ConstraintKind, ...] = ()
+    rename_from: Name | None = None
+    embed_span: Span | None = None
+
+
+@dataclass(slots=True)
+class DraftType:
+    """A declared type without identities. `properties` holds injected ones too once interfaces are applied."""
+
+    kind: TypeKind
+    name: str
+    span: Span
+    properties: dict[str, DraftProperty] = field(default_factory=dict[str, DraftProperty])
+    constraints: list[DraftConstraint] = field(default_factory=list[DraftConstraint])
+    description: str | None = None
+    instruction: str | None = None
+    annotations: tuple[Annotation, ...] = ()
+    rename_from: Name | None = None
+    implements: tuple[Name, ...] = ()
+    source: Name | None = None
+    target: Name | None = None
+    card_min: int = 0
+    card_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSchema:
+    """All declared types, each namespace in source order."""
+
+    interfaces: dict[str, DraftType]
+    nodes: dict[str, DraftType]
+    edges: dict[str, DraftType]
+
+    def types(self) -> tuple[DraftType, ...]:
+        """Interfaces, nodes, edges, each in ascending name order: the order of first numbering."""
+        return tuple(
+            group[name] for group in (self.interfaces, self.nodes, self.edges) for name in sorted(group)
+        )
