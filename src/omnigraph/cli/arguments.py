@@ -1,0 +1,127 @@
+"""What must be right before a command starts: global flags in their place, known commands, usable flags."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from omnigraph.core.errors import UsageError
+
+# Flags a user may also write before the command; the value says whether they take one.
+_GLOBAL_FLAGS: Final[Mapping[str, bool]] = {
+    "--store": True,
+    "--as": True,
+    "--server": True,
+    "--graph": True,
+    "--cluster": True,
+    "--profile": True,
+    "--yes": False,
+    "--quiet": False,
+    "--json": False,
+}
+
+# Misplaced flags are reported in this order.
+_ADDRESSING: Final = ("--server", "--cluster", "--graph", "--store", "--as", "--profile")
+
+_STORE: Final = frozenset({"--store"})
+_STORE_AS: Final = frozenset({"--store", "--as"})
+_NONE: Final[frozenset[str]] = frozenset()
+
+_READ: Final = ("reads a graph", _STORE)
+_WRITE: Final = ("writes a graph", _STORE_AS)
+_DIRECT: Final = ("works on storage directly", _STORE)
+_CREATE: Final = ("creates a graph at its argument", frozenset({"--as"}))
+_LOCAL: Final = ("works on files only", _NONE)
+
+COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
+    ("version",): _LOCAL,
+    ("fmt",): _LOCAL,
+    ("lint",): _DIRECT,
+    ("schema", "plan"): _DIRECT,
+}
+"""Every command, its class in plain words, and the addressing flags that class can use."""
+
+RENAMED: Final[Mapping[tuple[str, ...], str]] = {
+    ("read",): "query",
+    ("change",): "mutate",
+    ("check",): "lint",
+    ("ingest",): "load",
+    ("query", "lint"): "lint",
+    ("schema", "get"): "schema show",
+}
+"""Spellings of other versions of this product, and ours."""
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether errors, too, are to be JSON."""
+    return "--json" in _before_separator(argv)
+
+
+def arrange(argv: Sequence[str]) -> list[str]:
+    """The arguments with global flags moved behind the command, after checking what no command can use."""
+    leading, rest = _split_leading(argv)
+    path = _command_path(rest)
+    if path is None:
+        return [*rest, *leading]
+    words = len(path)
+    arranged = [*rest[:words], *leading, *rest[words:]]
+    _refuse_unusable(path, _before_separator(arranged[words:]))
+    return arranged
+
+
+def _before_separator(argv: Sequence[str]) -> list[str]:
+    tokens = list(argv)
+    return tokens[: tokens.index("--")] if "--" in tokens else tokens
+
+
+def _split_leading(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    leading: list[str] = []
+    rest = list(argv)
+    while rest and (takes_value := _GLOBAL_FLAGS.get(rest[0].partition("=")[0])) is not None:
+        flag = rest.pop(0)
+        leading.append(flag)
+        if takes_value and "=" not in flag and rest:
+            leading.append(rest.pop(0))
+    return leading, rest
+
+
+def _command_path(rest: Sequence[str]) -> tuple[str, ...] | None:
+    """The words of the command, or None when the parser itself should answer (help, version, nothing)."""
+    if not rest or rest[0].startswith("-"):
+        return None
+    groups = {path[0] for path in COMMANDS if len(path) > 1}
+    first = rest[0]
+    renamed = RENAMED.get((first,))
+    if (first,) not in COMMANDS and first not in groups:
+        raise _unknown(first, renamed, [path[0] for path in COMMANDS])
+    if first not in groups:
+        return (first,)
+    if len(rest) < 2 or rest[1].startswith("-"):
+        return None
+    path = (first, rest[1])
+    if path not in COMMANDS:
+        names = [" ".join(known) for known in COMMANDS if known[0] == first]
+        raise _unknown(" ".join(path), RENAMED.get(path), names)
+    return path
+
+
+def _unknown(given: str, renamed: str | None, known: Sequence[str]) -> UsageError:
+    from omnigraph.language.diagnostics import near_names
+
+    near = (renamed,) if renamed else near_names(given, sorted(set(known)))
+    hint = f"did you mean `omnigraph {near[0]}`?" if near else "`omnigraph --help` lists the commands"
+    details = {"candidates": list(near)} if near else None
+    return UsageError(f"there is no command `{given}`", hint=hint, details=details)
+
+
+def _refuse_unusable(path: tuple[str, ...], tokens: Sequence[str]) -> None:
+    given = {token.partition("=")[0] for token in tokens}
+    words, usable = COMMANDS[path]
+    command = " ".join(path)
+    for flag in _ADDRESSING:
+        if flag in given and flag not in usable:
+            raise UsageError(f"`{command}` {words}, so {flag} cannot be used with it", hint=_remedy(usable))
+
+
+def _remedy(usable: frozenset[str]) -> str:
+    if "--store" in usable:
+        return "pass the graph's storage URI as --store"
+    return "leave the flag out"

@@ -1,0 +1,29 @@
+"""Options that several commands share, spelled once."""
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors become JSON on stderr.")]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="OMNIGRAPH_STORE",
+        show_envvar=True,
+        metavar="URI",
+        help="The graph: a directory or s3://bucket/prefix.",
+    ),
+]
+Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to work on.")]
+Actor = Annotated[str | None, typer.Option("--as", metavar="ACTOR", help="Who the write is recorded under.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not name the target of the write on stderr.")]
+
+
+def teach(summary: str, *examples: str, more: str = "") -> str:
+    """Help text: what the command does, then examples that are not rewrapped."""
+    shown = "\n".join(f"  {example}" for example in examples)
+    parts = [summary, *([more] if more else []), f"\b\nExample:\n{shown}" if len(examples) == 1 else ""]
+    if len(examples) > 1:
+        parts[-1] = f"\b\nExamples:\n{shown}"
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,76 @@
+"""The two streams. Only results go to stdout; a pipe nobody reads any more ends the program quietly."""
+
+import json
+import os
+import sys
+from typing import Any, Final, TextIO
+
+PIPE_CLOSED_STATUS: Final = 141
+INTERRUPTED_STATUS: Final = 130
+
+
+class PipeClosed(BaseException):
+    """Whoever read our stdout is gone. Not an Exception: nothing on the way may turn it into a failure."""
+
+
+def prepare_streams() -> None:
+    """Text is UTF-8 whatever the locale says; what cannot be encoded is shown escaped, never a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def write(text: str) -> None:
+    """Put text on stdout as it is."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError as error:
+        raise PipeClosed from error
+
+
+def line(text: str) -> None:
+    """Put one line on stdout."""
+    write(text + "\n")
+
+
+def document(value: Any) -> None:
+    """Put one JSON document on stdout: two-space indent, final newline, characters as they are."""
+    write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def json_line(value: Any) -> None:
+    """Put one JSON object on one line of stdout."""
+    write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def note(text: str) -> None:
+    """Put one line on stderr."""
+    _to_stderr(text + "\n")
+
+
+def finish() -> None:
+    """Hand everything written to whoever reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise PipeClosed from error
+
+
+def abandon_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's own last flush cannot complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether colour is welcome on this stream."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _to_stderr(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except BrokenPipeError:
+        # Nobody reads our notes; the result and the exit status still count.
+        return
