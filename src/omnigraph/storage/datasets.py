@@ -1,0 +1,278 @@
+"""Opening and creating Lance datasets: pinned format, one session, no listings on the hot path.
+
+A dataset is opened by version, which never lists. Whether a newer version exists is one existence probe of
+the next manifest name.
+"""
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
+from omnigraph.core.events import StorageCall, emit, listening
+from omnigraph.core.ids import Branch
+from omnigraph.storage.failures import Circumstances, substrate
+from omnigraph.storage.layout import GraphRoot, branch_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from omnigraph.storage.objects import StorageAdapter
+
+DATA_STORAGE_VERSION: Final = "2.2"
+"""The Lance file format every dataset of a graph is created with."""
+
+HANDLES_KEPT_MAX: Final = 1024
+"""Open datasets one pool keeps; the least recently used go first."""
+
+WALK_STEPS_MAX: Final = 16
+"""Version names probed one by one before a listing is cheaper."""
+
+MANIFEST_MAGIC: Final = b"LANC"
+"""The last bytes of every complete manifest file."""
+
+_VERSION_NAME_TOP: Final = 2**64 - 1
+
+
+def manifest_name(version: int) -> str:
+    """The file of a version below `_versions`: inverted numbers, so that the newest sorts first."""
+    return f"{_VERSION_NAME_TOP - version:020d}.manifest"
+
+
+def version_of(name: str) -> int | None:
+    """The version a file below `_versions` belongs to; None for other files."""
+    digits, _, suffix = name.partition(".")
+    if suffix != "manifest" or len(digits) != 20 or not digits.isdigit():
+        return None
+    return _VERSION_NAME_TOP - int(digits)
+
+
+def manifest_object(location: str, branch: Branch, version: int) -> str:
+    """The graph-relative name of the object that makes a version of a dataset exist."""
+    return f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    dataset: Any
+    identity: str
+    """Names this incarnation of the version: a branch made again may reach the same number."""
+
+
+class DatasetPool:
+    """The open datasets of one graph root: one per (location, branch, version), sharing one Lance session.
+
+    Thread-safe. A handle is only given out again while the manifest file it was opened from is still that file.
+    """
+
+    def __init__(self, root: GraphRoot, adapter: "StorageAdapter", session: Any = None) -> None:
+        self.root = root
+        self.adapter = adapter
+        self._session = session
+        self._opened: OrderedDict[tuple[str, Branch, int], _Opened] = OrderedDict()
+        self._heads: dict[tuple[str, Branch], int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> Any:
+        """The Lance session all datasets of this pool share."""
+        with self._lock:
+            if self._session is None:
+                from lance.dataset import Session  # noqa: PLC0415  the room is imported before it is used
+
+                self._session = Session()
+            return self._session
+
+    @property
+    def storage_options(self) -> dict[str, str] | None:
+        """What Lance needs to reach the store; None for local graphs."""
+        return self.root.storage_options or None
+
+    def at_version(self, location: str, branch: Branch, version: int) -> Any:
+        """The dataset at a version. Raises StorageNotFound when that version does not exist.
+
+        Cost: one existence probe when it is open already, else one open without a listing.
+        """
+        key = (location, branch, version)
+        identity = self.adapter.identity(manifest_object(location, branch, version))
+        if identity is None:
+            self._forget(key)
+            raise StorageNotFound(
+                f"{self.root.dataset_uri(location, branch)}: version {version} does not exist",
+                hint="restore the object from a backup; the graph itself was not changed",
+            )
+        with self._lock:
+            kept = self._opened.get(key)
+            if kept is not None and kept.identity == identity:
+                self._opened.move_to_end(key)
+                return kept.dataset
+        dataset = self._open(location, branch, version)
+        self.remember(location, branch, dataset, identity=identity)
+        return dataset
+
+    def at_head(self, location: str, branch: Branch) -> Any:
+        """The dataset at its newest version.
+
+        Cost: one probe of the next version's name when the last known one is still there, else one listing.
+        """
+        return self.at_version(location, branch, self.head_version(location, branch))
+
+    def head_version(self, location: str, branch: Branch) -> int:
+        """The newest version. Raises StorageNotFound when there is no such dataset or branch."""
+        with self._lock:
+            known = self._heads.get((location, branch))
+            kept = self._opened.get((location, branch, known)) if known is not None else None
+        if known is not None and kept is not None:
+            identity = self.adapter.identity(manifest_object(location, branch, known))
+            if identity == kept.identity:
+                return self._walk(location, branch, known)
+            self._forget((location, branch, known))
+        return self._newest_listed(location, branch)
+
+    def remember(self, location: str, branch: Branch, dataset: Any, *, identity: str | None = None) -> None:
+        """Keep an open dataset for later callers; one of a newer version becomes the known head."""
+        version = int(dataset.version)
+        identity = identity or self.adapter.identity(manifest_object(location, branch, version))
+        if identity is None:
+            return
+        with self._lock:
+            self._opened[(location, branch, version)] = _Opened(dataset, identity)
+            if version > self._heads.get((location, branch), 0):
+                previous = self._heads.get((location, branch))
+                self._heads[(location, branch)] = version
+                if previous is not None:
+                    # The former head is the one a long-running reader may still want: keep it, but let it
+                    # leave first when room is needed.
+                    self._opened.move_to_end((location, branch, version))
+            while len(self._opened) > HANDLES_KEPT_MAX:
+                self._opened.popitem(last=False)
+
+    def evict(self, location: str, branch: Branch = None, *, every_branch: bool = False) -> None:
+        """Forget what is open of a branch of a dataset, or of all its branches."""
+        with self._lock:
+            for key in [k for k in self._opened if k[0] == location and (every_branch or k[1] == branch)]:
+                del self._opened[key]
+            for head in [h for h in self._heads if h[0] == location and (every_branch or h[1] == branch)]:
+                del self._heads[head]
+
+    def create(
+        self,
+        location: str,
+        schema: "pa.Schema",
+        properties: Mapping[str, str],
+        *,
+        transaction_uuid: str | None = None,
+    ) -> Any:
+        """Create the dataset with zero rows as version 1. Raises StoragePrecondition when one is there."""
+        dataset = create_dataset(
+            self.root.dataset_uri(location),
+            schema,
+            properties,
+            transaction_uuid=transaction_uuid,
+            storage_options=self.storage_options,
+            exists=lambda: self.adapter.identity(manifest_object(location, None, 1)) is not None,
+        )
+        # Opened again, so that it shares the session of the pool.
+        self.evict(location, every_branch=True)
+        return self.at_version(location, None, int(dataset.version))
+
+    def versions_listed(self, location: str, branch: Branch) -> list[int]:
+        """All versions that exist, newest first. Cost: one listing."""
+        names = self.adapter.list_dir(f"{branch_directory(location, branch)}/_versions")
+        return sorted((v for v in map(version_of, names) if v is not None), reverse=True)
+
+    def circumstances(self, location: str, branch: Branch, **facts: Any) -> Circumstances:
+        """What is known when a call on this dataset fails."""
+        uri = self.root.dataset_uri(location, branch)
+        return Circumstances(target=uri, exists=self.object_exists, **facts)
+
+    def object_exists(self, address: str) -> bool:
+        """Whether an object below the graph root exists, by its full address."""
+        return self.adapter.identity(address.removeprefix(f"{self.root.uri}/")) is not None
+
+    def _open(self, location: str, branch: Branch, version: int) -> Any:
+        import lance  # noqa: PLC0415  the room is imported before it is used
+
+        uri = self.root.dataset_uri(location, branch)
+        if listening():
+            emit(StorageCall("open_dataset", uri))
+        needed = f"{uri}/_versions/{manifest_name(version)}"
+        with substrate(lambda: self.circumstances(location, branch, needed=lambda: (needed,))):
+            return lance.dataset(
+                uri, version=version, session=self.session, storage_options=self.storage_options
+            )
+
+    def _walk(self, location: str, branch: Branch, known: int) -> int:
+        version = known
+        while self.adapter.identity(manifest_object(location, branch, version + 1)) is not None:
+            version += 1
+            if version - known >= WALK_STEPS_MAX:
+                return self._newest_listed(location, branch)
+        return version
+
+    def _newest_listed(self, location: str, branch: Branch) -> int:
+        versions = self.versions_listed(location, branch)
+        if not versions:
+            raise StorageNotFound(f"{self.root.dataset_uri(location, branch)}: there is no table here")
+        return versions[0]
+
+    def _forget(self, key: tuple[str, Branch, int]) -> None:
+        with self._lock:
+            self._opened.pop(key, None)
+            if self._heads.get(key[:2]) == key[2]:
+                del self._heads[key[:2]]
+
+
+def create_dataset(
+    uri: str,
+    schema: "pa.Schema",
+    properties: Mapping[str, str],
+    *,
+    transaction_uuid: str | None = None,
+    storage_options: dict[str, str] | None = None,
+    exists: Any = None,
+) -> Any:
+    """Create an empty dataset: the only creation site of the product.
+
+    File format pinned, stable row ids off, no automatic clean-up of versions. Raises StoragePrecondition when
+    a dataset is there already.
+    """
+    from lance import LanceDataset, LanceOperation  # noqa: PLC0415
+    from lance.dataset import Transaction  # noqa: PLC0415
+
+    if exists is not None and exists():
+        raise StoragePrecondition(f"{uri}: there is a table here already")
+    if listening():
+        emit(StorageCall("create_dataset", uri))
+    transaction = Transaction(
+        0,
+        LanceOperation.Overwrite(schema, []),
+        uuid=transaction_uuid or str(uuid.uuid4()),
+        transaction_properties=dict(properties),
+    )
+    directory = None if "://" in uri else uri
+    with substrate(lambda: Circumstances(uri, directory=directory)):
+        dataset = LanceDataset.commit(
+            uri, transaction, max_retries=0, storage_options=storage_options, enable_stable_row_ids=False
+        )
+    if dataset.version != 1:
+        raise StoragePrecondition(f"{uri}: another writer created a table here at the same moment")
+    if dataset.data_storage_version != DATA_STORAGE_VERSION or dataset.has_stable_row_ids:
+        raise InternalError(
+            f"{uri}: created with file format {dataset.data_storage_version}, not {DATA_STORAGE_VERSION}"
+        )
+    return dataset
+
+
+def field_ids(dataset: Any) -> list[int]:
+    """Ids of all fields of the schema, nested ones included."""
+
+    def walk(fields: Any) -> Iterator[int]:
+        for field in fields:
+            yield int(field.id())
+            yield from walk(field.children())
+
+    return list(walk(dataset.lance_schema.fields()))

@@ -1,0 +1,237 @@
+"""The one place where an error of the operating system, the object store or Lance becomes one of ours.
+
+Decisions are taken from exception types, error numbers and fresh probes of the storage itself, never from the
+text of a message: texts change between releases, and the substrate's carry its own source locations.
+"""
+
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from omnigraph.core.errors import (
+    ConflictError,
+    InternalError,
+    IoFailure,
+    OmnigraphError,
+    RecoveryRequired,
+    StorageConfiguration,
+    StorageError,
+    StorageNotFound,
+    StoragePermanent,
+    StoragePrecondition,
+    StorageTransient,
+    StorageUnknown,
+)
+
+_BY_ERRNO: Final[dict[int, type[StorageError]]] = {
+    errno.ENOENT: StorageNotFound,
+    errno.ESTALE: StorageTransient,
+    errno.EAGAIN: StorageTransient,
+    errno.EBUSY: StorageTransient,
+    errno.EINTR: StorageTransient,
+    errno.ETIMEDOUT: StorageTransient,
+    errno.ECONNREFUSED: StorageTransient,
+    errno.ECONNRESET: StorageTransient,
+    errno.ENETUNREACH: StorageTransient,
+    errno.EHOSTUNREACH: StorageTransient,
+    errno.EACCES: StorageConfiguration,
+    errno.EPERM: StorageConfiguration,
+    errno.EROFS: StorageConfiguration,
+    errno.EEXIST: StoragePrecondition,
+    errno.ENOTEMPTY: StoragePrecondition,
+    errno.ENOTDIR: StoragePermanent,
+    errno.EISDIR: StoragePermanent,
+    errno.ENAMETOOLONG: StoragePermanent,
+    errno.ELOOP: StoragePermanent,
+    errno.EINVAL: StoragePermanent,
+}
+
+_HINTS: Final[dict[type[StorageError], str]] = {
+    StorageConfiguration: "check the permissions, credentials and region of the graph's storage",
+    StorageTransient: "try again",
+    StorageNotFound: "restore the object from a backup; the graph itself was not changed",
+}
+
+_SOURCE_LOCATION: Final = re.compile(r",?\s*\S+\.rs:\d+(:\d+)?")
+_PROBE_BYTES_MIN: Final = 64 * 1024
+
+
+class CommitConflict(ConflictError):
+    """Another commit on the same table was first; nothing of this one landed."""
+
+    def __init__(self, *, table_key: str, base_version: int, retryable: bool) -> None:
+        super().__init__(
+            f"another writer changed {described(table_key)} first (prepared on version {base_version})",
+            hint="read the branch again and repeat the write",
+        )
+        self.table_key = table_key
+        self.base_version = base_version
+        self.retryable = retryable
+
+
+class ForeignCommit(RecoveryRequired):
+    """This commit landed, but on top of a commit this writer did not know: its result must not be published."""
+
+    def __init__(
+        self, *, table_key: str, expected: int, actual: int, operation_id: str | None = None
+    ) -> None:
+        super().__init__(
+            f"a writer outside this graph's protocol changed {described(table_key)} during the write "
+            f"(version {actual} was reached where {expected} was expected)",
+            operation_id,
+            hint="reopen the graph read-write; recovery settles the write",
+        )
+        self.table_key = table_key
+        self.expected = expected
+        self.actual = actual
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a failing call was about, so that the cause can be found by asking the storage again.
+
+    `needed` lists the objects the call had to read, `exists` answers for one of them, `directory` is the local
+    directory the call wrote to (None: it only read, or the store is not local).
+    """
+
+    target: str
+    needed: Callable[[], Iterable[str]] = tuple
+    exists: Callable[[str], bool] = os.path.exists
+    directory: str | None = None
+    bytes_written: int = 0
+
+
+def described(table_key: str) -> str:
+    """The table in the user's words."""
+    entity, _, name = table_key.partition(":")
+    return f"{entity} type '{name}'" if entity in {"node", "edge"} and name else f"'{table_key}'"
+
+
+def os_failure(error: OSError, target: str) -> OmnigraphError:
+    """Our error for one the operating system reported with a number."""
+    number = error.errno
+    reason = os.strerror(number) if number is not None else "unexpected input/output failure"
+    cls = _BY_ERRNO.get(number) if number is not None else None
+    if cls is None:
+        full = number in {errno.ENOSPC, errno.EDQUOT}
+        return IoFailure(f"{target}: {reason}", hint="free some space and try again" if full else None)
+    return cls(f"{target}: {reason}", hint=_HINTS.get(cls))
+
+
+def object_failure(error: BaseException, target: str) -> OmnigraphError:
+    """Our error for one the object store client raised."""
+    from obstore import exceptions as store  # noqa: PLC0415  only a failure needs it
+
+    by_type: tuple[tuple[type[BaseException], type[StorageError], str], ...] = (
+        (store.NotFoundError, StorageNotFound, "the object does not exist"),
+        (store.AlreadyExistsError, StoragePrecondition, "the object exists already"),
+        (store.PreconditionError, StoragePrecondition, "the object changed in between"),
+        (store.NotModifiedError, StoragePrecondition, "the object did not change"),
+        (store.PermissionDeniedError, StorageConfiguration, "access was denied"),
+        (store.UnauthenticatedError, StorageConfiguration, "the credentials were not accepted"),
+        (store.UnknownConfigurationKeyError, StorageConfiguration, "a storage option is not known"),
+        (store.InvalidPathError, StoragePermanent, "the name is not allowed"),
+        (store.NotSupportedError, StoragePermanent, "the store does not support this request"),
+        (TimeoutError, StorageTransient, "the store did not answer in time"),
+        (ConnectionError, StorageTransient, "the store could not be reached"),
+    )
+    for raised, cls, reason in by_type:
+        if isinstance(error, raised):
+            return cls(f"{target}: {reason}", hint=_HINTS.get(cls))
+    return StorageUnknown(f"{target}: the request failed: {tidy(error)}")
+
+
+def tidy(error: BaseException) -> str:
+    """The first line of a foreign message without source locations; for people, never for decisions."""
+    lines = _SOURCE_LOCATION.sub("", str(error)).strip().splitlines()
+    return lines[0].strip()[:300] if lines else type(error).__name__
+
+
+@contextmanager
+def translated(target: str) -> Generator[None]:
+    """Turn errors of the operating system and the object store inside the block into ours."""
+    try:
+        yield
+    except OmnigraphError:
+        raise
+    except OSError as error:
+        raise os_failure(error, target) from error
+    except Exception as error:
+        from obstore.exceptions import BaseError  # noqa: PLC0415  only a failure needs it
+
+        if isinstance(error, BaseError):
+            raise object_failure(error, target) from error
+        raise
+
+
+@contextmanager
+def substrate(about: Callable[[], Circumstances]) -> Generator[None]:
+    """Turn errors of Lance inside the block into ours; `about` is only asked when something failed.
+
+    A commit conflict is left alone: its callers handle it by type.
+    """
+    try:
+        yield
+    except OmnigraphError:
+        raise
+    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+        if is_commit_conflict(error):
+            raise
+        raise substrate_failure(error, about()) from error
+    except BaseException as error:
+        # A panic inside the substrate derives from BaseException so that nobody handles it by accident.
+        if type(error).__name__ == "PanicException":
+            raise InternalError(f"{about().target}: the storage engine failed: {tidy(error)}") from error
+        raise
+
+
+def is_commit_conflict(error: BaseException) -> bool:
+    """Whether Lance refused a commit because another one was first: the only place that knows its type."""
+    from lance.commit import CommitConflictError  # noqa: PLC0415
+
+    return isinstance(error, CommitConflictError)
+
+
+def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphError:
+    """Our error for one of Lance's: a missing object is named, a full or read-only disk is recognised.
+
+    Lance reports almost everything as OSError or ValueError without a number, so the storage is asked instead:
+    is an object gone that the call needed? can anything be written where the call wrote?
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return os_failure(error, about.target)
+    try:
+        for needed in about.needed():
+            if not about.exists(needed):
+                return StorageNotFound(f"{needed}: the object does not exist", hint=_HINTS[StorageNotFound])
+    except OmnigraphError as found:
+        return found
+    except OSError as found:
+        return os_failure(found, about.target)
+    if about.directory is not None:
+        found = _write_refused(about.directory, about.bytes_written)
+        if found is not None:
+            return os_failure(found, about.target)
+    return StorageUnknown(f"{about.target}: the storage engine failed: {tidy(error)}")
+
+
+def _write_refused(directory: str, size: int) -> OSError | None:
+    """The error a small write into the directory meets right now, or None."""
+    try:
+        # The nearest existing directory: the call may have failed to make the deeper ones.
+        while not os.path.isdir(directory):
+            directory = os.path.dirname(directory)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            block = b"\0" * _PROBE_BYTES_MIN
+            for _ in range(max(1, size // _PROBE_BYTES_MIN + 1)):
+                probe.write(block)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,113 @@
+"""The opaque values that travel between the storage room and everyone above it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from omnigraph.core.ids import Branch, TableKey
+
+OPERATION_ID: Final = "omnigraph.operation_id"
+TABLE_KEY: Final = "omnigraph.table_key"
+RECOVERY_OF: Final = "omnigraph.recovery_of"
+RESTORE_TO: Final = "omnigraph.restore_to"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who makes a commit: written into the transaction, read back by recovery to prove ownership."""
+
+    operation_id: str
+    table_key: TableKey
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The transaction properties of a commit with this stamp."""
+        return {OPERATION_ID: self.operation_id, TABLE_KEY: self.table_key}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """What a table version says about the commit that made it."""
+
+    uuid: str
+    properties: Mapping[str, str]
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentInfo:
+    """One fragment of a table version. Two versions share rows where `files` and `deletions` are equal."""
+
+    id: int
+    files: tuple[str, ...]
+    """Data files, as seen from the graph root: equal names are equal bytes."""
+    physical_rows: int
+    deletions: str | None
+    """The deletion file, as seen from the graph root; None when every row lives."""
+    deleted_rows: int
+
+    @property
+    def live_rows(self) -> int:
+        """Rows that are not deleted."""
+        return self.physical_rows - self.deleted_rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SnapshotHandle:
+    """One table at one version. What Lance knows about it stays inside the storage room."""
+
+    table_key: TableKey
+    location: str
+    branch: Branch
+    version: int
+    _dataset: Any
+    _files: tuple[str, ...] = ()
+
+    @property
+    def row_count(self) -> int:
+        """Live rows. Cost: metadata only, remembered by the handle."""
+        return int(self._dataset.count_rows())
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema of the table at this version (a `pyarrow.Schema`)."""
+        return self._dataset.schema
+
+    @property
+    def new_files(self) -> tuple[str, ...]:
+        """Local files that the commits behind this handle made and that may not be on the device yet."""
+        return self._files
+
+    def __repr__(self) -> str:
+        return f"SnapshotHandle({self.table_key!r}, branch={self.branch!r}, version={self.version})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedHandle:
+    """Files of one table that nobody points at, and the commit that would make its HEAD point at them."""
+
+    table_key: TableKey
+    primitive: str
+    base_version: int
+    transaction_uuid: str
+    rows: int
+    """Rows written (0 for deletes and index builds)."""
+    rows_removed: int
+    """Rows of the base version that the commit hides: replaced or deleted."""
+    bytes: int
+    files: tuple[str, ...]
+    """Every new file, to be synced before the commit counts; empty on object stores."""
+    _work: Any
+
+    def __repr__(self) -> str:
+        return f"StagedHandle({self.table_key!r}, {self.primitive}, base_version={self.base_version}, rows={self.rows})"
+
+
+def lance_dataset(handle: SnapshotHandle) -> Any:
+    """The Lance dataset behind a handle. Only for the storage room."""
+    return handle._dataset  # noqa: SLF001
+
+
+def staged_work(staged: StagedHandle) -> Any:
+    """The prepared transaction behind a staged handle. Only for the storage room."""
+    return staged._work  # noqa: SLF001

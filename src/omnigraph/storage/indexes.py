@@ -1,0 +1,188 @@
+"""Index builds as staged writes, and what the indexes of a table version cover.
+
+An index is never needed for a right answer: rows of fragments it does not cover are scanned.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
+from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.failures import substrate
+from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
+from omnigraph.storage.staging import Work, circumstances
+
+
+class IndexKind(StrEnum):
+    """The index forms the product builds."""
+
+    BTREE = "BTREE"
+    INVERTED = "INVERTED"
+    VECTOR = "IVF_FLAT"
+
+
+_SUFFIXES: Final = {IndexKind.BTREE: "idx", IndexKind.INVERTED: "fts", IndexKind.VECTOR: "vec"}
+
+_TYPE_NAMES: Final = {
+    IndexKind.BTREE: {"btree"},
+    IndexKind.INVERTED: {"inverted"},
+    IndexKind.VECTOR: {"ivf_flat", "vector"},
+}
+
+_ROWS_PER_PARTITION: Final = 4096
+_PARTITIONS_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """One index to build. `options` go to Lance as they are (tokenizer, metric, partitions)."""
+
+    kind: IndexKind
+    column: str
+    options: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    @property
+    def name(self) -> str:
+        """The name all segments of this index share."""
+        return f"{self.column}_{_SUFFIXES[self.kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCoverage:
+    """What one named index covers at a table version."""
+
+    name: str
+    kind: str
+    columns: tuple[str, ...]
+    segments: int
+    covered: frozenset[int]
+    """Fragments of this version whose rows the index knows."""
+    uncovered: frozenset[int]
+    """Fragments of this version that a search has to scan."""
+
+
+def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
+    """Every index of the version, or those of one column. Cost: metadata of the open handle only."""
+    dataset = lance_dataset(handle)
+    present = frozenset(int(fragment.fragment_id) for fragment in dataset.get_fragments())
+    found: list[IndexCoverage] = []
+    for index in dataset.describe_indices():
+        columns = tuple(str(name) for name in index.field_names)
+        if column is not None and column not in columns:
+            continue
+        known: set[int] = set()
+        for segment in index.segments:
+            known.update(int(number) for number in segment.fragment_ids)
+        covered = present & known
+        found.append(
+            IndexCoverage(
+                index.name, str(index.index_type), columns, len(index.segments), covered, present - covered
+            )
+        )
+    return tuple(found)
+
+
+def has_unindexed_fragments(handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
+    """Whether any declared index misses a fragment; an index that does not exist misses them all."""
+    by_name = {coverage.name: coverage for coverage in index_coverage(handle)}
+    if not lance_dataset(handle).get_fragments():
+        return False
+    return any(plan.name not in by_name or by_name[plan.name].uncovered for plan in plans)
+
+
+def stage_indexes(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    plans: Sequence[IndexPlan],
+    stamp: Stamp,
+    *,
+    primitive: str = "stage_indexes",
+    rebuild: bool = False,
+) -> StagedHandle | None:
+    """Build the indexes over what they do not cover yet, as segments of one later commit; None when all is covered.
+
+    `rebuild` covers every fragment anew and replaces the old segments.
+    """
+    from lance import LanceOperation  # noqa: PLC0415
+
+    dataset = lance_dataset(handle)
+    coverage = {c.name: c for c in index_coverage(handle)}
+    built: list[Any] = []
+    replaced: list[Any] = []
+    emit(StorageCall("create_index", str(dataset.uri)))
+    emit(DurableOperation("stage_index", str(dataset.uri), "before"))
+    with substrate(lambda: circumstances(pool, handle, writes=True)):
+        for plan in plans:
+            known = coverage.get(plan.name)
+            fragments = sorted(int(f.fragment_id) for f in dataset.get_fragments())
+            if known is not None and not rebuild:
+                if not known.uncovered:
+                    continue
+                fragments = sorted(known.uncovered)
+            if known is not None and rebuild:
+                replaced.extend(_segments(dataset, plan.name))
+            built.append(_build(dataset, plan, fragments))
+    emit(DurableOperation("stage_index", str(dataset.uri), "after"))
+    if not built:
+        return None
+    work = Work(LanceOperation.CreateIndex(built, replaced), stamp, data_root=str(dataset.uri))
+    size = sum(file.size_bytes or 0 for index in built for file in index.files or ())
+    staged = StagedHandle(
+        table_key=handle.table_key,
+        primitive=primitive,
+        base_version=handle.version,
+        transaction_uuid=str(uuid.uuid4()),
+        rows=0,
+        rows_removed=0,
+        bytes=size,
+        files=_files(pool, handle, built),
+        _work=work,
+    )
+    emit(TableStaged(handle.table_key, primitive, 0, size))
+    return staged
+
+
+def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:
+    options = dict(plan.options)
+    if plan.kind is IndexKind.VECTOR:
+        options.setdefault("num_partitions", _partitions(dataset.count_rows()))
+        options.setdefault("metric", "cosine")
+    index = dataset.create_index_uncommitted(
+        plan.column, plan.kind.value, name=plan.name, replace=True, fragment_ids=fragments, **options
+    )
+    if plan.kind is IndexKind.INVERTED:
+        # Bare, its parts are per fragment and cannot be searched; the merge writes the searchable form.
+        index = dataset.merge_existing_index_segments([index])
+    return index
+
+
+def _partitions(rows: int) -> int:
+    return max(1, min(_PARTITIONS_MAX, rows // _ROWS_PER_PARTITION))
+
+
+def _segments(dataset: Any, name: str) -> list[Any]:
+    from lance.dataset import Index  # noqa: PLC0415
+
+    return [
+        Index(
+            uuid=str(segment.uuid),
+            name=name,
+            fields=list(index.fields),
+            dataset_version=int(segment.dataset_version_at_last_update),
+            fragment_ids=set(segment.fragment_ids),
+            index_version=int(segment.index_version),
+        )
+        for index in dataset.describe_indices()
+        if index.name == name
+        for segment in index.segments
+    ]
+
+
+def _files(pool: DatasetPool, handle: SnapshotHandle, built: Sequence[Any]) -> tuple[str, ...]:
+    if not pool.root.is_local:
+        return ()
+    uri = pool.root.dataset_uri(handle.location, handle.branch)
+    return tuple(f"{uri}/_indices/{index.uuid}/{file.path}" for index in built for file in index.files or ())

@@ -1,0 +1,106 @@
+"""Where everything of a graph lives: the names below the graph root."""
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from omnigraph.core.errors import StorageConfiguration
+from omnigraph.core.ids import Branch, TableKey, fnv1a64
+
+MANIFEST: Final = "__manifest"
+COMMITS: Final = "_graph_commits.lance"
+COMMIT_ACTORS: Final = "_graph_commit_actors.lance"
+COMMIT_RECOVERIES: Final = "_graph_commit_recoveries.lance"
+RECOVERY: Final = "__recovery"
+LOADS: Final = "__loads"
+SCHEMAS: Final = "__schemas"
+CACHE: Final = "__cache"
+LEASE: Final = "__lease"
+SCHEMA_SOURCE: Final = "_schema.pg"
+SCHEMA_IR: Final = "_schema.ir.json"
+SCHEMA_STATE: Final = "__schema_state.json"
+STAGING_SUFFIX: Final = ".staging"
+
+_ENTITY_DIRECTORIES: Final = {"node": "nodes", "edge": "edges"}
+
+
+def canonical_uri(uri: str | os.PathLike[str]) -> str:
+    """One spelling per graph root: local paths absolute with symbolic links resolved, no trailing slash.
+
+    Object-store addresses are compared as text.
+    """
+    text = os.fspath(uri)
+    scheme = urlsplit(text).scheme
+    if scheme == "file":
+        text = text.removeprefix("file://")
+    elif "://" in text:
+        return text.rstrip("/")
+    if not text:
+        raise StorageConfiguration("the address of a graph cannot be empty")
+    return os.path.realpath(text)
+
+
+def table_location(table_key: TableKey, incarnation: int = 1) -> str:
+    """The graph-relative dataset path of a type.
+
+    `incarnation` above 1 is for a name whose first path is taken (the owner was renamed or dropped).
+    """
+    entity, _, name = table_key.partition(":")
+    hashed = name if incarnation == 1 else f"{name}#{incarnation}"
+    return f"{_ENTITY_DIRECTORIES[entity]}/{fnv1a64(hashed):016x}"
+
+
+def sidecar_name(operation_id: str) -> str:
+    """The graph-relative name of a recovery intent."""
+    return f"{RECOVERY}/{operation_id}.json"
+
+
+def load_record_name(operation_id: str) -> str:
+    """The graph-relative name of the record a resumable load keeps."""
+    return f"{LOADS}/{operation_id}.json"
+
+
+def schema_name(schema_hash: str) -> str:
+    """The graph-relative name of a compiled schema kept by its hash."""
+    return f"{SCHEMAS}/{schema_hash}.json"
+
+
+def branch_directory(location: str, branch: Branch) -> str:
+    """Where Lance keeps a branch of the dataset at `location`; main is the dataset itself."""
+    return location if branch is None else f"{location}/tree/{branch}"
+
+
+def branch_reference(location: str, branch: str) -> str:
+    """The object that makes a branch of the dataset at `location` exist."""
+    return f"{location}/_refs/branches/{quote(branch, safe='')}.json"
+
+
+@dataclass(frozen=True)
+class GraphRoot:
+    """The address of one graph and how to reach it."""
+
+    uri: str
+    storage_options: dict[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", canonical_uri(self.uri))
+
+    @cached_property
+    def is_local(self) -> bool:
+        """Whether the graph is a directory of this machine."""
+        return "://" not in self.uri
+
+    @property
+    def identity(self) -> str:
+        """What all handles of one process agree on for this graph."""
+        return self.uri
+
+    def dataset_uri(self, location: str, branch: Branch = None) -> str:
+        """The address Lance opens for a branch of the dataset at a graph-relative location."""
+        return f"{self.uri}/{branch_directory(location, branch)}"
+
+    def local_path(self, name: str) -> str:
+        """The file-system path of a graph-relative name; only for local graphs."""
+        return f"{self.uri}/{name}"

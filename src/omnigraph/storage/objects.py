@@ -1,0 +1,519 @@
+"""Text objects: the control files of a graph on local disk, in memory and on S3, with one meaning everywhere.
+
+Names are relative to the root the adapter was opened at. A reader sees an object whole, old or new. Local
+writes go through temporary names `name#<digits>`; listings hide them and nobody can address them.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from omnigraph.core.errors import StorageConfiguration, StorageNotFound, StoragePermanent
+from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
+from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.failures import object_failure, os_failure, translated
+from omnigraph.storage.layout import canonical_uri
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_TEMPORARY: Final = re.compile(r"#\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedText:
+    """A text object and the token that names exactly this content for `write_text_if_match`."""
+
+    text: str
+    token: str
+
+
+class StorageAdapter(ABC):
+    """All text objects of one graph root.
+
+    Every method raises the storage errors of `core.errors`, decided by type; a failure is never mistaken for
+    absence. Thread-safe.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    @abstractmethod
+    def read_text_if_exists(self, name: str) -> str | None:
+        """The text, or None when there is no such object. One request: nothing can change in between."""
+
+    @abstractmethod
+    def write_text(self, name: str, text: str) -> None:
+        """Create or replace the object; durable on return."""
+
+    @abstractmethod
+    def write_text_if_absent(self, name: str, text: str) -> bool:
+        """Create the object; False, and nothing written, when it exists. One of many creators wins."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether an object has this name or objects exist below it; denied access is an error, not "no"."""
+
+    @abstractmethod
+    def rename_text(self, source: str, target: str) -> None:
+        """Give the object another name, replacing what had it.
+
+        On object stores this is a copy and a delete: after a crash both may exist.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove the object; absent is fine."""
+
+    @abstractmethod
+    def list_dir(self, name: str) -> list[str]:
+        """Names of the objects directly below, without the path; unordered; empty when nothing is there."""
+
+    @abstractmethod
+    def read_text_versioned(self, name: str) -> VersionedText | None:
+        """The text with its token, or None when there is no such object."""
+
+    @abstractmethod
+    def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
+        """Replace the object only if it is still what `token` names; the new token, or None when it is not."""
+
+    @abstractmethod
+    def delete_prefix(self, name: str) -> None:
+        """Remove everything below the name, and nothing beside it; absent is fine."""
+
+    @abstractmethod
+    def identity(self, name: str) -> str | None:
+        """A token for exactly this incarnation of the object; None when it does not exist. One request."""
+
+    def read_text(self, name: str) -> str:
+        """The text. Raises StorageNotFound when there is no such object."""
+        text = self.read_text_if_exists(name)
+        if text is None:
+            raise StorageNotFound(f"{self.address(name)}: the object does not exist")
+        return text
+
+    def address(self, name: str) -> str:
+        """The full name, for messages."""
+        return f"{self.uri}/{name}"
+
+    def _checked(self, name: str) -> str:
+        """The name without outer slashes. Raises StoragePermanent for a name nobody may use."""
+        trimmed = name.strip("/")
+        parts = trimmed.split("/")
+        if not trimmed or any(part in {"", ".", ".."} for part in parts) or "\0" in trimmed:
+            raise StoragePermanent(f"{self.address(name)}: the name is not allowed")
+        if any(_TEMPORARY.search(part) for part in parts):
+            raise StoragePermanent(f"{self.address(name)}: names ending in '#' and digits are reserved")
+        return trimmed
+
+
+class LocalAdapter(StorageAdapter):
+    """Text objects in a directory of this machine.
+
+    The operating system is called directly: obstore's local store offers neither syncing nor replacement on
+    condition, and a sidecar that is not on the device protects nothing.
+    """
+
+    def __init__(self, root: str, durability: DurabilityMode = DurabilityMode.FULL) -> None:
+        super().__init__(root)
+        self._durability = durability
+        self._numbers = itertools.count(1)
+        self._synced_directories: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def read_text_if_exists(self, name: str) -> str | None:
+        path = self._path(name)
+        emit(StorageCall("read_text", path))
+        with translated(path):
+            try:
+                with open(path, encoding="utf-8", newline="") as file:
+                    return file.read()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def write_text(self, name: str, text: str) -> None:
+        path = self._path(name)
+        emit(StorageCall("write_text", path))
+        with self._durable_step("write_text", path):
+            temporary = self._write_temporary(path, text)
+            try:
+                with self._directory_locked(path):
+                    os.replace(temporary, path)
+            except BaseException:
+                _unlink_if_there(temporary)
+                raise
+            self._sync_directory_of(path)
+
+    def write_text_if_absent(self, name: str, text: str) -> bool:
+        path = self._path(name)
+        emit(StorageCall("write_text_if_absent", path))
+        with self._durable_step("write_text", path):
+            if os.path.lexists(path):
+                return False
+            temporary = self._write_temporary(path, text)
+            try:
+                # A link never replaces: of many creators exactly one succeeds, and the object appears whole.
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            finally:
+                _unlink_if_there(temporary)
+            self._sync_directory_of(path)
+            return True
+
+    def exists(self, name: str) -> bool:
+        path = self._path(name)
+        emit(StorageCall("exists", path))
+        with translated(path):
+            try:
+                mode = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            if not os.path.isdir(path):
+                return bool(mode.st_mode)
+            return any(_files_below(path))
+
+    def identity(self, name: str) -> str | None:
+        path = f"{self.uri}/{name}"
+        if listening():
+            emit(StorageCall("probe", path))
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise os_failure(error, path) from error
+        return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+    def rename_text(self, source: str, target: str) -> None:
+        old, new = self._path(source), self._path(target)
+        emit(StorageCall("rename_text", old))
+        with self._durable_step("rename_text", new):
+            self._make_directory(os.path.dirname(new))
+            with self._directory_locked(new):
+                os.replace(old, new)
+            self._sync_directory_of(new)
+            if os.path.dirname(old) != os.path.dirname(new):
+                self._sync_directory_of(old)
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        emit(StorageCall("delete", path))
+        with self._durable_step("delete", path):
+            # Not synced: an object that comes back after a power cut is one its reader can already deal with.
+            _unlink_if_there(path)
+
+    def list_dir(self, name: str) -> list[str]:
+        path = self._path(name) if name.strip("/") else self.uri
+        emit(StorageCall("list_dir", path))
+        with translated(path):
+            try:
+                with os.scandir(path) as entries:
+                    return [e.name for e in entries if e.is_file() and not _TEMPORARY.search(e.name)]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def read_text_versioned(self, name: str) -> VersionedText | None:
+        text = self.read_text_if_exists(name)
+        return None if text is None else VersionedText(text, _content_token(text))
+
+    def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
+        path = self._path(name)
+        emit(StorageCall("write_text_if_match", path))
+        with self._durable_step("write_text", path):
+            temporary = self._write_temporary(path, text)
+            try:
+                with self._directory_locked(path):
+                    current = self.read_text_if_exists(name)
+                    if current is None or _content_token(current) != token:
+                        return None
+                    os.replace(temporary, path)
+            finally:
+                _unlink_if_there(temporary)
+            self._sync_directory_of(path)
+            return _content_token(text)
+
+    def delete_prefix(self, name: str) -> None:
+        path = self._path(name)
+        emit(StorageCall("delete_prefix", path))
+        with self._durable_step("delete_prefix", path):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                _unlink_if_there(path)
+            if os.path.isdir(os.path.dirname(path)):
+                self._sync_directory_of(path)
+
+    def _path(self, name: str) -> str:
+        return f"{self.uri}/{self._checked(name)}"
+
+    @contextlib.contextmanager
+    def _durable_step(self, kind: str, path: str) -> Generator[None]:
+        with translated(path):
+            emit(DurableOperation(kind, path, "before"))
+            yield
+            emit(DurableOperation(kind, path, "after"))
+
+    def _write_temporary(self, path: str, text: str) -> str:
+        """Write the text, synced, under a temporary name beside the path."""
+        self._make_directory(os.path.dirname(path))
+        while True:
+            # The process id keeps two processes apart; a leftover of a dead one is stepped over.
+            temporary = f"{path}#{os.getpid()}{next(self._numbers):06d}"
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                break
+            except FileExistsError:
+                continue
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                if self._durability is not DurabilityMode.OS:
+                    os.fsync(file.fileno())
+        except BaseException:
+            _unlink_if_there(temporary)
+            raise
+        return temporary
+
+    def _make_directory(self, directory: str) -> None:
+        if os.path.isdir(directory):
+            return
+        missing: list[str] = []
+        current = directory
+        while not os.path.isdir(current):
+            missing.append(current)
+            current = os.path.dirname(current)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            self._sync_directory_of(path)
+
+    def _sync_directory_of(self, path: str) -> None:
+        if self._durability is DurabilityMode.OS:
+            return
+        directory = os.path.dirname(path)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        emit(DurableOperation("sync_directory", directory, "after"))
+
+    @contextlib.contextmanager
+    def _directory_locked(self, path: str) -> Generator[None]:
+        """Order the visible step of replacements, so that a compare and its write are one step."""
+        descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class ObjectAdapter(StorageAdapter):
+    """Text objects in an obstore store (memory, S3), where an acknowledged write is durable."""
+
+    def __init__(self, uri: str, store: "ObjectStore") -> None:
+        super().__init__(uri)
+        self._store = store
+
+    def read_text_if_exists(self, name: str) -> str | None:
+        found = self.read_text_versioned(name)
+        return None if found is None else found.text
+
+    def write_text(self, name: str, text: str) -> None:
+        self._put(name, text, "overwrite")
+
+    def write_text_if_absent(self, name: str, text: str) -> bool:
+        from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
+
+        try:
+            self._put(name, text, "create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def exists(self, name: str) -> bool:
+        import obstore  # noqa: PLC0415
+        from obstore.exceptions import NotFoundError  # noqa: PLC0415
+
+        path = self._checked(name)
+        emit(StorageCall("exists", self.address(path)))
+        with translated(self.address(path)):
+            try:
+                obstore.head(self._store, path)
+            except NotFoundError:
+                listing = obstore.list(self._store, prefix=f"{path}/", chunk_size=1)
+                return any(True for _ in listing)
+            return True
+
+    def identity(self, name: str) -> str | None:
+        import obstore  # noqa: PLC0415
+        from obstore.exceptions import NotFoundError  # noqa: PLC0415
+
+        address = self.address(name)
+        emit(StorageCall("probe", address))
+        with translated(address):
+            try:
+                found = obstore.head(self._store, name)
+            except NotFoundError:
+                return None
+            return str(found["e_tag"] or found["last_modified"])
+
+    def rename_text(self, source: str, target: str) -> None:
+        import obstore  # noqa: PLC0415
+
+        old, new = self._checked(source), self._checked(target)
+        emit(StorageCall("rename_text", self.address(old)))
+        with self._durable_step("rename_text", new):
+            obstore.copy(self._store, old, new)
+            obstore.delete(self._store, old)
+
+    def delete(self, name: str) -> None:
+        import obstore  # noqa: PLC0415
+        from obstore.exceptions import NotFoundError  # noqa: PLC0415
+
+        path = self._checked(name)
+        emit(StorageCall("delete", self.address(path)))
+        with self._durable_step("delete", path), contextlib.suppress(NotFoundError):
+            obstore.delete(self._store, path)
+
+    def list_dir(self, name: str) -> list[str]:
+        import obstore  # noqa: PLC0415
+
+        path = self._checked(name) if name.strip("/") else ""
+        emit(StorageCall("list_dir", self.address(path)))
+        with translated(self.address(path)):
+            listed = obstore.list_with_delimiter(self._store, prefix=f"{path}/" if path else None)
+            names = [str(entry["path"]).rsplit("/", 1)[-1] for entry in listed["objects"]]
+        return [name for name in names if not _TEMPORARY.search(name)]
+
+    def read_text_versioned(self, name: str) -> VersionedText | None:
+        import obstore  # noqa: PLC0415
+        from obstore.exceptions import NotFoundError  # noqa: PLC0415
+
+        path = self._checked(name)
+        emit(StorageCall("read_text", self.address(path)))
+        with translated(self.address(path)):
+            try:
+                got = obstore.get(self._store, path)
+                return VersionedText(bytes(got.bytes()).decode(), str(got.meta["e_tag"]))
+            except NotFoundError:
+                return None
+
+    def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
+        from obstore.exceptions import NotFoundError, PreconditionError  # noqa: PLC0415
+
+        try:
+            return self._put(name, text, {"e_tag": token})
+        except (PreconditionError, NotFoundError):
+            return None
+
+    def delete_prefix(self, name: str) -> None:
+        import obstore  # noqa: PLC0415
+
+        path = self._checked(name)
+        emit(StorageCall("delete_prefix", self.address(path)))
+        with self._durable_step("delete_prefix", path):
+            for page in obstore.list(self._store, prefix=f"{path}/"):
+                obstore.delete(self._store, [entry["path"] for entry in page])
+        self.delete(name)
+
+    @contextlib.contextmanager
+    def _durable_step(self, kind: str, path: str) -> Generator[None]:
+        address = self.address(path)
+        with translated(address):
+            emit(DurableOperation(kind, address, "before"))
+            yield
+            emit(DurableOperation(kind, address, "after"))
+
+    def _put(self, name: str, text: str, mode: Literal["create", "overwrite"] | dict[str, str]) -> str:
+        """Write and return the new token. Refusals the caller asked for pass through as obstore raised them."""
+        import obstore  # noqa: PLC0415
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError  # noqa: PLC0415
+
+        path = self._checked(name)
+        address = self.address(path)
+        emit(StorageCall("write_text", address))
+        emit(DurableOperation("write_text", address, "before"))
+        try:
+            put = obstore.put(self._store, path, text.encode(), mode=cast("Any", mode))
+        except (AlreadyExistsError, PreconditionError, NotFoundError) as error:
+            if mode == "overwrite":
+                raise object_failure(error, address) from error
+            raise
+        except (BaseError, OSError) as error:
+            raise object_failure(error, address) from error
+        emit(DurableOperation("write_text", address, "after"))
+        return str(put["e_tag"])
+
+
+_memory_stores: dict[str, Any] = {}
+_memory_lock: Final = threading.Lock()
+
+
+def open_adapter(
+    uri: str | os.PathLike[str],
+    storage_options: dict[str, str] | None = None,
+    *,
+    durability: DurabilityMode = DurabilityMode.FULL,
+) -> StorageAdapter:
+    """The adapter for a local path, `memory://<name>` (shared within the process) or `s3://bucket/prefix`."""
+    address = canonical_uri(uri)
+    if "://" not in address:
+        return LocalAdapter(address, durability)
+    scheme = address.split("://", 1)[0]
+    if scheme == "memory":
+        from obstore.store import MemoryStore  # noqa: PLC0415
+
+        with _memory_lock:
+            return ObjectAdapter(address, _memory_stores.setdefault(address, MemoryStore()))
+    if scheme not in {"s3", "gs", "az"}:
+        raise StorageConfiguration(f"{address}: addresses of the form '{scheme}://' are not supported")
+    return ObjectAdapter(address, _remote_store(address, storage_options or {}))
+
+
+def _remote_store(address: str, storage_options: dict[str, str]) -> Any:
+    from obstore.store import from_url  # noqa: PLC0415
+
+    # The options are those Lance takes; obstore wants what concerns the HTTP client apart.
+    client_names = {"allow_http", "timeout", "connect_timeout", "proxy_url", "user_agent"}
+    options = {
+        name.lower().removeprefix("aws_") if name.lower() == "aws_allow_http" else name.lower(): value
+        for name, value in storage_options.items()
+    }
+    client: dict[str, Any] = {n: v for n, v in options.items() if n in client_names}
+    if "allow_http" in client:
+        client["allow_http"] = str(client["allow_http"]).lower() in {"1", "true", "yes"}
+    config = {n: v for n, v in options.items() if n not in client_names}
+    with translated(address):
+        return from_url(address, config=cast("Any", config), client_options=cast("Any", client))
+
+
+def _content_token(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _unlink_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(path)
+
+
+def _files_below(path: str) -> Generator[str]:
+    """Objects at any depth below a directory, temporary names left out."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(entry.path)
+            elif not _TEMPORARY.search(entry.name):
+                yield entry.path

@@ -1,0 +1,463 @@
+"""The staged primitives: every one writes files that nobody points at and returns what would point at them.
+
+None of them moves a HEAD. Whatever happens to the process here, the table reads as before; the files are
+garbage until `commit_staged`.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from omnigraph.core.errors import InternalError
+from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
+from omnigraph.storage.datasets import DatasetPool, field_ids
+from omnigraph.storage.failures import Circumstances, substrate
+from omnigraph.storage.handles import (
+    FragmentInfo,
+    SnapshotHandle,
+    StagedHandle,
+    Stamp,
+    lance_dataset,
+    staged_work,
+)
+from omnigraph.storage.probe import probe_addresses
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Addresses = npt.NDArray[np.uint64]
+ROWS_PER_FILE_MAX: Final = 1024 * 1024
+KEY_COLUMN: Final = "id"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a staged handle keeps for its commit."""
+
+    operation: Any
+    """The Lance operation; None while its deletion files cannot be written yet (before a fork)."""
+    stamp: Stamp
+    new_fragments: tuple[Any, ...] = ()
+    addresses: Addresses | None = None
+    data_root: str = ""
+    """Dataset directory below which the new data files lie."""
+
+
+def stage_append(
+    pool: DatasetPool, handle: SnapshotHandle, data: Any, stamp: Stamp, primitive: str
+) -> StagedHandle:
+    """Write rows as new fragments. `data` is a table or a reader; a reader is drained lazily, once."""
+    fragments = _write_rows(pool, handle, data, mode="append")
+    return _staged_append(pool, handle, fragments, stamp, primitive)
+
+
+def stage_merge_insert(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    data: Any,
+    stamp: Stamp,
+    *,
+    addresses: Any = None,
+    before_fork: bool = False,
+) -> StagedHandle:
+    """Write rows that replace those with the same id and join where there is none.
+
+    `addresses` are the row addresses of the replaced rows, from whoever knows them; None means the ids are
+    looked up here. With `before_fork` only the rows are written: the deletion files follow in `rebase`, on the
+    branch that does not exist yet. Raises InternalError when the source names one id twice.
+    """
+    ids, source = _keys_of(data)
+    fragments = _write_rows(pool, handle, source, mode="append")
+    keys = ids()
+    _require_unique(keys, handle)
+    if addresses is None:
+        where = probe_addresses(pool, handle, KEY_COLUMN, keys)
+    else:
+        where = _as_addresses(addresses)
+    return _staged_merge(pool, handle, tuple(fragments), where, stamp, deferred=before_fork)
+
+
+def stage_overwrite(
+    pool: DatasetPool, handle: SnapshotHandle, data: Any, schema: "pa.Schema | None", stamp: Stamp
+) -> StagedHandle:
+    """Write the complete new content; None is no rows at all. `schema=None` keeps the table's own."""
+    from lance import LanceOperation  # noqa: PLC0415
+
+    dataset = lance_dataset(handle)
+    if schema is not None and not schema.equals(dataset.schema, check_metadata=True):
+        target: Any = schema
+    else:
+        target = dataset.schema
+    fragments = [] if data is None else _write_rows(pool, handle, data, mode="overwrite", schema=target)
+    # The complete schema with its metadata: an overwrite from bare data would silently drop annotations.
+    operation = LanceOperation.Overwrite(target, fragments)
+    work = Work(operation, stamp, tuple(fragments), data_root=str(dataset.uri))
+    return _staged(pool, handle, "stage_overwrite", work, removed=handle.row_count)
+
+
+def stage_delete(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    stamp: Stamp,
+    *,
+    addresses: Any = None,
+    predicate: str | None = None,
+    before_fork: bool = False,
+) -> StagedHandle | None:
+    """Write deletion files for the rows at `addresses` or matching `predicate`; None when no row matches."""
+    if (addresses is None) == (predicate is None):
+        raise InternalError("a delete names its rows by addresses or by a predicate, and by one of them only")
+    where = _matching(pool, handle, predicate) if predicate is not None else _as_addresses(addresses)
+    if len(where) == 0:
+        return None
+    operation = None if before_fork else _delete_operation(pool, handle, where)
+    work = Work(operation, stamp, addresses=where, data_root=str(lance_dataset(handle).uri))
+    return _staged(pool, handle, "stage_delete", work, removed=len(where))
+
+
+def stage_fragments(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    fragments: Sequence[str | dict[str, Any]],
+    mode: Literal["append", "overwrite", "merge"],
+    stamp: Stamp,
+    *,
+    addresses: Any = None,
+    before_fork: bool = False,
+) -> StagedHandle:
+    """Adopt fragments that tasks elsewhere wrote under the dataset of this handle, described as JSON."""
+    from lance import LanceOperation  # noqa: PLC0415
+
+    metadata = [_fragment(text) for text in fragments]
+    match mode:
+        case "append":
+            return _staged_append(pool, handle, metadata, stamp, "stage_fragments")
+        case "overwrite":
+            dataset = lance_dataset(handle)
+            operation = LanceOperation.Overwrite(dataset.schema, metadata)
+            work = Work(operation, stamp, tuple(metadata), data_root=str(dataset.uri))
+            return _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
+        case "merge":
+            where = np.empty(0, np.uint64) if addresses is None else _as_addresses(addresses)
+            return _staged_merge(pool, handle, tuple(metadata), where, stamp, deferred=before_fork)
+
+
+def rebase(
+    pool: DatasetPool, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None
+) -> StagedHandle:
+    """The same write against another base: a newer version, or the branch that was forked meanwhile.
+
+    Data files stay where they are. Appends and overwrites may move to any base. A write that hides rows may
+    move to a fork of its own base, where row addresses mean the same, or anywhere with new `addresses`.
+    """
+    from lance import LanceOperation  # noqa: PLC0415
+
+    work = cast("Work", staged_work(staged))
+    moved = tuple(_seen_from(fragment, work.data_root, handle) for fragment in work.new_fragments)
+    match staged.primitive, work.operation:
+        case ("stage_overwrite", operation) | ("stage_fragments", LanceOperation.Overwrite() as operation):
+            fresh = LanceOperation.Overwrite(operation.new_schema, list(moved))
+            return _staged(
+                pool,
+                handle,
+                staged.primitive,
+                replace(work, operation=fresh),
+                removed=handle.row_count,
+                adopted=staged,
+            )
+        case _, LanceOperation.Append():
+            fresh = LanceOperation.Append(list(moved))
+            return _staged(pool, handle, staged.primitive, replace(work, operation=fresh), adopted=staged)
+        case _:
+            pass
+    if work.addresses is None:
+        raise InternalError(f"a {staged.primitive} cannot move to another base")
+    if addresses is None and handle.version != staged.base_version:
+        raise InternalError("row addresses of one version mean nothing in another")
+    where = work.addresses if addresses is None else _as_addresses(addresses)
+    if staged.primitive == "stage_delete":
+        fresh = _delete_operation(pool, handle, where)
+    else:
+        fresh = _update_operation(pool, handle, list(moved), where)
+    kept = replace(work, operation=fresh, addresses=where)
+    return _staged(pool, handle, staged.primitive, kept, removed=len(where), adopted=staged)
+
+
+def circumstances(pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = False) -> Circumstances:
+    """What is known when a call on this table version fails: every file it may have needed."""
+    uri = pool.root.dataset_uri(handle.location, handle.branch)
+
+    def needed() -> Iterable[str]:
+        dataset = lance_dataset(handle)
+        bases = _bases(dataset)
+        for fragment in dataset.get_fragments():
+            yield from fragment_files(fragment.metadata.to_json(), uri, bases)
+
+    directory = uri if writes and pool.root.is_local else None
+    return pool.circumstances(handle.location, handle.branch, needed=needed, directory=directory)
+
+
+def fragment_files(described: dict[str, Any], own_root: str, bases: dict[int, str]) -> list[str]:
+    """Full addresses of the data files and the deletion file of a fragment."""
+
+    def below(base_id: int | None) -> str:
+        return own_root if base_id is None else bases[base_id]
+
+    files = [f"{below(file['base_id'])}/data/{file['path']}" for file in described["files"]]
+    deletion = described["deletion_file"]
+    if deletion is not None:
+        suffix = "arrow" if deletion["file_type"] == "array" else "bin"
+        name = f"{described['id']}-{deletion['read_version']}-{deletion['id']}.{suffix}"
+        files.append(f"{below(deletion['base_id'])}/_deletions/{name}")
+    return files
+
+
+def describe_fragments(pool: DatasetPool, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
+    """The fragments of a version with their files as seen from the graph root."""
+    dataset = lance_dataset(handle)
+    own = pool.root.dataset_uri(handle.location, handle.branch)
+    bases = _bases(dataset)
+    prefix = f"{pool.root.uri}/"
+    found: list[FragmentInfo] = []
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        described = metadata.to_json()
+        files = [name.removeprefix(prefix) for name in fragment_files(described, own, bases)]
+        deletion = described["deletion_file"]
+        found.append(
+            FragmentInfo(
+                id=int(described["id"]),
+                files=tuple(files if deletion is None else files[:-1]),
+                physical_rows=int(described["physical_rows"]),
+                deletions=None if deletion is None else files[-1],
+                deleted_rows=0 if deletion is None else int(deletion["num_deleted_rows"]),
+            )
+        )
+    return tuple(found)
+
+
+def base_roots(handle: SnapshotHandle) -> dict[int, str]:
+    """Directories of other branches whose files this table version uses, by Lance's number for them."""
+    return _bases(lance_dataset(handle))
+
+
+def _bases(dataset: Any) -> dict[int, str]:
+    return {int(number): str(base.path) for number, base in dataset.base_paths().items()}
+
+
+def _write_rows(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    data: Any,
+    *,
+    mode: str,
+    schema: "pa.Schema | None" = None,
+) -> list[Any]:
+    from lance.fragment import write_fragments  # noqa: PLC0415
+
+    dataset = lance_dataset(handle)
+    if listening():
+        emit(StorageCall("write_fragments", str(dataset.uri)))
+        emit(DurableOperation("stage_rows", str(dataset.uri), "before"))
+    with substrate(lambda: circumstances(pool, handle, writes=True)):
+        fragments = write_fragments(
+            data,
+            dataset,
+            schema=schema or dataset.schema,
+            mode=mode,
+            max_rows_per_file=ROWS_PER_FILE_MAX,
+            storage_options=pool.storage_options,
+            session=pool.session,
+        )
+    if listening():
+        emit(DurableOperation("stage_rows", str(dataset.uri), "after"))
+    return cast("list[Any]", fragments)
+
+
+def _staged_append(
+    pool: DatasetPool, handle: SnapshotHandle, fragments: list[Any], stamp: Stamp, primitive: str
+) -> StagedHandle:
+    from lance import LanceOperation  # noqa: PLC0415
+
+    work = Work(
+        LanceOperation.Append(fragments), stamp, tuple(fragments), data_root=str(lance_dataset(handle).uri)
+    )
+    return _staged(pool, handle, primitive, work)
+
+
+def _staged_merge(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    fragments: tuple[Any, ...],
+    where: Addresses,
+    stamp: Stamp,
+    *,
+    deferred: bool,
+) -> StagedHandle:
+    operation = None if deferred else _update_operation(pool, handle, list(fragments), where)
+    work = Work(operation, stamp, fragments, where, str(lance_dataset(handle).uri))
+    return _staged(pool, handle, "stage_merge_insert", work, removed=len(where))
+
+
+def _staged(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    primitive: str,
+    work: Work,
+    *,
+    removed: int = 0,
+    adopted: StagedHandle | None = None,
+) -> StagedHandle:
+    rows = sum(int(fragment.num_rows) for fragment in work.new_fragments)
+    size = sum(file.file_size_bytes or 0 for fragment in work.new_fragments for file in fragment.files)
+    staged = StagedHandle(
+        table_key=handle.table_key,
+        primitive=primitive,
+        base_version=handle.version,
+        transaction_uuid=str(uuid.uuid4()) if adopted is None else adopted.transaction_uuid,
+        rows=rows,
+        rows_removed=removed,
+        bytes=size,
+        files=_new_files(pool, handle, work) if pool.root.is_local else (),
+        _work=work,
+    )
+    if listening() and adopted is None:
+        emit(TableStaged(handle.table_key, primitive, rows, size))
+    return staged
+
+
+def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[str, ...]:
+    own_root = pool.root.dataset_uri(handle.location, handle.branch)
+    files = [
+        f"{work.data_root}/data/{file.path}" for fragment in work.new_fragments for file in fragment.files
+    ]
+    for fragment in getattr(work.operation, "updated_fragments", ()):
+        described = fragment.to_json()
+        files.extend(
+            f for f in fragment_files(described, own_root, base_roots(handle)) if "/_deletions/" in f
+        )
+    return tuple(files)
+
+
+def _update_operation(
+    pool: DatasetPool, handle: SnapshotHandle, fragments: list[Any], where: Addresses
+) -> Any:
+    from lance import LanceOperation  # noqa: PLC0415
+
+    updated, removed = _hide_rows(pool, handle, where)
+    return LanceOperation.Update(
+        removed_fragment_ids=removed,
+        updated_fragments=updated,
+        new_fragments=fragments,
+        update_mode="rewrite_rows",
+        fields_for_preserving_frag_bitmap=field_ids(lance_dataset(handle)),
+    )
+
+
+def _delete_operation(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> Any:
+    from lance import LanceOperation  # noqa: PLC0415
+
+    updated, removed = _hide_rows(pool, handle, where)
+    return LanceOperation.Delete(updated, removed, "by row address")
+
+
+def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> tuple[list[Any], list[int]]:
+    """Write one deletion file per touched fragment; fragments with new deletions, ids of those emptied."""
+    updated: list[Any] = []
+    removed: list[int] = []
+    if len(where) == 0:
+        return updated, removed
+    dataset = lance_dataset(handle)
+    ordered = np.sort(where)
+    numbers = (ordered >> np.uint64(32)).astype(np.int64)
+    offsets = (ordered & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+    if listening():
+        emit(DurableOperation("stage_deletions", str(dataset.uri), "before"))
+    with substrate(lambda: circumstances(pool, handle, writes=True)):
+        for start, end in zip(starts, np.r_[starts[1:], len(ordered)], strict=True):
+            number = int(numbers[start])
+            fragment = dataset.get_fragment(number)
+            if fragment is None:
+                raise InternalError(
+                    f"row addresses name fragment {number}, which version {handle.version} lacks"
+                )
+            metadata = fragment.delete_rows(offsets[start:end].tolist())
+            if metadata is None:
+                removed.append(number)
+            else:
+                updated.append(metadata)
+    if listening():
+        emit(DurableOperation("stage_deletions", str(dataset.uri), "after"))
+    return updated, removed
+
+
+def _matching(pool: DatasetPool, handle: SnapshotHandle, predicate: str) -> Addresses:
+    dataset = lance_dataset(handle)
+    if listening():
+        emit(StorageCall("scan", str(dataset.uri)))
+    with substrate(lambda: circumstances(pool, handle)):
+        found = dataset.to_table(columns=[], filter=predicate, with_row_address=True)
+    return _as_addresses(found["_rowaddr"])
+
+
+def _as_addresses(values: Any) -> Addresses:
+    if hasattr(values, "combine_chunks"):
+        values = values.combine_chunks()
+    array = values.to_numpy(zero_copy_only=False) if hasattr(values, "to_numpy") else np.asarray(values)
+    return np.unique(array.astype(np.uint64, copy=False))
+
+
+def _keys_of(data: Any) -> tuple[Callable[[], Any], Any]:
+    """The id column of the source, known once the source is drained, and the source to drain."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return lambda: data.column(KEY_COLUMN), data
+    seen: list[Any] = []
+
+    def batches() -> Iterable[Any]:
+        for batch in data:
+            seen.append(batch.column(KEY_COLUMN))
+            yield batch
+
+    return lambda: pa.chunked_array(seen, pa.string()), pa.RecordBatchReader.from_batches(
+        data.schema, batches()
+    )
+
+
+def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if pc.count_distinct(keys, mode="only_valid").as_py() != len(keys) - keys.null_count:
+        raise InternalError(f"the rows staged for '{handle.table_key}' name one id twice")
+
+
+def _fragment(described: str | dict[str, Any]) -> Any:
+    from lance.fragment import FragmentMetadata  # noqa: PLC0415
+
+    return FragmentMetadata.from_json(described if isinstance(described, str) else json.dumps(described))
+
+
+def _seen_from(fragment: Any, data_root: str, handle: SnapshotHandle) -> Any:
+    """The fragment as the handle's branch has to name it: files of another directory get that base's number."""
+    dataset = lance_dataset(handle)
+    own = str(dataset.uri)
+    if own == data_root:
+        base_id = None
+    else:
+        known = {path: number for number, path in _bases(dataset).items()}
+        base_id = known.get(data_root)
+        if base_id is None:
+            raise InternalError(f"files staged under {data_root} cannot be reached from {own}")
+    described = fragment.to_json()
+    for file in described["files"]:
+        file["base_id"] = base_id
+    return _fragment(described)

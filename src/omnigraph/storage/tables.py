@@ -1,0 +1,602 @@
+"""`TableStorage`: all the engine can do with tables. Nothing here moves a HEAD as a side effect of writing."""
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from omnigraph.core.errors import InternalError, OmnigraphError, StorageNotFound
+from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
+from omnigraph.core.ids import Branch, BranchName, TableKey
+from omnigraph.core.settings import Settings
+from omnigraph.storage import branches, indexes, staging
+from omnigraph.storage.branches import BranchIdentifier
+from omnigraph.storage.datasets import DatasetPool, manifest_object
+from omnigraph.storage.durability import DurabilityMode, make_durable
+from omnigraph.storage.failures import CommitConflict, ForeignCommit, is_commit_conflict, substrate
+from omnigraph.storage.handles import (
+    RECOVERY_OF,
+    RESTORE_TO,
+    TABLE_KEY,
+    FragmentInfo,
+    SnapshotHandle,
+    StagedHandle,
+    Stamp,
+    TransactionInfo,
+    lance_dataset,
+    staged_work,
+)
+from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
+from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.objects import StorageAdapter
+from omnigraph.storage.probe import probe_addresses
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TableStorage(ABC):
+    """Reads, staged writes, exact commits and branches of the tables of one graph.
+
+    The surface is sealed: `TableStore` is the one implementation. Thread-safe. Raises the storage errors of
+    `core.errors`; a table version or data file that is gone is `StorageNotFound` and names the object.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__ != __name__:
+            raise TypeError(f"{cls.__qualname__}: only {__name__} implements TableStorage")
+
+    # -- opening ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def create_table(
+        self,
+        table_key: TableKey,
+        location: str,
+        schema: "pa.Schema",
+        stamp: Stamp,
+        indexes: Sequence[IndexPlan] = (),
+    ) -> SnapshotHandle:
+        """Create an empty table, with its declared indexes. Raises StoragePrecondition when one is there."""
+
+    @abstractmethod
+    def open_version(
+        self, table_key: TableKey, location: str, branch: Branch, version: int
+    ) -> SnapshotHandle:
+        """The table at exactly this version. Cost: one probe when it is open already; never a listing."""
+
+    @abstractmethod
+    def open_head(self, table_key: TableKey, location: str, branch: Branch) -> SnapshotHandle:
+        """The table at its newest version. Cost: two probes when the last known one is the newest."""
+
+    @abstractmethod
+    def head_version(self, location: str, branch: Branch) -> int:
+        """The newest version. Cost: two probes when the last known one is the newest."""
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def scan(
+        self,
+        handle: SnapshotHandle,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002  the word of the language
+        with_row_address: bool = False,
+        fragments: Iterable[int] | None = None,
+        batch_rows: int | None = None,
+        limit: int | None = None,
+    ) -> "pa.RecordBatchReader":
+        """Batches of the live rows, in row order, read as the caller asks for them."""
+
+    @abstractmethod
+    def read(
+        self,
+        handle: SnapshotHandle,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002
+        with_row_address: bool = False,
+        fragments: Iterable[int] | None = None,
+        limit: int | None = None,
+    ) -> "pa.Table":
+        """The rows of `scan` as one table."""
+
+    @abstractmethod
+    def count_rows(self, handle: SnapshotHandle, filter: str | None = None) -> int:  # noqa: A002
+        """Live rows, or those that match."""
+
+    @abstractmethod
+    def take(
+        self, handle: SnapshotHandle, addresses: Any, columns: Sequence[str] | None = None
+    ) -> "pa.Table":
+        """The rows at these addresses, in this order. Cost: follows the number of rows, not the table."""
+
+    @abstractmethod
+    def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
+        """Sorted addresses (numpy) of the rows whose key is among an Arrow string array."""
+
+    @abstractmethod
+    def fragments(self, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
+        """The fragments of the version, in row order. Cost: metadata only."""
+
+    @abstractmethod
+    def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
+        """What the commit that made this version says about itself; None when the version does not exist."""
+
+    # -- staging ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def stage_append(self, handle: SnapshotHandle, data: "pa.Table", stamp: Stamp) -> StagedHandle:
+        """Write rows that will join the table."""
+
+    @abstractmethod
+    def stage_append_stream(
+        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader", stamp: Stamp
+    ) -> StagedHandle:
+        """As `stage_append`, reading the source lazily: memory does not follow the number of rows."""
+
+    @abstractmethod
+    def stage_merge_insert(
+        self,
+        handle: SnapshotHandle,
+        data: Any,
+        stamp: Stamp,
+        *,
+        addresses: Any = None,
+        before_fork: bool = False,
+    ) -> StagedHandle:
+        """Write rows (table or reader) that replace those with the same id and join where there is none.
+
+        `addresses`: of the rows replaced, when the caller knows them; None looks the ids up. `before_fork`: the
+        target branch does not own the table yet; `rebase` writes the deletion files after the fork.
+        """
+
+    @abstractmethod
+    def stage_overwrite(
+        self, handle: SnapshotHandle, data: Any, stamp: Stamp, *, schema: "pa.Schema | None" = None
+    ) -> StagedHandle:
+        """Write the complete new content (table, reader, or None for no rows); `schema=None` keeps the schema."""
+
+    @abstractmethod
+    def stage_delete(
+        self,
+        handle: SnapshotHandle,
+        stamp: Stamp,
+        *,
+        addresses: Any = None,
+        predicate: str | None = None,
+        before_fork: bool = False,
+    ) -> StagedHandle | None:
+        """Hide the rows at these addresses or those that match; None, and nothing written, when there are none."""
+
+    @abstractmethod
+    def stage_fragments(
+        self,
+        handle: SnapshotHandle,
+        fragments: Sequence[str | dict[str, Any]],
+        mode: Literal["append", "overwrite", "merge"],
+        stamp: Stamp,
+        *,
+        addresses: Any = None,
+        before_fork: bool = False,
+    ) -> StagedHandle:
+        """Adopt fragments (JSON) that tasks elsewhere wrote under this handle's dataset."""
+
+    @abstractmethod
+    def stage_indexes(
+        self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
+    ) -> StagedHandle | None:
+        """Build what the indexes do not cover yet, all in one later commit; None when everything is covered."""
+
+    @abstractmethod
+    def stage_create_btree_index(
+        self, handle: SnapshotHandle, column: str, stamp: Stamp
+    ) -> StagedHandle | None:
+        """As `stage_indexes` for one ordered index."""
+
+    @abstractmethod
+    def stage_create_inverted_index(
+        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
+    ) -> StagedHandle | None:
+        """As `stage_indexes` for one full-text index."""
+
+    @abstractmethod
+    def stage_create_vector_index(
+        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
+    ) -> StagedHandle | None:
+        """As `stage_indexes` for one vector index."""
+
+    @abstractmethod
+    def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
+        """The same staged write against another base: a newer version, or a branch forked meanwhile."""
+
+    # -- committing ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def commit_staged(self, handle: SnapshotHandle, staged: StagedHandle) -> SnapshotHandle:
+        """Move the HEAD of the table by exactly one version.
+
+        Raises CommitConflict when another commit was first and nothing landed, ForeignCommit when this one
+        landed on top of an unknown one: the caller keeps its sidecar and recovery settles it.
+        """
+
+    @abstractmethod
+    def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
+        """Append one version whose content is that of `to_version`. Only for recovery, alone in the lease."""
+
+    @abstractmethod
+    def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
+        """Local files that must be on the device before the result may be published."""
+
+    @abstractmethod
+    def make_durable(self, made: Iterable[SnapshotHandle | StagedHandle]) -> None:
+        """Sync all files behind these handles and the directories that name them: one round."""
+
+    # -- branches -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def list_branches(self, location: str) -> Mapping[BranchName, BranchIdentifier]:
+        """Every branch reference of the table with its incarnation."""
+
+    @abstractmethod
+    def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
+        """The incarnation of a branch: () for main, None when there is no such reference."""
+
+    @abstractmethod
+    def create_branch(
+        self, table_key: TableKey, location: str, name: BranchName, from_branch: Branch, from_version: int
+    ) -> SnapshotHandle:
+        """Fork the table at exactly this version. Raises StoragePrecondition when the reference exists."""
+
+    @abstractmethod
+    def delete_branch(self, location: str, name: BranchName) -> None:
+        """Remove a branch, or what a crash left of one; absent is fine."""
+
+    # -- indexes ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
+        """What the indexes of this version cover. Cost: metadata only."""
+
+    @abstractmethod
+    def has_unindexed_fragments(self, handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
+        """Whether any of these indexes misses a fragment."""
+
+
+class TableStore(TableStorage):
+    """The tables of one graph root on Lance."""
+
+    def __init__(self, root: GraphRoot, settings: Settings, adapter: StorageAdapter) -> None:
+        self._root = root
+        self._mode = DurabilityMode(settings.durability)
+        self._pool = DatasetPool(root, adapter)
+
+    def create_table(
+        self,
+        table_key: TableKey,
+        location: str,
+        schema: "pa.Schema",
+        stamp: Stamp,
+        indexes: Sequence[IndexPlan] = (),
+    ) -> SnapshotHandle:
+        uri = self._root.dataset_uri(location)
+        emit(DurableOperation("create_table", uri, "before"))
+        dataset = self._pool.create(location, schema, stamp.properties)
+        emit(DurableOperation("create_table", uri, "after"))
+        handle = self._handle(table_key, location, None, dataset, ())
+        handle = self._handle(table_key, location, None, dataset, self._manifest_files(handle))
+        staged = self.stage_indexes(handle, indexes, stamp) if indexes else None
+        return handle if staged is None else self.commit_staged(handle, staged)
+
+    def open_version(
+        self, table_key: TableKey, location: str, branch: Branch, version: int
+    ) -> SnapshotHandle:
+        return self._handle(table_key, location, branch, self._pool.at_version(location, branch, version), ())
+
+    def open_head(self, table_key: TableKey, location: str, branch: Branch) -> SnapshotHandle:
+        return self._handle(table_key, location, branch, self._pool.at_head(location, branch), ())
+
+    def head_version(self, location: str, branch: Branch) -> int:
+        return self._pool.head_version(location, branch)
+
+    def scan(
+        self,
+        handle: SnapshotHandle,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002
+        with_row_address: bool = False,
+        fragments: Iterable[int] | None = None,
+        batch_rows: int | None = None,
+        limit: int | None = None,
+    ) -> "pa.RecordBatchReader":
+        import pyarrow as pa  # noqa: PLC0415
+
+        scanner = self._scanner(handle, columns, filter, with_row_address, fragments, batch_rows, limit)
+        about = self._about(handle)
+
+        def batches() -> Iterable[Any]:
+            with substrate(about):
+                yield from scanner.to_batches()
+
+        with substrate(about):
+            schema = scanner.projected_schema
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def read(
+        self,
+        handle: SnapshotHandle,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002
+        with_row_address: bool = False,
+        fragments: Iterable[int] | None = None,
+        limit: int | None = None,
+    ) -> "pa.Table":
+        scanner = self._scanner(handle, columns, filter, with_row_address, fragments, None, limit)
+        with substrate(self._about(handle)):
+            return scanner.to_table()
+
+    def count_rows(self, handle: SnapshotHandle, filter: str | None = None) -> int:  # noqa: A002
+        if filter is None:
+            return handle.row_count
+        self._called("count_rows", handle)
+        with substrate(self._about(handle)):
+            return int(lance_dataset(handle).count_rows(filter=filter))
+
+    def take(
+        self, handle: SnapshotHandle, addresses: Any, columns: Sequence[str] | None = None
+    ) -> "pa.Table":
+        self._called("take", handle)
+        wanted = addresses.to_pylist() if hasattr(addresses, "to_pylist") else list(map(int, addresses))
+        with substrate(self._about(handle)):
+            # Stable row ids are off, so Lance's row ids are row addresses.
+            return lance_dataset(handle)._take_rows(wanted, columns=columns and list(columns))  # noqa: SLF001
+
+    def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
+        return probe_addresses(self._pool, handle, column, keys)
+
+    def fragments(self, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
+        return staging.describe_fragments(self._pool, handle)
+
+    def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
+        try:
+            dataset = self._pool.at_version(location, branch, version)
+        except StorageNotFound:
+            return None
+        with substrate(lambda: self._pool.circumstances(location, branch)):
+            transaction = dataset.read_transaction(version)
+        if transaction is None:
+            return None
+        properties = dict(transaction.transaction_properties or {})
+        return TransactionInfo(str(transaction.uuid), properties, type(transaction.operation).__name__)
+
+    def stage_append(self, handle: SnapshotHandle, data: "pa.Table", stamp: Stamp) -> StagedHandle:
+        return staging.stage_append(self._pool, handle, data, stamp, "stage_append")
+
+    def stage_append_stream(
+        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader", stamp: Stamp
+    ) -> StagedHandle:
+        return staging.stage_append(self._pool, handle, reader, stamp, "stage_append_stream")
+
+    def stage_merge_insert(
+        self,
+        handle: SnapshotHandle,
+        data: Any,
+        stamp: Stamp,
+        *,
+        addresses: Any = None,
+        before_fork: bool = False,
+    ) -> StagedHandle:
+        return staging.stage_merge_insert(
+            self._pool, handle, data, stamp, addresses=addresses, before_fork=before_fork
+        )
+
+    def stage_overwrite(
+        self, handle: SnapshotHandle, data: Any, stamp: Stamp, *, schema: "pa.Schema | None" = None
+    ) -> StagedHandle:
+        return staging.stage_overwrite(self._pool, handle, data, schema, stamp)
+
+    def stage_delete(
+        self,
+        handle: SnapshotHandle,
+        stamp: Stamp,
+        *,
+        addresses: Any = None,
+        predicate: str | None = None,
+        before_fork: bool = False,
+    ) -> StagedHandle | None:
+        return staging.stage_delete(
+            self._pool, handle, stamp, addresses=addresses, predicate=predicate, before_fork=before_fork
+        )
+
+    def stage_fragments(
+        self,
+        handle: SnapshotHandle,
+        fragments: Sequence[str | dict[str, Any]],
+        mode: Literal["append", "overwrite", "merge"],
+        stamp: Stamp,
+        *,
+        addresses: Any = None,
+        before_fork: bool = False,
+    ) -> StagedHandle:
+        return staging.stage_fragments(
+            self._pool, handle, fragments, mode, stamp, addresses=addresses, before_fork=before_fork
+        )
+
+    def stage_indexes(
+        self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
+    ) -> StagedHandle | None:
+        return indexes.stage_indexes(self._pool, handle, plans, stamp, rebuild=rebuild)
+
+    def stage_create_btree_index(
+        self, handle: SnapshotHandle, column: str, stamp: Stamp
+    ) -> StagedHandle | None:
+        return self._stage_index(
+            handle, IndexPlan(IndexKind.BTREE, column), stamp, "stage_create_btree_index"
+        )
+
+    def stage_create_inverted_index(
+        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
+    ) -> StagedHandle | None:
+        plan = IndexPlan(IndexKind.INVERTED, column, options)
+        return self._stage_index(handle, plan, stamp, "stage_create_inverted_index")
+
+    def stage_create_vector_index(
+        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
+    ) -> StagedHandle | None:
+        plan = IndexPlan(IndexKind.VECTOR, column, options)
+        return self._stage_index(handle, plan, stamp, "stage_create_vector_index")
+
+    def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
+        return staging.rebase(self._pool, staged, handle, addresses=addresses)
+
+    def commit_staged(self, handle: SnapshotHandle, staged: StagedHandle) -> SnapshotHandle:
+        work = staged_work(staged)
+        if work.operation is None:
+            raise InternalError(f"a {staged.primitive} prepared before a fork must be rebased onto it")
+        if staged.base_version != handle.version:
+            raise InternalError(
+                f"staged on version {staged.base_version}, committed on {handle.version}: rebase first"
+            )
+        properties = work.stamp.properties
+        dataset = self._commit(handle, work.operation, staged.transaction_uuid, properties)
+        return self._committed(handle, dataset, work.stamp.operation_id, staged.files)
+
+    def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
+        from lance import LanceOperation  # noqa: PLC0415
+
+        properties = {RECOVERY_OF: operation_id, RESTORE_TO: str(to_version), TABLE_KEY: head.table_key}
+        operation = LanceOperation.Restore(to_version)
+        dataset = self._commit(head, operation, str(uuid.uuid4()), properties)
+        return self._committed(head, dataset, operation_id, ())
+
+    def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
+        return made.files if isinstance(made, StagedHandle) else made.new_files
+
+    def make_durable(self, made: Iterable[SnapshotHandle | StagedHandle]) -> None:
+        if self._root.is_local:
+            paths = [path for one in made for path in self.new_files(one)]
+            make_durable(paths, self._mode, root=self._root.uri)
+
+    def list_branches(self, location: str) -> Mapping[BranchName, BranchIdentifier]:
+        return branches.list_branches(self._pool, location)
+
+    def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
+        return branches.branch_identifier(self._pool, location, branch)
+
+    def create_branch(
+        self, table_key: TableKey, location: str, name: BranchName, from_branch: Branch, from_version: int
+    ) -> SnapshotHandle:
+        dataset, files = branches.create_branch(self._pool, location, name, from_branch, from_version)
+        return self._handle(table_key, location, name, dataset, files)
+
+    def delete_branch(self, location: str, name: BranchName) -> None:
+        branches.delete_branch(self._pool, location, name)
+
+    def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
+        return indexes.index_coverage(handle, column)
+
+    def has_unindexed_fragments(self, handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
+        return indexes.has_unindexed_fragments(handle, plans)
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _handle(
+        self, table_key: TableKey, location: str, branch: Branch, dataset: Any, files: tuple[str, ...]
+    ) -> SnapshotHandle:
+        return SnapshotHandle(table_key, location, branch, int(dataset.version), dataset, files)
+
+    def _stage_index(
+        self, handle: SnapshotHandle, plan: IndexPlan, stamp: Stamp, primitive: str
+    ) -> StagedHandle | None:
+        return indexes.stage_indexes(self._pool, handle, [plan], stamp, primitive=primitive)
+
+    def _scanner(
+        self,
+        handle: SnapshotHandle,
+        columns: Sequence[str] | None,
+        wanted: str | None,
+        with_row_address: bool,  # noqa: FBT001
+        fragments: Iterable[int] | None,
+        batch_rows: int | None,
+        limit: int | None,
+    ) -> Any:
+        self._called("scan", handle)
+        dataset = lance_dataset(handle)
+        with substrate(self._about(handle)):
+            chosen = None if fragments is None else [dataset.get_fragment(number) for number in fragments]
+            return dataset.scanner(
+                columns=columns if columns is None else list(columns),
+                filter=wanted,
+                with_row_address=with_row_address,
+                fragments=chosen,
+                batch_size=batch_rows,
+                limit=limit,
+                scan_in_order=True,
+            )
+
+    def _commit(
+        self, handle: SnapshotHandle, operation: Any, transaction_uuid: str, properties: dict[str, str]
+    ) -> Any:
+        """Commit with zero retries; the dataset Lance reached, which may be further than expected."""
+        from lance import LanceDataset  # noqa: PLC0415
+        from lance.dataset import Transaction  # noqa: PLC0415
+
+        uri = self._root.dataset_uri(handle.location, handle.branch)
+        transaction = Transaction(handle.version, operation, transaction_uuid, properties)
+        self._called("commit", handle)
+        emit(DurableOperation("commit_table", uri, "before"))
+        try:
+            with substrate(lambda: staging.circumstances(self._pool, handle, writes=True)):
+                dataset = LanceDataset.commit(
+                    lance_dataset(handle),
+                    transaction,
+                    max_retries=0,
+                    storage_options=self._pool.storage_options,
+                )
+        except OmnigraphError:
+            # The commit may have landed although its acknowledgement was lost. The version itself knows.
+            landed = self.transaction_of(handle.location, handle.branch, handle.version + 1)
+            if landed is None or landed.uuid != transaction_uuid:
+                raise
+            dataset = self._pool.at_version(handle.location, handle.branch, handle.version + 1)
+        except OSError as error:
+            if not is_commit_conflict(error):
+                raise
+            raise CommitConflict(
+                table_key=handle.table_key,
+                base_version=handle.version,
+                retryable=bool(getattr(error, "retryable", False)),
+            ) from error
+        emit(DurableOperation("commit_table", uri, "after"))
+        return dataset
+
+    def _committed(
+        self, base: SnapshotHandle, dataset: Any, operation_id: str, staged_files: tuple[str, ...]
+    ) -> SnapshotHandle:
+        version = int(dataset.version)
+        if version != base.version + 1:
+            raise ForeignCommit(
+                table_key=base.table_key, expected=base.version + 1, actual=version, operation_id=operation_id
+            )
+        self._pool.remember(base.location, base.branch, dataset)
+        handle = self._handle(base.table_key, base.location, base.branch, dataset, ())
+        files = (*base.new_files, *staged_files, *self._manifest_files(handle))
+        if listening():
+            emit(TableCommitted(base.table_key, version))
+        return self._handle(base.table_key, base.location, base.branch, dataset, files)
+
+    def _manifest_files(self, handle: SnapshotHandle) -> tuple[str, ...]:
+        if not self._root.is_local:
+            return ()
+        return (f"{self._root.uri}/{manifest_object(handle.location, handle.branch, handle.version)}",)
+
+    def _called(self, kind: str, handle: SnapshotHandle) -> None:
+        if listening():
+            emit(StorageCall(kind, self._root.dataset_uri(handle.location, handle.branch)))
+
+    def _about(self, handle: SnapshotHandle) -> Callable[[], Any]:
+        return lambda: staging.circumstances(self._pool, handle)
