@@ -1,0 +1,142 @@
+"""What the house style lets a machine check."""
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import omnigraph
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "omnigraph"
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+FORBIDDEN_WORDS = {"utils", "util", "helpers", "helper", "misc", "common", "manager", "handler"}
+PRINTING_ROOMS = {"cli", "notebook"}
+HEAVY = {"lance", "pyarrow", "pyspark", "pandas", "numpy", "obstore", "typer", "rich", "orjson", "msgspec"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCES.rglob("*.py"))
+
+
+def texts_of_the_project() -> list[Path]:
+    places = [SOURCES, ROOT / "tests", ROOT / "benchmarks", ROOT / "scripts"]
+    return sorted(path for place in places for path in place.rglob("*.py"))
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_a_file_can_be_read_in_one_sitting() -> None:
+    long = {
+        named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in texts_of_the_project()
+    }
+    assert {name: lines for name, lines in long.items() if lines > FILE_LINES_MAX} == {}
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    long = {
+        f"{named(path)}:{function.lineno} {function.name}": function.end_lineno - function.lineno + 1
+        for path in modules()
+        for function in functions(path)
+        if function.end_lineno is not None
+    }
+    assert {name: lines for name, lines in long.items() if lines > FUNCTION_LINES_MAX} == {}
+
+
+def test_module_names_say_what_is_inside() -> None:
+    vague = [named(path) for path in modules() if FORBIDDEN_WORDS & set(path.stem.split("_"))]
+    assert vague == []
+
+
+def test_only_the_faces_print() -> None:
+    printing = [
+        f"{named(path)}:{node.lineno}"
+        for path in modules()
+        if path.relative_to(SOURCES).parts[0] not in PRINTING_ROOMS
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert printing == []
+
+
+def test_nothing_unfinished_is_committed() -> None:
+    marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X:", "raise NotImplemented" + "Error")
+    unfinished = [
+        f"{named(path)}:{number}: {line.strip()}"
+        for path in modules()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if any(mark in line for mark in marks)
+    ]
+    assert unfinished == []
+
+
+def test_no_test_is_switched_off() -> None:
+    switches = ("pytest.mark." + "skip", "pytest.mark." + "xfail", "pytest." + "skip(", "pytest." + "xfail(")
+    off = [
+        f"{named(path)}:{number}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if any(switch in line for switch in switches)
+    ]
+    assert off == []
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = (
+        f"import sys, json\n{statement}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("statement", "allowed"),
+    [
+        ("import omnigraph", set()),
+        ("import omnigraph; omnigraph.errors", set()),
+        ("import omnigraph.core.events, omnigraph.core.failpoints, omnigraph.core.settings", set()),
+        ("import omnigraph.cli.main", {"typer"}),
+    ],
+)
+def test_imports_are_light(statement: str, allowed: set[str]) -> None:
+    assert loaded_after(statement) & HEAVY <= allowed
+
+
+def test_every_export_exists() -> None:
+    for name in omnigraph.__all__:
+        assert getattr(omnigraph, name) is not None
+    assert set(omnigraph.__all__) <= set(dir(omnigraph))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        omnigraph.nonsense  # noqa: B018
+
+
+def test_one_version_number() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == omnigraph.__version__
+
+
+def test_every_module_explains_itself() -> None:
+    silent = [
+        named(path)
+        for path in modules()
+        if path.name != "__init__.py"
+        and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+    ]
+    assert silent == []
