@@ -56,8 +56,10 @@ def number(draft: DraftSchema, accepted: Catalog | None, findings: Findings, *, 
         if declared.kind is not TypeKind.INTERFACE:
             old = kept.get((declared.kind, declared.name))
             type_id = numbering.types[declared.kind, declared.name]
-            is_kept = isinstance(old, NodeType | EdgeType)
-            numbering.incarnations[type_id] = old.incarnation_id if is_kept else numbering.take()
+            if isinstance(old, NodeType | EdgeType):
+                numbering.incarnations[type_id] = old.incarnation_id
+            else:
+                numbering.incarnations[type_id] = numbering.take()
     return _catalog(draft, numbering, source_hash)
 
 
