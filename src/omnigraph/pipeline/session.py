@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from omnigraph.core.errors import InternalError, OmnigraphError
-from omnigraph.core.events import Progress, emit
+from omnigraph.core.errors import InternalError, IoFailure, OmnigraphError
+from omnigraph.core.events import Progress, Warned, emit
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.java import Java, find_java
@@ -223,8 +223,11 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
     jvm: Jvm | None = None
     try:
         memory = conf.get("spark.driver.memory", "1g")
-        jvm = launch(java, conf, log=log, memory=memory, quick_start=quick_start)
-        spark = attach(jvm, conf)
+        try:
+            jvm = launch(java, conf, log=log, memory=memory, quick_start=quick_start)
+        except IoFailure as refused:
+            emit(Warned("Java did not start directly; trying Spark's own launcher", str(refused)))
+        spark = attach(jvm, conf) if jvm is not None else attach_stock(conf, java, log)
     except BaseException:
         if jvm is not None:
             jvm.stop(1.0)
@@ -288,22 +291,38 @@ def attach(jvm: Jvm, conf: Mapping[str, str]) -> "SparkSession":
     builder: Any = SparkSession.builder
     for name, value in conf.items():
         builder = builder.config(name, value)
+    gateway = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
+    with _driver_surroundings(conf, gateway):
+        return _quiet(builder.getOrCreate())
+
+
+def attach_stock(conf: Mapping[str, str], java: Java, log: Path) -> "SparkSession":
+    """The session that Spark's own launcher starts; its output goes to the log too."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    spark_conf = SparkConf(loadDefaults=False)
+    for name, value in conf.items():
+        spark_conf.set(name, value)
+    with log.open("ab") as output, _driver_surroundings(conf, {"JAVA_HOME": str(java.home)}):
+        gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})
+        context = SparkContext(gateway=gateway, conf=spark_conf)
+        return _quiet(SparkSession(context))
+
+
+@contextlib.contextmanager
+def _driver_surroundings(conf: Mapping[str, str], names: Mapping[str, str]) -> Generator[None]:
+    """Environment and signal handling while a driver attaches; both are as before afterwards."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     previous = signal.getsignal(signal.SIGINT) if in_main_thread else None
     # Without PYSPARK_PYTHON the workers run whatever `python3` is on PATH.
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    names = {
-        "PYSPARK_GATEWAY_PORT": str(jvm.port),
-        "PYSPARK_GATEWAY_SECRET": jvm.secret,
-        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", python),
-    }
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
+    wanted = {**names, "PYSPARK_PYTHON": conf.get("spark.pyspark.python", python)}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
-        spark = builder.getOrCreate()
-        # It would print a traceback when the JVM ends before it does.
-        spark.sparkContext._accumulatorServer.handle_error = _ignore_lost_connection  # noqa: SLF001
-        return spark
+        yield
     finally:
         # Children of this process must not find a way to our JVM, and Spark's own interrupt handler
         # re-enters a blocked socket and cancels nothing.
@@ -314,6 +333,12 @@ def attach(jvm: Jvm, conf: Mapping[str, str]) -> "SparkSession":
                 os.environ[name] = value
         if in_main_thread:
             signal.signal(signal.SIGINT, previous)
+
+
+def _quiet(spark: Any) -> "SparkSession":
+    # The server would print a traceback when the JVM ends before it does.
+    spark.sparkContext._accumulatorServer.handle_error = _ignore_lost_connection  # noqa: SLF001
+    return spark
 
 
 def _ignore_lost_connection(_request: Any, _address: Any) -> None:

@@ -1,0 +1,104 @@
+"""What is wrong with records of an input: where and which rule. Counted exactly, kept up to a bound."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+PROBLEMS_KEPT_PER_KIND_MAX: Final = 100
+"""Problems of one kind that a report spells out; the totals count every one."""
+
+LINE_BITS: Final = 40
+"""An order is `split << LINE_BITS | line`: input order as one number, and the way back to file and line."""
+
+KINDS: Final = (
+    "resource_limit",
+    "format",
+    "blob_policy",
+    "required",
+    "enum",
+    "range",
+    "check",
+    "unique",
+    "key_conflict",
+    "endpoint",
+    "cardinality",
+)
+"""Every kind, in the order in which a report and its headline name them."""
+
+
+def order_of(split: int, line: int) -> int:
+    """The place of a record in the whole input."""
+    return (split << LINE_BITS) | line
+
+
+def split_of(order: int) -> int:
+    """The split an order lies in."""
+    return order >> LINE_BITS
+
+
+def line_of(order: int) -> int:
+    """The line of an order, counted from 0 within its split."""
+    return order & ((1 << LINE_BITS) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken rule of one record. `order` is -1 when no record of the input is at fault."""
+
+    kind: str
+    order: int
+    message: str
+    entity_kind: str | None = None
+    type_name: str | None = None
+    entity_id: str | None = None
+    property: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON members, without absent ones and without the internal order."""
+        members = asdict(self)
+        del members["order"]
+        return {name: value for name, value in members.items() if value is not None}
+
+
+@dataclass(slots=True)
+class ProblemLog:
+    """The first problems of each kind in input order, and exact totals per kind."""
+
+    kept: dict[str, list[Problem]] = field(default_factory=dict[str, list[Problem]])
+    totals: dict[str, int] = field(default_factory=dict[str, int])
+
+    def add(self, kind: str, problems: Iterable[Problem], count: int) -> None:
+        """Count `count` problems and build only as many as are kept."""
+        if count == 0:
+            return
+        self.totals[kind] = self.totals.get(kind, 0) + count
+        kept = self.kept.setdefault(kind, [])
+        room = PROBLEMS_KEPT_PER_KIND_MAX - len(kept)
+        if room > 0:
+            kept.extend(problem for problem, _ in zip(problems, range(room), strict=False))
+
+    def add_one(self, problem: Problem) -> None:
+        """Count and keep one problem."""
+        self.add(problem.kind, (problem,), 1)
+
+    def merge(self, other: "ProblemLog") -> None:
+        """Take over another log; of each kind the first in input order are kept."""
+        for kind, total in other.totals.items():
+            self.totals[kind] = self.totals.get(kind, 0) + total
+            both = self.kept.get(kind, []) + other.kept.get(kind, [])
+            both.sort(key=lambda problem: problem.order)
+            self.kept[kind] = both[:PROBLEMS_KEPT_PER_KIND_MAX]
+
+    @property
+    def total(self) -> int:
+        """All problems of all kinds."""
+        return sum(self.totals.values())
+
+    def in_order(self) -> list[Problem]:
+        """The kept problems, kind by kind in the order of `KINDS`, then in input order."""
+        listed: list[Problem] = []
+        for kind in KINDS:
+            listed += sorted(self.kept.get(kind, []), key=lambda problem: problem.order)
+        return listed
