@@ -1,0 +1,268 @@
+"""A schema plan: the steps that turn the accepted schema into the desired one, each classed."""
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from omnigraph.catalog.codes import LINT_CODES, LintCode
+from omnigraph.catalog.ir import default_json
+from omnigraph.catalog.schema import Catalog, Constraint, Default, TypeKind
+from omnigraph.language.diagnostics import Diagnostic
+
+
+class StepClass(StrEnum):
+    """What a step asks of the user: nothing, a look at what is lost, or another plan."""
+
+    SUPPORTED = "supported"
+    DESTRUCTIVE = "destructive"
+    REFUSED = "refused"
+
+
+class DropMode(StrEnum):
+    """Soft keeps the past readable until clean-up; hard reclaims it right after the publish."""
+
+    SOFT = "soft"
+    HARD = "hard"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change. `kind` is its stable name; `additive` steps may be applied beside live branches."""
+
+    kind: ClassVar[str]
+    step_class: ClassVar[StepClass] = StepClass.SUPPORTED
+    additive: ClassVar[bool] = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: `kind`, then the fields of the step; what is absent is left out."""
+        form: dict[str, Any] = {"kind": self.kind}
+        for member in fields(self):
+            value = getattr(self, member.name)
+            if value is not None:
+                form[member.name] = _plain(value)
+        return form
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case StrEnum():
+            return value.value
+        case Constraint():
+            return constraint_text(value)
+        case Default():
+            return default_json(value.value)
+        case tuple():
+            return list(value)
+        case _:
+            return value
+
+
+def constraint_text(constraint: Constraint) -> str:
+    """A group constraint as a body writes it, whatever its form was."""
+    return f"@{constraint.kind.value}({', '.join(constraint.properties)})"
+
+
+@dataclass(frozen=True, slots=True)
+class AddType(Step):
+    """A new declaration: an empty table, or nothing for an interface."""
+
+    kind = "add_type"
+    additive = True
+    type_kind: TypeKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameType(Step):
+    """A declared rename: the same data and history under a new name."""
+
+    kind = "rename_type"
+    type_kind: TypeKind
+    from_: str
+    to: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"kind": self.kind, "type_kind": self.type_kind.value, "from": self.from_, "to": self.to}
+
+
+@dataclass(frozen=True, slots=True)
+class AddProperty(Step):
+    """A new property. Existing rows get null, or `backfill` when the property is required and has a default."""
+
+    kind = "add_property"
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+    property_type: str
+    backfill: Default | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RenameProperty(Step):
+    """A declared rename of a property: the table is rewritten under the new column name."""
+
+    kind = "rename_property"
+    type_kind: TypeKind
+    type_name: str
+    from_: str
+    to: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "kind": self.kind,
+            "type_kind": self.type_kind.value,
+            "type_name": self.type_name,
+            "from": self.from_,
+            "to": self.to,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AddConstraint(Step):
+    """A new `@index`: metadata only, the index is built later."""
+
+    kind = "add_constraint"
+    additive = True
+    type_kind: TypeKind
+    type_name: str
+    constraint: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendEnum(Step):
+    """An enum that gained values and lost none: metadata only."""
+
+    kind = "extend_enum"
+    additive = True
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+    added_values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTypeMetadata(Step):
+    """`@description` or `@instruction` of a type changed. `annotations` holds the new values, None for removed."""
+
+    kind = "update_type_metadata"
+    additive = True
+    type_kind: TypeKind
+    name: str
+    annotations: dict[str, str | None] = field(default_factory=dict[str, str | None])
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePropertyMetadata(Step):
+    """`@description` or `@default` of a property changed. Stored rows keep their values."""
+
+    kind = "update_property_metadata"
+    additive = True
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+    annotations: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class DropProperty(Step):
+    """A property that is gone: the table is rewritten without the column."""
+
+    kind = "drop_property"
+    step_class = StepClass.DESTRUCTIVE
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+    mode: DropMode
+
+
+@dataclass(frozen=True, slots=True)
+class DropType(Step):
+    """A node or edge type that is gone: its table leaves the current graph version."""
+
+    kind = "drop_type"
+    step_class = StepClass.DESTRUCTIVE
+    type_kind: TypeKind
+    name: str
+    mode: DropMode
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedChange(Step):
+    """A change the planner refuses; the whole plan is then not supported."""
+
+    kind = "unsupported_change"
+    step_class = StepClass.REFUSED
+    type_kind: TypeKind
+    entity: str
+    reason: str
+    code: str | None = None
+
+    @property
+    def message(self) -> str:
+        """The reason, prefixed by its code in brackets when it has one."""
+        return self.reason if self.code is None else f"[{self.code}] {self.reason}"
+
+    @property
+    def lint(self) -> LintCode | None:
+        """The catalogue entry of the code."""
+        return None if self.code is None else LINT_CODES[self.code]
+
+
+SchemaStep = (
+    AddType
+    | RenameType
+    | AddProperty
+    | RenameProperty
+    | AddConstraint
+    | ExtendEnum
+    | UpdateTypeMetadata
+    | UpdatePropertyMetadata
+    | DropProperty
+    | DropType
+    | UnsupportedChange
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPlan:
+    """The comparison of two schemas. `desired` continues the identities of the accepted schema.
+
+    `diagnostics` are the warnings about the desired text, such as ignored rename hints.
+    """
+
+    steps: tuple[SchemaStep, ...]
+    desired: Catalog
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def supported(self) -> bool:
+        """Whether every step can be performed."""
+        return all(step.step_class is not StepClass.REFUSED for step in self.steps)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would change."""
+        return not self.steps
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether the plan may be applied while branches live."""
+        return all(is_additive(step) for step in self.steps)
+
+    @property
+    def first_refusal(self) -> UnsupportedChange | None:
+        """The refusal an apply reports."""
+        return next((step for step in self.steps if isinstance(step, UnsupportedChange)), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: `supported` and `steps`."""
+        return {"supported": self.supported, "steps": [step.to_dict() for step in self.steps]}
+
+
+def is_additive(step: SchemaStep) -> bool:
+    """Whether a branch that has not adopted the step still reads right: new types, nullable properties, metadata."""
+    if isinstance(step, AddProperty):
+        return step.property_type.endswith("?")
+    return step.additive
