@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
+from omnigraph.core.errors import StoragePrecondition
 from omnigraph.core.events import DurableOperation, StorageCall, emit
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.storage.datasets import DatasetPool, manifest_name
@@ -14,7 +14,7 @@ BranchIdentifier = tuple[tuple[int, str], ...]
 
 
 def list_branches(pool: DatasetPool, location: str) -> dict[BranchName, BranchIdentifier]:
-    """Every branch reference of the dataset with its incarnation. Cost: one listing and one read per branch."""
+    """Every branch reference of the dataset with its incarnation. Cost: a listing and a read per branch."""
     emit(StorageCall("list_branches", pool.root.dataset_uri(location)))
     dataset = pool.at_head(location, None)
     with substrate(lambda: pool.circumstances(location, None)):
@@ -44,8 +44,8 @@ def create_branch(
 ) -> tuple[Any, tuple[str, ...]]:
     """Make a branch that starts at exactly the given version; the dataset there and its new local files.
 
-    Raises StoragePrecondition when the reference exists. The error of the substrate cannot tell that case from
-    others, so the reference itself is looked up.
+    Raises StoragePrecondition when the reference exists. The error of the substrate cannot tell that case
+    from others, so the reference itself is looked up.
     """
     uri = pool.root.dataset_uri(location, name)
     source = pool.at_version(location, from_branch, from_version)
@@ -74,8 +74,8 @@ def delete_branch(pool: DatasetPool, location: str, name: BranchName) -> None:
     """Remove a branch and all its files; a branch that is not there, or only in part, is fine.
 
     A directory without a reference (a crash between the two) is invisible to Lance and blocks a new branch of
-    that name, so it is removed through the adapter. Raises StoragePrecondition while other branches grew out of
-    this one: their rows lie in its files.
+    that name, so it is removed through the adapter. Raises StoragePrecondition while other branches grew out
+    of this one: their rows lie in its files.
     """
     uri = pool.root.dataset_uri(location, name)
     emit(DurableOperation("delete_branch", uri, "before"))
@@ -111,15 +111,3 @@ def _grew_from(chain: BranchIdentifier, parent: BranchIdentifier) -> bool:
 
 def _local(pool: DatasetPool, location: str) -> str | None:
     return pool.root.dataset_uri(location) if pool.root.is_local else None
-
-
-def require_branch(pool: DatasetPool, location: str, branch: Branch) -> None:
-    """Raise StorageNotFound unless the branch's reference exists."""
-    if branch is not None and not has_branch(pool, location, branch):
-        raise StorageNotFound(f"{pool.root.dataset_uri(location, branch)}: there is no such branch")
-
-
-def require_main_location(branch: Branch) -> None:
-    """Raise InternalError for an operation that only main's lineage has."""
-    if branch is not None:
-        raise InternalError("a table is created on main; branches fork it")

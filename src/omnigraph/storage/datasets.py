@@ -5,13 +5,12 @@ the next manifest name.
 """
 
 import threading
-import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
+from omnigraph.core.errors import StorageNotFound, StoragePrecondition
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
 from omnigraph.storage.failures import Circumstances, substrate
@@ -65,7 +64,7 @@ class _Opened:
 class DatasetPool:
     """The open datasets of one graph root: one per (location, branch, version), sharing one Lance session.
 
-    Thread-safe. A handle is only given out again while the manifest file it was opened from is still that file.
+    Thread-safe. A handle is only given out again while its manifest file is still the one it was opened from.
     """
 
     def __init__(self, root: GraphRoot, adapter: "StorageAdapter", session: Any = None) -> None:
@@ -81,7 +80,9 @@ class DatasetPool:
         """The Lance session all datasets of this pool share."""
         with self._lock:
             if self._session is None:
-                from lance.dataset import Session  # noqa: PLC0415  the room is imported before it is used
+                from lance.dataset import (  # noqa: PLC0415  the room is imported before it is used
+                    Session,  # pyright: ignore[reportPrivateImportUsage]
+                )
 
                 self._session = Session()
             return self._session
@@ -158,26 +159,19 @@ class DatasetPool:
             for head in [h for h in self._heads if h[0] == location and (every_branch or h[1] == branch)]:
                 del self._heads[head]
 
-    def create(
-        self,
-        location: str,
-        schema: "pa.Schema",
-        properties: Mapping[str, str],
-        *,
-        transaction_uuid: str | None = None,
-    ) -> Any:
+    def create(self, location: str, schema: "pa.Schema", properties: Mapping[str, str]) -> Any:
         """Create the dataset with zero rows as version 1. Raises StoragePrecondition when one is there."""
         dataset = create_dataset(
             self.root.dataset_uri(location),
             schema,
             properties,
-            transaction_uuid=transaction_uuid,
             storage_options=self.storage_options,
+            session=self.session,
             exists=lambda: self.adapter.identity(manifest_object(location, None, 1)) is not None,
         )
-        # Opened again, so that it shares the session of the pool.
         self.evict(location, every_branch=True)
-        return self.at_version(location, None, int(dataset.version))
+        self.remember(location, None, dataset)
+        return dataset
 
     def versions_listed(self, location: str, branch: Branch) -> list[int]:
         """All versions that exist, newest first. Cost: one listing."""
@@ -231,40 +225,40 @@ def create_dataset(
     schema: "pa.Schema",
     properties: Mapping[str, str],
     *,
-    transaction_uuid: str | None = None,
     storage_options: dict[str, str] | None = None,
-    exists: Any = None,
+    session: Any = None,
+    exists: Callable[[], bool] | None = None,
 ) -> Any:
     """Create an empty dataset: the only creation site of the product.
 
     File format pinned, stable row ids off, no automatic clean-up of versions. Raises StoragePrecondition when
     a dataset is there already.
     """
-    from lance import LanceDataset, LanceOperation  # noqa: PLC0415
-    from lance.dataset import Transaction  # noqa: PLC0415
+    import lance  # noqa: PLC0415  the room is imported before it is used
 
     if exists is not None and exists():
         raise StoragePrecondition(f"{uri}: there is a table here already")
     if listening():
         emit(StorageCall("create_dataset", uri))
-    transaction = Transaction(
-        0,
-        LanceOperation.Overwrite(schema, []),
-        uuid=transaction_uuid or str(uuid.uuid4()),
-        transaction_properties=dict(properties),
-    )
     directory = None if "://" in uri else uri
     with substrate(lambda: Circumstances(uri, directory=directory)):
-        dataset = LanceDataset.commit(
-            uri, transaction, max_retries=0, storage_options=storage_options, enable_stable_row_ids=False
-        )
-    if dataset.version != 1:
-        raise StoragePrecondition(f"{uri}: another writer created a table here at the same moment")
-    if dataset.data_storage_version != DATA_STORAGE_VERSION or dataset.has_stable_row_ids:
-        raise InternalError(
-            f"{uri}: created with file format {dataset.data_storage_version}, not {DATA_STORAGE_VERSION}"
-        )
-    return dataset
+        try:
+            return lance.write_dataset(
+                schema.empty_table(),
+                uri,
+                schema=schema,
+                mode="create",
+                data_storage_version=DATA_STORAGE_VERSION,
+                enable_stable_row_ids=False,
+                auto_cleanup_options=None,
+                transaction_properties=dict(properties),
+                storage_options=storage_options,
+                session=session,
+            )
+        except (OSError, ValueError) as error:
+            if exists is not None and exists():
+                raise StoragePrecondition(f"{uri}: another writer created a table here") from error
+            raise
 
 
 def field_ids(dataset: Any) -> list[int]:

@@ -1,8 +1,8 @@
 """Making new local files survive a power cut.
 
-The substrate never syncs. Everything an acknowledged commit needs is synced here, in rounds: write-back of all
-files is started first, then each is waited for, then the directories that name them. On an object store an
-acknowledged write is already durable, so nothing here applies to it.
+The substrate never syncs. Everything an acknowledged commit needs is synced here, in rounds: write-back of
+all files is started first, then each is waited for, then the directories that name them. On an object
+store an acknowledged write is already durable, so nothing here applies to it.
 """
 
 import ctypes

@@ -61,7 +61,7 @@ _SOURCE_LOCATION: Final = re.compile(r",?\s*\S+\.rs:\d+(:\d+)?")
 _PROBE_BYTES_MIN: Final = 64 * 1024
 
 
-class CommitConflict(ConflictError):
+class CommitConflict(ConflictError):  # noqa: N818  named like the other conflicts of the tree
     """Another commit on the same table was first; nothing of this one landed."""
 
     def __init__(self, *, table_key: str, base_version: int, retryable: bool) -> None:
@@ -75,7 +75,7 @@ class CommitConflict(ConflictError):
 
 
 class ForeignCommit(RecoveryRequired):
-    """This commit landed, but on top of a commit this writer did not know: its result must not be published."""
+    """This commit landed, but on top of one this writer did not know: its result must not be published."""
 
     def __init__(
         self, *, table_key: str, expected: int, actual: int, operation_id: str | None = None
@@ -95,8 +95,8 @@ class ForeignCommit(RecoveryRequired):
 class Circumstances:
     """What a failing call was about, so that the cause can be found by asking the storage again.
 
-    `needed` lists the objects the call had to read, `exists` answers for one of them, `directory` is the local
-    directory the call wrote to (None: it only read, or the store is not local).
+    `needed` lists the objects the call had to read, `exists` answers for one of them, `directory` is the
+    local directory the call wrote to (None: it only read, or the store is not local).
     """
 
     target: str
@@ -123,26 +123,36 @@ def os_failure(error: OSError, target: str) -> OmnigraphError:
     return cls(f"{target}: {reason}", hint=_HINTS.get(cls))
 
 
-def object_failure(error: BaseException, target: str) -> OmnigraphError:
-    """Our error for one the object store client raised."""
+def object_failure(
+    error: BaseException, target: str, reachable: Callable[[], bool] | None = None
+) -> OmnigraphError:
+    """Our error for one the object store client raised.
+
+    The client has one type for all other failures, so for those `reachable` is asked: a store that cannot be
+    reached now could not be reached then.
+    """
     from obstore import exceptions as store  # noqa: PLC0415  only a failure needs it
 
     by_type: tuple[tuple[type[BaseException], type[StorageError], str], ...] = (
-        (store.NotFoundError, StorageNotFound, "the object does not exist"),
+        (FileNotFoundError, StorageNotFound, "the object does not exist"),
         (store.AlreadyExistsError, StoragePrecondition, "the object exists already"),
         (store.PreconditionError, StoragePrecondition, "the object changed in between"),
         (store.NotModifiedError, StoragePrecondition, "the object did not change"),
         (store.PermissionDeniedError, StorageConfiguration, "access was denied"),
+        (PermissionError, StorageConfiguration, "access was denied"),
         (store.UnauthenticatedError, StorageConfiguration, "the credentials were not accepted"),
         (store.UnknownConfigurationKeyError, StorageConfiguration, "a storage option is not known"),
         (store.InvalidPathError, StoragePermanent, "the name is not allowed"),
         (store.NotSupportedError, StoragePermanent, "the store does not support this request"),
+        (NotImplementedError, StoragePermanent, "the store does not support this request"),
         (TimeoutError, StorageTransient, "the store did not answer in time"),
         (ConnectionError, StorageTransient, "the store could not be reached"),
     )
     for raised, cls, reason in by_type:
         if isinstance(error, raised):
             return cls(f"{target}: {reason}", hint=_HINTS.get(cls))
+    if reachable is not None and not reachable():
+        return StorageTransient(f"{target}: the store could not be reached", hint=_HINTS[StorageTransient])
     return StorageUnknown(f"{target}: the request failed: {tidy(error)}")
 
 
@@ -153,19 +163,21 @@ def tidy(error: BaseException) -> str:
 
 
 @contextmanager
-def translated(target: str) -> Generator[None]:
+def translated(target: str, reachable: Callable[[], bool] | None = None) -> Generator[None]:
     """Turn errors of the operating system and the object store inside the block into ours."""
     try:
         yield
     except OmnigraphError:
         raise
     except OSError as error:
+        if error.errno is None:
+            raise object_failure(error, target, reachable) from error
         raise os_failure(error, target) from error
     except Exception as error:
         from obstore.exceptions import BaseError  # noqa: PLC0415  only a failure needs it
 
-        if isinstance(error, BaseError):
-            raise object_failure(error, target) from error
+        if isinstance(error, (BaseError, NotImplementedError)):
+            raise object_failure(error, target, reachable) from error
         raise
 
 
@@ -200,8 +212,7 @@ def is_commit_conflict(error: BaseException) -> bool:
 def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphError:
     """Our error for one of Lance's: a missing object is named, a full or read-only disk is recognised.
 
-    Lance reports almost everything as OSError or ValueError without a number, so the storage is asked instead:
-    is an object gone that the call needed? can anything be written where the call wrote?
+    Lance reports almost everything as OSError or ValueError without a number, so the storage is asked: is an object gone that the call needed? can anything be written where the call wrote?
     """
     if isinstance(error, OSError) and error.errno is not None:
         return os_failure(error, about.target)

@@ -100,14 +100,14 @@ class StagedHandle:
     _work: Any
 
     def __repr__(self) -> str:
-        return f"StagedHandle({self.table_key!r}, {self.primitive}, base_version={self.base_version}, rows={self.rows})"
+        return f"StagedHandle({self.table_key!r}, {self.primitive}, base_version={self.base_version})"
 
 
 def lance_dataset(handle: SnapshotHandle) -> Any:
     """The Lance dataset behind a handle. Only for the storage room."""
-    return handle._dataset  # noqa: SLF001
+    return handle._dataset  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def staged_work(staged: StagedHandle) -> Any:
     """The prepared transaction behind a staged handle. Only for the storage room."""
-    return staged._work  # noqa: SLF001
+    return staged._work  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

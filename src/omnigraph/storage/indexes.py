@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
 from omnigraph.storage.datasets import DatasetPool
@@ -25,12 +25,6 @@ class IndexKind(StrEnum):
 
 
 _SUFFIXES: Final = {IndexKind.BTREE: "idx", IndexKind.INVERTED: "fts", IndexKind.VECTOR: "vec"}
-
-_TYPE_NAMES: Final = {
-    IndexKind.BTREE: {"btree"},
-    IndexKind.INVERTED: {"inverted"},
-    IndexKind.VECTOR: {"ivf_flat", "vector"},
-}
 
 _ROWS_PER_PARTITION: Final = 4096
 _PARTITIONS_MAX: Final = 4096
@@ -102,8 +96,9 @@ def stage_indexes(
     primitive: str = "stage_indexes",
     rebuild: bool = False,
 ) -> StagedHandle | None:
-    """Build the indexes over what they do not cover yet, as segments of one later commit; None when all is covered.
+    """Build the indexes over what they do not cover yet, as segments of one later commit.
 
+    None when everything is covered.
     `rebuild` covers every fragment anew and replaces the old segments.
     """
     from lance import LanceOperation  # noqa: PLC0415
@@ -145,13 +140,23 @@ def stage_indexes(
     return staged
 
 
-def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:
+def default_options(dataset: Any, plan: IndexPlan) -> dict[str, Any]:
+    """The options of a build: what the plan says, completed by what follows from the table."""
     options = dict(plan.options)
     if plan.kind is IndexKind.VECTOR:
         options.setdefault("num_partitions", _partitions(dataset.count_rows()))
         options.setdefault("metric", "cosine")
+    return options
+
+
+def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:
     index = dataset.create_index_uncommitted(
-        plan.column, plan.kind.value, name=plan.name, replace=True, fragment_ids=fragments, **options
+        plan.column,
+        plan.kind.value,
+        name=plan.name,
+        replace=True,
+        fragment_ids=fragments,
+        **default_options(dataset, plan),
     )
     if plan.kind is IndexKind.INVERTED:
         # Bare, its parts are per fragment and cannot be searched; the merge writes the searchable form.
@@ -172,7 +177,7 @@ def _segments(dataset: Any, name: str) -> list[Any]:
             name=name,
             fields=list(index.fields),
             dataset_version=int(segment.dataset_version_at_last_update),
-            fragment_ids=set(segment.fragment_ids),
+            fragment_ids=cast("Any", set(segment.fragment_ids)),
             index_version=int(segment.index_version),
         )
         for index in dataset.describe_indices()

@@ -4,6 +4,8 @@ Names are relative to the root the adapter was opened at. A reader sees an objec
 writes go through temporary names `name#<digits>`; listings hide them and nobody can address them.
 """
 
+# ruff: noqa: D102  the methods of the adapters keep the contracts written at StorageAdapter
+
 import contextlib
 import fcntl
 import hashlib
@@ -11,11 +13,13 @@ import itertools
 import os
 import re
 import shutil
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from urllib.parse import urlsplit
 
 from omnigraph.core.errors import StorageConfiguration, StorageNotFound, StoragePermanent
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
@@ -25,6 +29,9 @@ from omnigraph.storage.layout import canonical_uri
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+REACHABLE_SECONDS_MAX: Final = 2.0
+"""Wait for a connection that only tells "unreachable" from "refused the request"."""
 
 _TEMPORARY: Final = re.compile(r"#\d+$")
 
@@ -84,7 +91,7 @@ class StorageAdapter(ABC):
 
     @abstractmethod
     def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
-        """Replace the object only if it is still what `token` names; the new token, or None when it is not."""
+        """Replace the object only if it is still what `token` names; the new token, else None."""
 
     @abstractmethod
     def delete_prefix(self, name: str) -> None:
@@ -323,9 +330,10 @@ class LocalAdapter(StorageAdapter):
 class ObjectAdapter(StorageAdapter):
     """Text objects in an obstore store (memory, S3), where an acknowledged write is durable."""
 
-    def __init__(self, uri: str, store: "ObjectStore") -> None:
+    def __init__(self, uri: str, store: "ObjectStore", endpoint: tuple[str, int] | None = None) -> None:
         super().__init__(uri)
         self._store = store
+        self._endpoint = endpoint
 
     def read_text_if_exists(self, name: str) -> str | None:
         found = self.read_text_versioned(name)
@@ -345,28 +353,26 @@ class ObjectAdapter(StorageAdapter):
 
     def exists(self, name: str) -> bool:
         import obstore  # noqa: PLC0415
-        from obstore.exceptions import NotFoundError  # noqa: PLC0415
 
         path = self._checked(name)
         emit(StorageCall("exists", self.address(path)))
-        with translated(self.address(path)):
+        with translated(self.address(path), self._reachable):
             try:
                 obstore.head(self._store, path)
-            except NotFoundError:
+            except FileNotFoundError:
                 listing = obstore.list(self._store, prefix=f"{path}/", chunk_size=1)
                 return any(True for _ in listing)
             return True
 
     def identity(self, name: str) -> str | None:
         import obstore  # noqa: PLC0415
-        from obstore.exceptions import NotFoundError  # noqa: PLC0415
 
         address = self.address(name)
         emit(StorageCall("probe", address))
-        with translated(address):
+        with translated(address, self._reachable):
             try:
                 found = obstore.head(self._store, name)
-            except NotFoundError:
+            except FileNotFoundError:
                 return None
             return str(found["e_tag"] or found["last_modified"])
 
@@ -381,11 +387,10 @@ class ObjectAdapter(StorageAdapter):
 
     def delete(self, name: str) -> None:
         import obstore  # noqa: PLC0415
-        from obstore.exceptions import NotFoundError  # noqa: PLC0415
 
         path = self._checked(name)
         emit(StorageCall("delete", self.address(path)))
-        with self._durable_step("delete", path), contextlib.suppress(NotFoundError):
+        with self._durable_step("delete", path), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
     def list_dir(self, name: str) -> list[str]:
@@ -393,30 +398,29 @@ class ObjectAdapter(StorageAdapter):
 
         path = self._checked(name) if name.strip("/") else ""
         emit(StorageCall("list_dir", self.address(path)))
-        with translated(self.address(path)):
+        with translated(self.address(path), self._reachable):
             listed = obstore.list_with_delimiter(self._store, prefix=f"{path}/" if path else None)
             names = [str(entry["path"]).rsplit("/", 1)[-1] for entry in listed["objects"]]
         return [name for name in names if not _TEMPORARY.search(name)]
 
     def read_text_versioned(self, name: str) -> VersionedText | None:
         import obstore  # noqa: PLC0415
-        from obstore.exceptions import NotFoundError  # noqa: PLC0415
 
         path = self._checked(name)
         emit(StorageCall("read_text", self.address(path)))
-        with translated(self.address(path)):
+        with translated(self.address(path), self._reachable):
             try:
                 got = obstore.get(self._store, path)
                 return VersionedText(bytes(got.bytes()).decode(), str(got.meta["e_tag"]))
-            except NotFoundError:
+            except FileNotFoundError:
                 return None
 
     def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
-        from obstore.exceptions import NotFoundError, PreconditionError  # noqa: PLC0415
+        from obstore.exceptions import PreconditionError  # noqa: PLC0415
 
         try:
             return self._put(name, text, {"e_tag": token})
-        except (PreconditionError, NotFoundError):
+        except (PreconditionError, FileNotFoundError):
             return None
 
     def delete_prefix(self, name: str) -> None:
@@ -432,15 +436,25 @@ class ObjectAdapter(StorageAdapter):
     @contextlib.contextmanager
     def _durable_step(self, kind: str, path: str) -> Generator[None]:
         address = self.address(path)
-        with translated(address):
+        with translated(address, self._reachable):
             emit(DurableOperation(kind, address, "before"))
             yield
             emit(DurableOperation(kind, address, "after"))
 
+    def _reachable(self) -> bool:
+        """Whether the store's endpoint accepts connections right now."""
+        if self._endpoint is None:
+            return True
+        try:
+            socket.create_connection(self._endpoint, timeout=REACHABLE_SECONDS_MAX).close()
+        except OSError:
+            return False
+        return True
+
     def _put(self, name: str, text: str, mode: Literal["create", "overwrite"] | dict[str, str]) -> str:
-        """Write and return the new token. Refusals the caller asked for pass through as obstore raised them."""
+        """Write; the new token. A refusal the caller asked for passes through as obstore raised it."""
         import obstore  # noqa: PLC0415
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError  # noqa: PLC0415
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError  # noqa: PLC0415
 
         path = self._checked(name)
         address = self.address(path)
@@ -448,12 +462,12 @@ class ObjectAdapter(StorageAdapter):
         emit(DurableOperation("write_text", address, "before"))
         try:
             put = obstore.put(self._store, path, text.encode(), mode=cast("Any", mode))
-        except (AlreadyExistsError, PreconditionError, NotFoundError) as error:
+        except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
             if mode == "overwrite":
-                raise object_failure(error, address) from error
+                raise object_failure(error, address, self._reachable) from error
             raise
         except (BaseError, OSError) as error:
-            raise object_failure(error, address) from error
+            raise object_failure(error, address, self._reachable) from error
         emit(DurableOperation("write_text", address, "after"))
         return str(put["e_tag"])
 
@@ -480,24 +494,31 @@ def open_adapter(
             return ObjectAdapter(address, _memory_stores.setdefault(address, MemoryStore()))
     if scheme not in {"s3", "gs", "az"}:
         raise StorageConfiguration(f"{address}: addresses of the form '{scheme}://' are not supported")
-    return ObjectAdapter(address, _remote_store(address, storage_options or {}))
+    return _remote_adapter(address, storage_options or {})
 
 
-def _remote_store(address: str, storage_options: dict[str, str]) -> Any:
+def _remote_adapter(address: str, storage_options: dict[str, str]) -> StorageAdapter:
     from obstore.store import from_url  # noqa: PLC0415
 
     # The options are those Lance takes; obstore wants what concerns the HTTP client apart.
-    client_names = {"allow_http", "timeout", "connect_timeout", "proxy_url", "user_agent"}
-    options = {
-        name.lower().removeprefix("aws_") if name.lower() == "aws_allow_http" else name.lower(): value
-        for name, value in storage_options.items()
-    }
-    client: dict[str, Any] = {n: v for n, v in options.items() if n in client_names}
-    if "allow_http" in client:
-        client["allow_http"] = str(client["allow_http"]).lower() in {"1", "true", "yes"}
-    config = {n: v for n, v in options.items() if n not in client_names}
+    client: dict[str, Any] = {}
+    config: dict[str, str] = {}
+    for name, value in storage_options.items():
+        plain = name.lower()
+        if plain.removeprefix("aws_") == "allow_http":
+            client["allow_http"] = value.lower() in {"1", "true", "yes"}
+        elif plain in {"timeout", "connect_timeout", "proxy_url", "user_agent"}:
+            client[plain] = value
+        else:
+            config[plain] = value
     with translated(address):
-        return from_url(address, config=cast("Any", config), client_options=cast("Any", client))
+        store = from_url(address, config=cast("Any", config), client_options=cast("Any", client))
+    named = config.get("aws_endpoint") or config.get("aws_endpoint_url") or config.get("endpoint") or ""
+    parts = urlsplit(named)
+    endpoint = (
+        (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)) if parts.hostname else None
+    )
+    return ObjectAdapter(address, store, endpoint)
 
 
 def _content_token(text: str) -> str:

@@ -68,17 +68,16 @@ def stage_merge_insert(
     """Write rows that replace those with the same id and join where there is none.
 
     `addresses` are the row addresses of the replaced rows, from whoever knows them; None means the ids are
-    looked up here. With `before_fork` only the rows are written: the deletion files follow in `rebase`, on the
-    branch that does not exist yet. Raises InternalError when the source names one id twice.
+    looked up here. With `before_fork` only the rows are written: the deletion files follow in `rebase`, on
+    the branch that does not exist yet. Raises InternalError when the source names one id twice.
     """
     ids, source = _keys_of(data)
     fragments = _write_rows(pool, handle, source, mode="append")
     keys = ids()
     _require_unique(keys, handle)
-    if addresses is None:
+    where = _as_addresses(addresses) if addresses is not None else None
+    if where is None:
         where = probe_addresses(pool, handle, KEY_COLUMN, keys)
-    else:
-        where = _as_addresses(addresses)
     return _staged_merge(pool, handle, tuple(fragments), where, stamp, deferred=before_fork)
 
 
@@ -264,9 +263,10 @@ def _write_rows(
     if listening():
         emit(StorageCall("write_fragments", str(dataset.uri)))
         emit(DurableOperation("stage_rows", str(dataset.uri), "before"))
-    with substrate(lambda: circumstances(pool, handle, writes=True)):
+    source = _Source(data)
+    with source, substrate(lambda: circumstances(pool, handle, writes=True)):
         fragments = write_fragments(
-            data,
+            source.rows,
             dataset,
             schema=schema or dataset.schema,
             mode=mode,
@@ -277,6 +277,33 @@ def _write_rows(
     if listening():
         emit(DurableOperation("stage_rows", str(dataset.uri), "after"))
     return cast("list[Any]", fragments)
+
+
+class _Source:
+    """Rows to write; when reading them fails, that failure surfaces, not the one Lance makes of it."""
+
+    def __init__(self, data: Any) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+
+        self._failure: BaseException | None = None
+        if isinstance(data, (pa.Table, pa.RecordBatch)):
+            self.rows: Any = data
+        else:
+            self.rows = pa.RecordBatchReader.from_batches(data.schema, self._watched(data))
+
+    def _watched(self, data: Iterable[Any]) -> Iterable[Any]:
+        try:
+            yield from data
+        except BaseException as failure:
+            self._failure = failure
+            raise
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._failure is not None and not isinstance(self._failure, GeneratorExit):
+            raise self._failure from None
 
 
 def _staged_append(
@@ -428,9 +455,9 @@ def _keys_of(data: Any) -> tuple[Callable[[], Any], Any]:
             seen.append(batch.column(KEY_COLUMN))
             yield batch
 
-    return lambda: pa.chunked_array(seen, pa.string()), pa.RecordBatchReader.from_batches(
-        data.schema, batches()
-    )
+    return lambda: pa.chunked_array(
+        seen, data.schema.field(KEY_COLUMN).type
+    ), pa.RecordBatchReader.from_batches(data.schema, batches())
 
 
 def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
@@ -447,7 +474,7 @@ def _fragment(described: str | dict[str, Any]) -> Any:
 
 
 def _seen_from(fragment: Any, data_root: str, handle: SnapshotHandle) -> Any:
-    """The fragment as the handle's branch has to name it: files of another directory get that base's number."""
+    """The fragment as the handle's branch has to name it: files elsewhere get the number of their base."""
     dataset = lance_dataset(handle)
     own = str(dataset.uri)
     if own == data_root:

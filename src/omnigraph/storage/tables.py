@@ -1,19 +1,22 @@
-"""`TableStorage`: all the engine can do with tables. Nothing here moves a HEAD as a side effect of writing."""
+"""`TableStorage`: all the engine can do with tables. No write here moves a HEAD as a side effect."""
+
+# ruff: noqa: D102  the methods of TableStore keep the contracts written at TableStorage
 
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from omnigraph.core.errors import InternalError, OmnigraphError, StorageNotFound
-from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
+from omnigraph.core.errors import InternalError
+from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.storage import branches, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
-from omnigraph.storage.datasets import DatasetPool, manifest_object
+from omnigraph.storage.commit import commit_exactly, manifest_files, transaction_of
+from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.durability import DurabilityMode, make_durable
-from omnigraph.storage.failures import CommitConflict, ForeignCommit, is_commit_conflict, substrate
+from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
     RECOVERY_OF,
     RESTORE_TO,
@@ -30,6 +33,7 @@ from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.probe import probe_addresses
+from omnigraph.storage.residual import InlineCommitResidual
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,15 +153,15 @@ class TableStorage(ABC):
     ) -> StagedHandle:
         """Write rows (table or reader) that replace those with the same id and join where there is none.
 
-        `addresses`: of the rows replaced, when the caller knows them; None looks the ids up. `before_fork`: the
-        target branch does not own the table yet; `rebase` writes the deletion files after the fork.
+        `addresses`: of the rows replaced, when the caller knows them; None looks the ids up. `before_fork`:
+        the target branch does not own the table yet; `rebase` writes the deletion files after the fork.
         """
 
     @abstractmethod
     def stage_overwrite(
         self, handle: SnapshotHandle, data: Any, stamp: Stamp, *, schema: "pa.Schema | None" = None
     ) -> StagedHandle:
-        """Write the complete new content (table, reader, or None for no rows); `schema=None` keeps the schema."""
+        """Write the complete new content (table, reader, None for no rows); `schema=None` keeps the schema."""
 
     @abstractmethod
     def stage_delete(
@@ -169,7 +173,7 @@ class TableStorage(ABC):
         predicate: str | None = None,
         before_fork: bool = False,
     ) -> StagedHandle | None:
-        """Hide the rows at these addresses or those that match; None, and nothing written, when there are none."""
+        """Hide the rows at these addresses or those that match; None, and nothing written, if there are none."""
 
     @abstractmethod
     def stage_fragments(
@@ -188,7 +192,7 @@ class TableStorage(ABC):
     def stage_indexes(
         self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
     ) -> StagedHandle | None:
-        """Build what the indexes do not cover yet, all in one later commit; None when everything is covered."""
+        """Build what the indexes do not cover yet, all in one later commit; None when all is covered."""
 
     @abstractmethod
     def stage_create_btree_index(
@@ -272,6 +276,11 @@ class TableStore(TableStorage):
         self._root = root
         self._mode = DurabilityMode(settings.durability)
         self._pool = DatasetPool(root, adapter)
+        self._residual = InlineCommitResidual(self._pool)
+
+    def storage_inline_residual(self) -> InlineCommitResidual:
+        """The writes that move a HEAD by themselves; only for maintenance that covered itself first."""
+        return self._residual
 
     def create_table(
         self,
@@ -285,8 +294,8 @@ class TableStore(TableStorage):
         emit(DurableOperation("create_table", uri, "before"))
         dataset = self._pool.create(location, schema, stamp.properties)
         emit(DurableOperation("create_table", uri, "after"))
-        handle = self._handle(table_key, location, None, dataset, ())
-        handle = self._handle(table_key, location, None, dataset, self._manifest_files(handle))
+        files = manifest_files(self._pool, location, None, int(dataset.version))
+        handle = self._handle(table_key, location, None, dataset, files)
         staged = self.stage_indexes(handle, indexes, stamp) if indexes else None
         return handle if staged is None else self.commit_staged(handle, staged)
 
@@ -362,16 +371,7 @@ class TableStore(TableStorage):
         return staging.describe_fragments(self._pool, handle)
 
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
-        try:
-            dataset = self._pool.at_version(location, branch, version)
-        except StorageNotFound:
-            return None
-        with substrate(lambda: self._pool.circumstances(location, branch)):
-            transaction = dataset.read_transaction(version)
-        if transaction is None:
-            return None
-        properties = dict(transaction.transaction_properties or {})
-        return TransactionInfo(str(transaction.uuid), properties, type(transaction.operation).__name__)
+        return transaction_of(self._pool, location, branch, version)
 
     def stage_append(self, handle: SnapshotHandle, data: "pa.Table", stamp: Stamp) -> StagedHandle:
         return staging.stage_append(self._pool, handle, data, stamp, "stage_append")
@@ -461,17 +461,29 @@ class TableStore(TableStorage):
             raise InternalError(
                 f"staged on version {staged.base_version}, committed on {handle.version}: rebase first"
             )
-        properties = work.stamp.properties
-        dataset = self._commit(handle, work.operation, staged.transaction_uuid, properties)
-        return self._committed(handle, dataset, work.stamp.operation_id, staged.files)
+        return commit_exactly(
+            self._pool,
+            handle,
+            work.operation,
+            transaction_uuid=staged.transaction_uuid,
+            properties=work.stamp.properties,
+            operation_id=work.stamp.operation_id,
+            files=staged.files,
+        )
 
     def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
         from lance import LanceOperation  # noqa: PLC0415
 
         properties = {RECOVERY_OF: operation_id, RESTORE_TO: str(to_version), TABLE_KEY: head.table_key}
-        operation = LanceOperation.Restore(to_version)
-        dataset = self._commit(head, operation, str(uuid.uuid4()), properties)
-        return self._committed(head, dataset, operation_id, ())
+        return commit_exactly(
+            self._pool,
+            head,
+            LanceOperation.Restore(to_version),
+            transaction_uuid=str(uuid.uuid4()),
+            properties=properties,
+            operation_id=operation_id,
+            files=(),
+        )
 
     def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
         return made.files if isinstance(made, StagedHandle) else made.new_files
@@ -537,62 +549,6 @@ class TableStore(TableStorage):
                 limit=limit,
                 scan_in_order=True,
             )
-
-    def _commit(
-        self, handle: SnapshotHandle, operation: Any, transaction_uuid: str, properties: dict[str, str]
-    ) -> Any:
-        """Commit with zero retries; the dataset Lance reached, which may be further than expected."""
-        from lance import LanceDataset  # noqa: PLC0415
-        from lance.dataset import Transaction  # noqa: PLC0415
-
-        uri = self._root.dataset_uri(handle.location, handle.branch)
-        transaction = Transaction(handle.version, operation, transaction_uuid, properties)
-        self._called("commit", handle)
-        emit(DurableOperation("commit_table", uri, "before"))
-        try:
-            with substrate(lambda: staging.circumstances(self._pool, handle, writes=True)):
-                dataset = LanceDataset.commit(
-                    lance_dataset(handle),
-                    transaction,
-                    max_retries=0,
-                    storage_options=self._pool.storage_options,
-                )
-        except OmnigraphError:
-            # The commit may have landed although its acknowledgement was lost. The version itself knows.
-            landed = self.transaction_of(handle.location, handle.branch, handle.version + 1)
-            if landed is None or landed.uuid != transaction_uuid:
-                raise
-            dataset = self._pool.at_version(handle.location, handle.branch, handle.version + 1)
-        except OSError as error:
-            if not is_commit_conflict(error):
-                raise
-            raise CommitConflict(
-                table_key=handle.table_key,
-                base_version=handle.version,
-                retryable=bool(getattr(error, "retryable", False)),
-            ) from error
-        emit(DurableOperation("commit_table", uri, "after"))
-        return dataset
-
-    def _committed(
-        self, base: SnapshotHandle, dataset: Any, operation_id: str, staged_files: tuple[str, ...]
-    ) -> SnapshotHandle:
-        version = int(dataset.version)
-        if version != base.version + 1:
-            raise ForeignCommit(
-                table_key=base.table_key, expected=base.version + 1, actual=version, operation_id=operation_id
-            )
-        self._pool.remember(base.location, base.branch, dataset)
-        handle = self._handle(base.table_key, base.location, base.branch, dataset, ())
-        files = (*base.new_files, *staged_files, *self._manifest_files(handle))
-        if listening():
-            emit(TableCommitted(base.table_key, version))
-        return self._handle(base.table_key, base.location, base.branch, dataset, files)
-
-    def _manifest_files(self, handle: SnapshotHandle) -> tuple[str, ...]:
-        if not self._root.is_local:
-            return ()
-        return (f"{self._root.uri}/{manifest_object(handle.location, handle.branch, handle.version)}",)
 
     def _called(self, kind: str, handle: SnapshotHandle) -> None:
         if listening():

@@ -1,0 +1,98 @@
+"""Moving the HEAD of one table by exactly one version, or saying precisely why not."""
+
+from typing import Any
+
+from omnigraph.core.errors import OmnigraphError, StorageNotFound
+from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
+from omnigraph.core.ids import Branch
+from omnigraph.storage.datasets import DatasetPool, manifest_object
+from omnigraph.storage.failures import CommitConflict, ForeignCommit, is_commit_conflict, substrate
+from omnigraph.storage.handles import SnapshotHandle, TransactionInfo, lance_dataset
+from omnigraph.storage.staging import circumstances
+
+
+def commit_exactly(
+    pool: DatasetPool,
+    base: SnapshotHandle,
+    operation: Any,
+    *,
+    transaction_uuid: str,
+    properties: dict[str, str],
+    operation_id: str,
+    files: tuple[str, ...],
+) -> SnapshotHandle:
+    """Commit a Lance operation on top of `base`, which must be the HEAD.
+
+    Zero retries are not enough to be exact: Lance still carries a compatible commit over versions it did not
+    know. So the version reached is compared, and any other than the next one raises ForeignCommit.
+    """
+    dataset = _commit(pool, base, operation, transaction_uuid, properties)
+    version = int(dataset.version)
+    if version != base.version + 1:
+        pool.evict(base.location, base.branch)
+        raise ForeignCommit(
+            table_key=base.table_key, expected=base.version + 1, actual=version, operation_id=operation_id
+        )
+    pool.remember(base.location, base.branch, dataset)
+    if listening():
+        emit(TableCommitted(base.table_key, version))
+    made = (*base.new_files, *files, *manifest_files(pool, base.location, base.branch, version))
+    return SnapshotHandle(base.table_key, base.location, base.branch, version, dataset, made)
+
+
+def manifest_files(pool: DatasetPool, location: str, branch: Branch, version: int) -> tuple[str, ...]:
+    """The local file that makes a version exist; nothing on an object store."""
+    if not pool.root.is_local:
+        return ()
+    return (pool.root.local_path(manifest_object(location, branch, version)),)
+
+
+def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: int) -> TransactionInfo | None:
+    """What the commit that made a version says about itself; None when the version does not exist."""
+    try:
+        dataset = pool.at_version(location, branch, version)
+    except StorageNotFound:
+        return None
+    if listening():
+        emit(StorageCall("read_transaction", pool.root.dataset_uri(location, branch)))
+    with substrate(lambda: pool.circumstances(location, branch)):
+        transaction = dataset.read_transaction(version)
+    if transaction is None:
+        return None
+    properties = dict(transaction.transaction_properties or {})
+    return TransactionInfo(str(transaction.uuid), properties, type(transaction.operation).__name__)
+
+
+def _commit(
+    pool: DatasetPool, base: SnapshotHandle, operation: Any, transaction_uuid: str, properties: dict[str, str]
+) -> Any:
+    from lance import LanceDataset  # noqa: PLC0415  a heavy package
+    from lance.dataset import Transaction  # noqa: PLC0415
+
+    uri = pool.root.dataset_uri(base.location, base.branch)
+    transaction = Transaction(base.version, operation, transaction_uuid, properties)
+    if listening():
+        emit(StorageCall("commit", uri))
+        emit(DurableOperation("commit_table", uri, "before"))
+    try:
+        with substrate(lambda: circumstances(pool, base, writes=True)):
+            dataset = LanceDataset.commit(
+                lance_dataset(base), transaction, max_retries=0, storage_options=pool.storage_options
+            )
+    except OmnigraphError:
+        # The commit may have landed although its acknowledgement was lost. The version itself knows.
+        landed = transaction_of(pool, base.location, base.branch, base.version + 1)
+        if landed is None or landed.uuid != transaction_uuid:
+            raise
+        dataset = pool.at_version(base.location, base.branch, base.version + 1)
+    except OSError as error:
+        if not is_commit_conflict(error):
+            raise
+        raise CommitConflict(
+            table_key=base.table_key,
+            base_version=base.version,
+            retryable=bool(getattr(error, "retryable", False)),
+        ) from error
+    if listening():
+        emit(DurableOperation("commit_table", uri, "after"))
+    return dataset

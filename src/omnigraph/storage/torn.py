@@ -1,0 +1,75 @@
+"""A newest manifest file that a power cut left empty or cut off.
+
+Lance publishes a manifest file before we can sync it, and a dataset whose newest manifest is torn cannot be
+opened at all. Such a version was never acknowledged, so removing the file loses nothing that was promised.
+"""
+
+import os
+from dataclasses import dataclass
+
+from omnigraph.core.events import DurableOperation, StorageCall, Warned, emit
+from omnigraph.core.ids import Branch
+from omnigraph.storage.datasets import MANIFEST_MAGIC, manifest_name, version_of
+from omnigraph.storage.failures import translated
+from omnigraph.storage.layout import GraphRoot, branch_directory
+
+
+@dataclass(frozen=True, slots=True)
+class TornManifest:
+    """A version file that is not a whole manifest."""
+
+    location: str
+    branch: Branch
+    version: int
+    path: str
+    size: int
+
+
+def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornManifest | None:
+    """The newest version file of a branch of a dataset if it is torn, else None.
+
+    Object stores show an object whole or not at all, so nothing is torn there. Cost: one listing and the last
+    bytes of one file.
+    """
+    if not root.is_local:
+        return None
+    directory = root.local_path(f"{branch_directory(location, branch)}/_versions")
+    emit(StorageCall("list_dir", directory))
+    with translated(directory):
+        try:
+            versions = [v for v in map(version_of, os.listdir(directory)) if v is not None]
+        except FileNotFoundError:
+            return None
+    if not versions:
+        return None
+    version = max(versions)
+    path = root.local_path(f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}")
+    with translated(path):
+        size = os.path.getsize(path)
+        if size > len(MANIFEST_MAGIC):
+            with open(path, "rb") as file:
+                file.seek(-len(MANIFEST_MAGIC), os.SEEK_END)
+                if file.read() == MANIFEST_MAGIC:
+                    return None
+    return TornManifest(location, branch, version, path, size)
+
+
+def remove_torn_manifests(root: GraphRoot, location: str, branch: Branch) -> tuple[TornManifest, ...]:
+    """Remove torn newest version files until the newest one is whole; what was removed.
+
+    Only under the lease and before anything opens the dataset: a live writer's file may look torn at first.
+    """
+    removed: list[TornManifest] = []
+    while (torn := find_torn_manifest(root, location, branch)) is not None:
+        emit(DurableOperation("remove_torn_manifest", torn.path, "before"))
+        with translated(torn.path):
+            os.unlink(torn.path)
+            descriptor = os.open(os.path.dirname(torn.path), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        emit(DurableOperation("remove_torn_manifest", torn.path, "after"))
+        emit(Warned("a version that a power cut left incomplete was removed", torn.path))
+        removed.append(torn)
+    return tuple(removed)
