@@ -6,16 +6,16 @@ substrate's own retries are off.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from omnigraph.core.events import StorageCall, emit
+from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
-from omnigraph.storage.durability import DurabilityMode, make_durable
-from omnigraph.storage.failures import Circumstances, os_failure, substrate
+from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories
+from omnigraph.storage.failures import Circumstances, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
 from omnigraph.storage.objects import StorageAdapter
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 FILE_FORMAT: Final = "2.2"
 _LAST_VERSION: Final = (1 << 64) - 1
-
-ReferenceToken = tuple[int, int, int] | str | None
-"""Which incarnation of a branch exists; None when the branch does not. Compared, never interpreted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,42 +119,29 @@ class ControlDataset:
     def has_version(self, branch: Branch, version: int) -> bool:
         """Whether a version exists. Cost: one existence probe (about 2 microseconds locally)."""
         name = self.version_file(branch, version)
-        emit(StorageCall("probe", name))
         if self._root.is_local:
+            if listening():
+                emit(StorageCall("probe", name))
             return os.access(self._root.local_path(name), os.F_OK)
-        return self._adapter.exists(name)
+        return self._adapter.identity(name) is not None
 
     def version_file(self, branch: Branch, version: int) -> str:
         """The graph-relative name of the file that makes a version exist."""
         return version_name(self.location, branch, version)
 
-    def reference_token(self, branch: str) -> ReferenceToken:
-        """Which incarnation of a branch exists, or None. Cost: one probe."""
-        name = branch_reference(self.location, branch)
-        emit(StorageCall("probe", name))
-        if not self._root.is_local:
-            return self._adapter.read_text_if_exists(name)
-        try:
-            found = os.stat(self._root.local_path(name))  # noqa: PTH116  on the path of every read
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise os_failure(error, name) from error
-        return (found.st_ino, found.st_mtime_ns, found.st_size)
+    def reference_token(self, branch: str) -> str | None:
+        """Which incarnation of a branch exists, or None when none does. Cost: one probe."""
+        return self._adapter.identity(branch_reference(self.location, branch))
 
-    def newest_hint(self, branch: Branch) -> tuple[int, int] | None:
-        """A value that changes whenever a version was added, where the store offers one cheaply.
+    def newest_hint(self, branch: Branch) -> str | None:
+        """A value that changes after every commit, where the store offers one cheaply, else None.
 
-        Locally the substrate rewrites a small file after every commit; its identity is enough.
+        Locally the substrate rewrites a small file after each commit; its identity is enough.
         """
         if not self._root.is_local:
             return None
-        name = f"{branch_directory(self.location, branch)}/_versions/latest_version_hint.json"
-        try:
-            found = os.stat(self._root.local_path(name))  # noqa: PTH116  on the path of every read
-        except OSError:
-            return None
-        return (found.st_ino, found.st_mtime_ns)
+        directory = branch_directory(self.location, branch)
+        return self._adapter.identity(f"{directory}/_versions/latest_version_hint.json")
 
     def write_rows(
         self, handle: "LanceDataset", branch: Branch, rows: pa.Table, *, replacing: bool
@@ -217,6 +201,28 @@ class ControlDataset:
         with substrate(self._about_writing(None)):
             return LanceDataset.commit(handle, transaction, max_retries=0, storage_options=self._options())
 
+    def update_config(self, handle: "LanceDataset", values: Mapping[str, str]) -> None:
+        """Set configuration entries; `handle` then is the version that has them."""
+        emit(StorageCall("commit", self.location))
+        with substrate(self._about_writing(None)):
+            handle.update_config({**values})
+        self.sync(self.version_file(None, handle.version))
+
+    def newest_version(self, handle: "LanceDataset") -> int:
+        """The newest version of the handle's branch. Cost: one listing."""
+        emit(StorageCall("list_versions", self.location))
+        with substrate(lambda: Circumstances(self.location)):
+            return handle.latest_version
+
+    def create_branch(
+        self, handle: "LanceDataset", branch: str, *, from_branch: Branch, from_version: int
+    ) -> None:
+        """Make a branch at exactly one version of another one. `handle` is any version of main."""
+        emit(StorageCall("create_branch", self.location))
+        reference: Any = from_version if from_branch is None else (from_branch, from_version)
+        with substrate(self._about_writing(None)):
+            handle.create_branch(branch, reference=reference, storage_options=self._options())
+
     def discard(self, rows: WrittenRows) -> None:
         """Remove data files that are proven to be pointed at by nothing."""
         for name in rows.names:
@@ -228,6 +234,11 @@ class ControlDataset:
             make_durable(
                 [self._root.local_path(name) for name in names], self._durability, root=self._root.uri
             )
+
+    def sync_directory(self, name: str) -> None:
+        """Return once entries added to or removed from a directory survive a power cut."""
+        if self._root.is_local:
+            sync_directories([self._root.local_path(name)], self._durability)
 
     def _about_writing(self, branch: Branch) -> Any:
         def about() -> Circumstances:

@@ -1,0 +1,104 @@
+"""Making and removing branches. No table is touched: tables fork at the first write on a branch."""
+
+from typing import TYPE_CHECKING
+
+from omnigraph.core.errors import BadRequest, BranchHasChildren
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import Branch, BranchName
+from omnigraph.manifest.migrations import refuse_newer_format
+from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name, refuse_taken, unknown_branch
+from omnigraph.manifest.state import Snapshot
+from omnigraph.storage.layout import MANIFEST, branch_directory, branch_reference
+
+if TYPE_CHECKING:
+    from omnigraph.manifest.store import Head, ManifestStore
+
+
+class BranchStore:
+    """Creation and deletion of branches in the manifest.
+
+    Across processes the caller holds the writer lease: a second creator of one name must not find the first
+    one's half-made storage and clear it away.
+    """
+
+    def __init__(self, store: "ManifestStore") -> None:
+        self._store = store
+
+    def create(self, name: str, from_branch: Branch = None) -> Snapshot:
+        """Make a branch that shows what `from_branch` shows now.
+
+        Raises BadRequest for a bad name, BranchExists, BranchPrefixClash, BranchNotFound for the source. A
+        failure on the way leaves no branch. Cost: independent of the number of types and of the history.
+        """
+        branch = checked_branch_name(name)
+        self._store.refuse_during_schema_apply()
+        return self._create(branch, from_branch)
+
+    def take_schema_apply_lock(self) -> None:
+        """Make the internal branch that stops every other writer. Raises BranchExists when it is taken."""
+        self._create(SCHEMA_APPLY_LOCK, None)
+
+    def release_schema_apply_lock(self) -> None:
+        """Let writers go on. Releasing a lock nobody holds is fine."""
+        self.remove(SCHEMA_APPLY_LOCK)
+
+    def _create(self, branch: BranchName, from_branch: Branch) -> Snapshot:
+        store = self._store
+        with store.coordinator(branch):
+            refuse_taken(branch, store.all_branches())
+            source = store.head(from_branch)
+            refuse_newer_format(source.stamp)
+            self._clear_leftover(branch)
+            try:
+                self._make_reference(branch, source)
+                failpoint(Window.BRANCH_CREATE_AFTER_MANIFEST_BRANCH_CREATE)
+                self._sync(branch, source.version)
+                return store.current(branch)
+            except BaseException:
+                self.remove(branch)
+                raise
+
+    def _make_reference(self, branch: BranchName, source: "Head") -> None:
+        main = source if source.snapshot.branch is None else self._store.head(None)
+        self._store.dataset.create_branch(
+            main.handle, branch, from_branch=source.snapshot.branch, from_version=source.version
+        )
+
+    def _sync(self, branch: BranchName, version: int) -> None:
+        dataset = self._store.dataset
+        dataset.sync(dataset.version_file(branch, version), branch_reference(MANIFEST, branch))
+
+    def delete(self, name: str) -> None:
+        """Remove a branch from the manifest; from then on it does not exist.
+
+        Its commits are written to the commit tables first: history that was merged elsewhere stays whole.
+        Forks of tables are left to the caller. Raises BranchNotFound, BranchHasChildren, BadRequest for main.
+        """
+        branch = BranchName(name.strip())
+        if not branch or branch == "main":
+            raise BadRequest("main cannot be deleted")
+        store = self._store
+        with store.coordinator(branch):
+            if not store.branch_exists(branch):
+                raise unknown_branch(branch, store.branches())
+            children = [other for other in store.branches() if store.branch_reference(other).parent == branch]
+            if children:
+                raise BranchHasChildren(branch, children)
+            store.commits.complete()
+            self.remove(branch)
+
+    def remove(self, branch: BranchName) -> None:
+        """Make sure that no branch of this name exists, nor anything of its storage in the manifest."""
+        store = self._store
+        store.forget(branch)
+        if store.branch_exists(branch):
+            # The reference goes first and durably: a reference without storage could not be opened.
+            store.adapter.delete(branch_reference(MANIFEST, branch))
+            store.dataset.sync_directory(f"{MANIFEST}/_refs/branches")
+        self._clear_leftover(branch)
+
+    def _clear_leftover(self, branch: BranchName) -> None:
+        """Remove storage that no reference names: it would block a branch of this name."""
+        directory = branch_directory(MANIFEST, branch)
+        if self._store.adapter.exists(directory):
+            self._store.adapter.delete_prefix(directory)

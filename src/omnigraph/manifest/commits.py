@@ -1,0 +1,299 @@
+"""The history of a graph.
+
+The authority for a commit is the manifest version its publish made. The two commit tables repeat that, so
+that a query of history need not open every manifest version. They are written in batches and completed from
+the manifest whenever something is missing, under one invariant: **when a commit is in the table, so is its
+first parent, and so on back to the first commit.** A walk from a branch's head therefore stops at the first
+commit the table has.
+"""
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.core.errors import CommitNotFound, OmnigraphError
+from omnigraph.core.events import Warned, emit
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
+from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
+from omnigraph.manifest.dataset import ControlDataset
+from omnigraph.manifest.projection import KEY, Projection
+from omnigraph.manifest.record import CommitRecord, record_from_json, record_to_json
+from omnigraph.manifest.state import Snapshot
+from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.layout import COMMIT_ACTORS, COMMITS, GraphRoot
+from omnigraph.storage.objects import StorageAdapter
+
+__all__ = ["CommitLog", "CommitRecord"]
+
+Records = list[CommitRecord]
+_ULID: Final = re.compile("[0-9A-HJKMNP-TV-Z]{26}")
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_COMMITS_SCHEMA: Final = pa.schema(
+    [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field("manifest_branch", pa.string()),
+        pa.field("manifest_version", pa.uint64(), nullable=False),
+        pa.field("parent_commit_id", pa.string()),
+        pa.field("merged_parent_commit_id", pa.string()),
+        pa.field("created_at", _TIME, nullable=False),
+        pa.field("recovers", pa.string()),
+        pa.field("metadata", pa.string(), nullable=False),
+    ]
+)
+_ACTORS_SCHEMA: Final = pa.schema(
+    [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field("actor_id", pa.string(), nullable=False),
+        pa.field("created_at", _TIME, nullable=False),
+    ]
+)
+LINEAGE_COLUMNS: Final = [
+    KEY,
+    "parent_commit_id",
+    "merged_parent_commit_id",
+    "manifest_branch",
+    "manifest_version",
+]
+
+
+class PublishedStates(Protocol):
+    """What the history needs from the manifest."""
+
+    def current(self, branch: Branch) -> Snapshot:
+        """What a branch shows."""
+        ...
+
+    def at_version(self, branch: Branch, manifest_version: int) -> Snapshot:
+        """What a branch showed."""
+        ...
+
+    def branches(self) -> list[BranchName]:
+        """The branches beside main."""
+        ...
+
+
+class CommitLog:
+    """Queries of the history, and the upkeep of the commit tables. Thread-safe."""
+
+    def __init__(
+        self,
+        states: PublishedStates,
+        root: GraphRoot,
+        adapter: StorageAdapter,
+        durability: DurabilityMode,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._states = states
+        self._read_only = read_only
+        self._commits = Projection(ControlDataset(root, COMMITS, adapter, durability), _COMMITS_SCHEMA)
+        self._actors = Projection(ControlDataset(root, COMMIT_ACTORS, adapter, durability), _ACTORS_SCHEMA)
+        self._pending: dict[CommitId, CommitRecord] = {}
+        self._lock = threading.Lock()
+
+    # ---- upkeep
+
+    def remember(self, record: CommitRecord) -> None:
+        """Queue a commit that was just published; a full queue is written out.
+
+        Never fails the write that published: what could not be written is found in the manifest later.
+        """
+        with self._lock:
+            self._pending[record.id] = record
+            if len(self._pending) < COMMIT_PROJECTION_BATCH:
+                return
+            batch, self._pending = self._pending, {}
+        self._write_or_warn(batch)
+
+    def flush(self) -> None:
+        """Write the queued commits, and whatever lies between them and the table, to the commit tables."""
+        with self._lock:
+            batch, self._pending = self._pending, {}
+        # When this fails the batch is simply dropped: the manifest still has it.
+        self._write(self._missing(batch.values(), batch))
+
+    def complete(self) -> None:
+        """Write every commit of every branch that the commit tables lack.
+
+        Cost when none is lacking: one probe per branch known to this process.
+        """
+        heads = self._heads()
+        with self._lock:
+            batch, self._pending = self._pending, {}
+        self._write(self._missing([*heads, *batch.values()], batch))
+
+    def close(self) -> None:
+        """Write what is queued."""
+        if self._pending:
+            self.flush()
+
+    def _write_or_warn(self, records: Mapping[CommitId, CommitRecord]) -> None:
+        try:
+            self._write(self._missing(records.values(), records))
+        except OmnigraphError as error:
+            emit(Warned("the commit tables could not be extended; this is made up for later", str(error)))
+
+    def _missing(
+        self, starts: Iterable[CommitRecord], queued: Mapping[CommitId, CommitRecord]
+    ) -> dict[CommitId, CommitRecord]:
+        """The commits that the table lacks on the first-parent paths back from `starts`."""
+        ids = self._commits.ids()
+        found: dict[CommitId, CommitRecord] = {}
+        for start in starts:
+            record: CommitRecord | None = start
+            while record is not None and record.id not in found and not _contains(ids, record.id):
+                found[record.id] = record
+                record = None if record.parent is None else queued.get(record.parent) or self._parent(record)
+        return found
+
+    def _parent(self, record: CommitRecord) -> CommitRecord | None:
+        """The first parent, read from the manifest version the commit was made on."""
+        try:
+            parent = self._states.at_version(record.branch, record.manifest_version - 1).commit
+        except OmnigraphError as error:
+            # Versions and branches are only removed after their commits are in the table.
+            emit(Warned(f"the commit before {record.id} cannot be read", str(error)))
+            return None
+        return parent if parent.id == record.parent else None
+
+    def _write(self, records: dict[CommitId, CommitRecord]) -> None:
+        if not records:
+            return
+        # Parents first, so that even a torn batch would respect the order; actors before commits, so that a
+        # commit in the table always has its actor.
+        ordered = sorted(records.values(), key=lambda record: (record.manifest_version, record.id))
+        with_actor = [record for record in ordered if record.actor is not None]
+        if with_actor:
+            self._actors.add(_actor_rows(with_actor))
+        failpoint(Window.COMMIT_PROJECTION_BEFORE_APPEND)
+        self._commits.add(_commit_rows(ordered))
+
+    # ---- queries
+
+    def head(self, branch: Branch) -> CommitRecord:
+        """The newest commit of a branch."""
+        return self._states.current(branch).commit
+
+    def show(self, commit_id: CommitId) -> CommitRecord:
+        """One commit, wherever it was made. Raises CommitNotFound."""
+        with self._lock:
+            queued = self._pending.get(commit_id)
+        if queued is not None:
+            return queued
+        if not _ULID.fullmatch(commit_id):
+            raise CommitNotFound(commit_id)
+        stored = self._commits.read([KEY, "metadata"], f"{KEY} = '{commit_id}'")
+        if stored.num_rows == 0:
+            everything = self._known_rows([KEY, "metadata"])
+            stored = everything.filter(pc.equal(everything[KEY], commit_id))
+        if stored.num_rows == 0:
+            raise CommitNotFound(commit_id)
+        return record_from_json(stored["metadata"][0].as_py(), row=commit_id)
+
+    def list(
+        self,
+        branch: Branch = None,
+        *,
+        actor: str | None = None,
+        limit: int | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+        before: CommitId | None = None,
+    ) -> Records:
+        """The history of a branch, newest first: inherited and own commits, not those of merged branches.
+
+        `since_us` and `until_us` bound the time (both included); `before` starts after that commit.
+        """
+        chosen: Records = []
+        reached = before is None
+        for record in self._history(branch):
+            if limit is not None and len(chosen) >= limit:
+                break
+            if reached and _matches(record, actor, since_us, until_us):
+                chosen.append(record)
+            reached = reached or record.id == before
+        if before is not None and not reached:
+            raise CommitNotFound(before)
+        return chosen
+
+    def recovering(self, operation_id: OperationId) -> CommitRecord | None:
+        """The commit that settled an interrupted operation, if there is one."""
+        rows = self._known_rows([KEY, "recovers", "metadata"])
+        found = rows.filter(pc.equal(rows["recovers"], operation_id))
+        if found.num_rows == 0:
+            return None
+        return record_from_json(found["metadata"][0].as_py(), row=found[KEY][0].as_py())
+
+    def lineage(self) -> pa.Table:
+        """Ids, both parents, branch and manifest version of every commit (columns `LINEAGE_COLUMNS`)."""
+        return self._known_rows(LINEAGE_COLUMNS)
+
+    def _history(self, branch: Branch) -> Iterator[CommitRecord]:
+        head = self.head(branch)
+        table = self._known_rows([KEY, "parent_commit_id", "metadata"], [head])
+        position = {key: number for number, key in enumerate(table[KEY].to_pylist())}
+        parents = table["parent_commit_id"]
+        metadata = table["metadata"]
+        current: str | None = head.id
+        while current is not None:
+            row = position.get(current)
+            if row is None:
+                return
+            yield record_from_json(metadata[row].as_py(), row=current)
+            current = parents[row].as_py()
+
+    def _known_rows(self, columns: Sequence[str], heads: Sequence[CommitRecord] | None = None) -> pa.Table:
+        """Rows of all commits: those of the table and those it lacks, which a writer adds now."""
+        if heads is None:
+            heads = self._heads()
+        with self._lock:
+            queued = dict(self._pending)
+        missing = self._missing([*heads, *queued.values()], queued)
+        if missing and not self._read_only:
+            self._write_or_warn(missing)
+        stored = self._commits.read([*columns])
+        extra = _commit_rows(missing.values()).select([*columns])
+        lacking = extra.filter(pc.invert(pc.is_in(extra[KEY], value_set=stored[KEY].combine_chunks())))
+        return pa.concat_tables([stored.cast(extra.schema), lacking])
+
+    def _heads(self) -> Records:
+        return [self._states.current(branch).commit for branch in (None, *self._states.branches())]
+
+
+def _matches(record: CommitRecord, actor: str | None, since_us: int | None, until_us: int | None) -> bool:
+    return (
+        (actor is None or record.actor == actor)
+        and (since_us is None or record.time_us >= since_us)
+        and (until_us is None or record.time_us <= until_us)
+    )
+
+
+def _contains(ids: pa.ChunkedArray, commit_id: CommitId) -> bool:
+    return pc.index(ids, commit_id).as_py() >= 0
+
+
+def _commit_rows(records: Iterable[CommitRecord]) -> pa.Table:
+    rows = [
+        {
+            KEY: record.id,
+            "manifest_branch": record.branch,
+            "manifest_version": record.manifest_version,
+            "parent_commit_id": record.parent,
+            "merged_parent_commit_id": record.merged_parent,
+            "created_at": record.time_us,
+            "recovers": record.recovers,
+            "metadata": record_to_json(record),
+        }
+        for record in records
+    ]
+    return pa.Table.from_pylist(rows, schema=_COMMITS_SCHEMA)
+
+
+def _actor_rows(records: Iterable[CommitRecord]) -> pa.Table:
+    rows = [{KEY: r.id, "actor_id": r.actor, "created_at": r.time_us} for r in records]
+    return pa.Table.from_pylist(rows, schema=_ACTORS_SCHEMA)

@@ -1,0 +1,119 @@
+"""A Lance table that repeats rows whose authority is elsewhere, each exactly once, keyed by commit id."""
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.core.errors import RowLevelCasContention
+from omnigraph.manifest.dataset import ControlDataset, WrittenRows
+from omnigraph.storage.failures import is_commit_conflict
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+KEY: Final = "graph_commit_id"
+_TAIL_ROWS_MAX: Final = 2_048
+_ATTEMPTS_MAX: Final = 64
+
+
+class Projection:
+    """Rows keyed by commit id; adding one that is there already does nothing. Thread-safe.
+
+    Every addition rewrites the newest fragment, which is small. That keeps fragments few, and it makes two
+    concurrent additions collide: a plain append would let both land and double a row.
+    """
+
+    def __init__(self, dataset: ControlDataset, schema: pa.Schema) -> None:
+        self._dataset = dataset
+        self._schema = schema
+        self._handle: LanceDataset | None = None
+        self._ids: pa.ChunkedArray | None = None
+        self._lock = threading.RLock()
+
+    def ids(self) -> pa.ChunkedArray:
+        """The keys of all rows, as of now. Cost: a probe; one column of the table when it changed."""
+        with self._lock:
+            handle = self._fresh()
+            if handle is None:
+                return pa.chunked_array([], pa.string())
+            if self._ids is None:
+                self._ids = self._dataset.read(handle, [KEY])[KEY]
+            return self._ids
+
+    def read(self, columns: list[str] | None = None, where: str | None = None) -> pa.Table:
+        """Rows as of now, in no particular order."""
+        with self._lock:
+            handle = self._fresh()
+        if handle is None:
+            return self._schema.empty_table().select(columns or self._schema.names)
+        return self._dataset.read(handle, columns, where)
+
+    def add(self, rows: pa.Table) -> None:
+        """Return once every row is in the table, durably. Rows whose key is there already are skipped."""
+        with self._lock:
+            for _ in range(_ATTEMPTS_MAX):
+                missing = rows.filter(pc.invert(pc.is_in(rows[KEY], value_set=self.ids().combine_chunks())))
+                if missing.num_rows == 0 or self._try_add(missing):
+                    return
+                self._handle = self._ids = None
+        raise RowLevelCasContention(attempts=_ATTEMPTS_MAX)
+
+    def _try_add(self, rows: pa.Table) -> bool:
+        handle = self._fresh()
+        if handle is None:
+            handle = self._create()
+        tail = handle.get_fragments()[-1:]
+        written: list[WrittenRows] = []
+        if tail:
+            old = tail[0].to_table().cast(self._schema)
+            full = old.num_rows >= _TAIL_ROWS_MAX
+            parts = [old, rows] if full else [pa.concat_tables([old, rows])]
+        else:
+            parts = [rows]
+        written.extend(self._dataset.write_rows(handle, None, part, replacing=not tail) for part in parts)
+        together = WrittenRows(
+            tuple(fragment for part in written for fragment in part.fragments),
+            tuple(name for part in written for name in part.names),
+        )
+        self._dataset.sync(*together.names)
+        try:
+            if tail:
+                made = self._dataset.commit_rewrite(handle, [tail[0].fragment_id], together)
+            else:
+                made = self._dataset.commit_overwrite(handle, self._schema, together)
+        except OSError as error:
+            if not is_commit_conflict(error):
+                raise
+            self._dataset.discard(together)
+            return False
+        self._dataset.sync(self._dataset.version_file(None, made.version))
+        known = self.ids().chunks if self._ids is not None else []
+        self._ids = pa.chunked_array([*known, *rows[KEY].chunks], pa.string())
+        self._handle = made
+        return True
+
+    def _create(self) -> "LanceDataset":
+        from omnigraph.core.errors import OmnigraphError  # noqa: PLC0415
+
+        try:
+            return self._dataset.create(self._schema)
+        except OmnigraphError:
+            # Another process may have created it at the same moment.
+            if not self._dataset.exists():
+                raise
+            return self._dataset.open_head(None)
+
+    def _fresh(self) -> "LanceDataset | None":
+        """The newest version, or None when the table does not exist yet."""
+        known = self._handle
+        if known is not None:
+            version = known.version
+            if self._dataset.has_version(None, version) and not self._dataset.has_version(None, version + 1):
+                return known
+        elif not self._dataset.exists():
+            return None
+        self._ids = None
+        self._handle = self._dataset.open_head(None)
+        return self._handle

@@ -1,0 +1,361 @@
+"""Reading what branches show, and the branches themselves.
+
+A branch of the graph is a Lance branch of `__manifest`; that reference alone decides whether it exists.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import orjson
+
+from omnigraph.core.errors import (
+    AlreadyInitialized,
+    ConflictError,
+    GraphNotFound,
+    InternalError,
+    OmnigraphError,
+    SnapshotNotFound,
+    StorageNotFound,
+)
+from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
+from omnigraph.core.settings import Settings
+from omnigraph.manifest.branches import BranchStore
+from omnigraph.manifest.changes import genesis_snapshot
+from omnigraph.manifest.commits import CommitLog
+from omnigraph.manifest.dataset import ControlDataset
+from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
+from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.state import (
+    STAMP_KEY,
+    BranchIdentifier,
+    Snapshot,
+    TableEntry,
+    decode,
+    encode,
+    manifest_schema,
+)
+from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.failures import is_commit_conflict
+from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference
+from omnigraph.storage.objects import StorageAdapter
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+_SNAPSHOTS_KEPT_MAX: Final = 64
+_CONFIG: Final = {"table_version_management": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest state of a branch together with the open version it was read from."""
+
+    handle: "LanceDataset"
+    snapshot: Snapshot
+    stamp: int
+    token: str | None
+    """The incarnation of the branch; None on main."""
+    hint: str | None
+
+    @property
+    def version(self) -> int:
+        """The manifest version."""
+        return self.snapshot.manifest_version
+
+
+@dataclass(frozen=True, slots=True)
+class BranchReference:
+    """What the reference of a branch says: where it began, and which incarnation it is."""
+
+    name: BranchName
+    parent: Branch
+    parent_version: int
+    identifier: BranchIdentifier
+
+
+class _Coordinators:
+    """The coordinator locks of this process: one per graph root and branch, shared by all handles."""
+
+    def __init__(self) -> None:
+        self._locks: dict[tuple[str, Branch], threading.RLock] = {}
+        self._lock = threading.Lock()
+
+    def of(self, root: GraphRoot, branch: Branch) -> "threading.RLock":
+        with self._lock:
+            return self._locks.setdefault((root.identity, branch), threading.RLock())
+
+
+_coordinators: Final = _Coordinators()
+
+
+class ManifestStore:
+    """The states of a graph's branches, always read fresh, kept while they do not change.
+
+    Thread-safe. Every handle of a process may have its own store; their publishes meet at the coordinator
+    lock.
+    """
+
+    def __init__(
+        self, root: GraphRoot, settings: Settings, adapter: StorageAdapter, *, read_only: bool = False
+    ) -> None:
+        self.root = root
+        self.adapter = adapter
+        durability = DurabilityMode(settings.durability)
+        self.dataset: Final = ControlDataset(root, MANIFEST, adapter, durability)
+        self.commits: Final = CommitLog(self, root, adapter, durability, read_only=read_only)
+        self.references: Final = BranchStore(self)
+        self._heads: dict[Branch, Head] = {}
+        self._past: OrderedDict[tuple[Branch, str | None, int], Snapshot] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # ---- creation
+
+    def exists(self) -> bool:
+        """Whether a complete graph is here: a manifest that shows a state."""
+        if not self.dataset.exists():
+            return False
+        try:
+            self.head(None)
+        except GraphNotFound:
+            return False
+        return True
+
+    def create(self, entries: Sequence[TableEntry], genesis: CommitRecord) -> Snapshot:
+        """Make the graph exist with these tables and its first commit.
+
+        The graph exists from the one swap that writes the first state; what a creator that died before it
+        left is taken over. `genesis` carries the schema hash; its branch and version are set here.
+        Raises AlreadyInitialized when the graph exists.
+        """
+        with self.coordinator(None):
+            empty = self._empty_manifest()
+            record = replace(genesis, branch=None, manifest_version=empty.version + 1)
+            snapshot = genesis_snapshot(entries, record)
+            rows = self.dataset.write_rows(empty, None, encode(snapshot), replacing=True)
+            self.dataset.sync(*rows.names)
+            try:
+                handle = self.dataset.commit_overwrite(empty, manifest_schema(), rows)
+            except OSError as error:
+                if not is_commit_conflict(error):
+                    raise
+                self.dataset.discard(rows)
+                raise AlreadyInitialized(self.root.uri) from error
+            self.dataset.sync(self.dataset.version_file(None, handle.version))
+            self.adopt(handle, snapshot, token=None)
+        self.commits.remember(snapshot.commit)
+        self.commits.flush()
+        return snapshot
+
+    def _empty_manifest(self) -> "LanceDataset":
+        """A manifest without rows: made now, or left by a creator that died."""
+        if self.dataset.exists():
+            handle = self.dataset.open_head(None)
+            if handle.count_rows() > 0:
+                raise AlreadyInitialized(self.root.uri)
+        else:
+            handle = self.dataset.create(manifest_schema())
+        if handle.config().get("table_version_management") != "true":
+            self.dataset.update_config(handle, _CONFIG)
+        return handle
+
+    # ---- reading
+
+    def coordinator(self, branch: Branch) -> "threading.RLock":
+        """The lock under which one publish of a branch at a time runs in this process."""
+        return _coordinators.of(self.root, branch)
+
+    def current(self, branch: Branch) -> Snapshot:
+        """What the branch shows now. Raises BranchNotFound, GraphNotFound.
+
+        Cost when nothing changed: two or three existence probes, no listing.
+        """
+        return self.head(branch).snapshot
+
+    def head(self, branch: Branch) -> Head:
+        """The newest state of the branch and its open version."""
+        known = self._heads.get(branch)
+        token = None if branch is None else self._token(branch)
+        if known is None or known.token != token:
+            return self._load_newest(branch, token)
+        version = known.version
+        while self.dataset.has_version(branch, version + 1):
+            version += 1
+        if version > known.version:
+            return self._load_version(branch, token, version)
+        # Clean-up may have removed the next version while this one is kept by a tag. The hint shows that
+        # something was committed since; without a hint the version itself must still be there.
+        hint = self.dataset.newest_hint(branch)
+        if hint is None:
+            return known if self.dataset.has_version(branch, version) else self._load_newest(branch, token)
+        if hint == known.hint:
+            return known
+        newest = self.dataset.newest_version(known.handle)
+        if newest != version:
+            return self._load_newest(branch, token)
+        return self._keep(branch, replace(known, hint=hint))
+
+    def at_version(self, branch: Branch, manifest_version: int) -> Snapshot:
+        """What the branch showed at a manifest version. Raises SnapshotNotFound when that is gone."""
+        head = self.head(branch)
+        if head.version == manifest_version:
+            return head.snapshot
+        key = (branch, head.token, manifest_version)
+        with self._lock:
+            kept = self._past.get(key)
+        if kept is not None:
+            return kept
+        snapshot = self.read_version(branch, manifest_version)
+        with self._lock:
+            self._past[key] = snapshot
+            while len(self._past) > _SNAPSHOTS_KEPT_MAX:
+                self._past.popitem(last=False)
+        return snapshot
+
+    def at_commit(self, commit_id: CommitId) -> Snapshot:
+        """What the commit's branch showed when the commit was published.
+
+        Raises CommitNotFound, and SnapshotNotFound when the branch or the version is gone.
+        """
+        record = self.commits.show(commit_id)
+        try:
+            snapshot = self.at_version(record.branch, record.manifest_version)
+        except OmnigraphError as error:
+            raise SnapshotNotFound(commit_id) from error
+        if snapshot.commit.id != commit_id:
+            # The branch was deleted and its name used again.
+            raise SnapshotNotFound(commit_id)
+        return snapshot
+
+    def read_version(self, branch: Branch, version: int) -> Snapshot:
+        """As `at_version`, always from storage."""
+        try:
+            handle = self.dataset.open_version(branch, version)
+        except StorageNotFound as error:
+            raise SnapshotNotFound(f"{show_branch(branch)}@{version}") from error
+        rows = self.dataset.read(handle)
+        if rows.num_rows == 0:
+            raise SnapshotNotFound(f"{show_branch(branch)}@{version}")
+        return decode(rows, branch=branch, manifest_version=version)
+
+    def _load_version(self, branch: Branch, token: str | None, version: int) -> Head:
+        hint = self.dataset.newest_hint(branch)
+        try:
+            handle = self.dataset.open_version(branch, version)
+        except StorageNotFound:
+            return self._load_newest(branch, token)
+        return self._keep(branch, self._read_head(branch, handle, token, hint))
+
+    def _load_newest(self, branch: Branch, token: str | None) -> Head:
+        hint = self.dataset.newest_hint(branch)
+        if branch is None and not self.dataset.exists():
+            raise GraphNotFound(self.root.uri)
+        handle = self.dataset.open_head(branch)
+        return self._keep(branch, self._read_head(branch, handle, token, hint))
+
+    def _read_head(self, branch: Branch, handle: "LanceDataset", token: str | None, hint: str | None) -> Head:
+        rows = self.dataset.read(handle)
+        if rows.num_rows == 0:
+            raise GraphNotFound(self.root.uri, hint="a creation was interrupted; run `omnigraph init` again")
+        snapshot = decode(rows, branch=branch, manifest_version=handle.version)
+        return Head(handle, snapshot, stamp_of(rows.schema.metadata), token, hint)
+
+    def _keep(self, branch: Branch, head: Head) -> Head:
+        with self._lock:
+            known = self._heads.get(branch)
+            if known is not None and known.token == head.token and known.version > head.version:
+                return known
+            self._heads[branch] = head
+        return head
+
+    def adopt(self, handle: "LanceDataset", snapshot: Snapshot, *, token: str | None) -> None:
+        """Take over a state this process has just published, without reading it back."""
+        hint = self.dataset.newest_hint(snapshot.branch)
+        stamp = stamp_of(manifest_schema().metadata)
+        self._keep(snapshot.branch, Head(handle, snapshot, stamp, token, hint))
+
+    def _token(self, branch: BranchName) -> str:
+        token = self.dataset.reference_token(branch)
+        if token is None:
+            with self._lock:
+                self._heads.pop(branch, None)
+            raise unknown_branch(branch, self.branches())
+        return token
+
+    # ---- branches
+
+    def branches(self) -> list[BranchName]:
+        """The branches beside main, sorted, without internal ones. Cost: one listing."""
+        return [name for name in self.all_branches() if name not in INTERNAL_NAMES]
+
+    def all_branches(self) -> list[BranchName]:
+        """Every branch of the manifest beside main, internal ones included."""
+        files = self.adapter.list_dir(f"{MANIFEST}/_refs/branches")
+        suffix = ".json"
+        return sorted(BranchName(unquote(f.removesuffix(suffix))) for f in files if f.endswith(suffix))
+
+    def create_branch(self, name: str, from_branch: Branch = None) -> Snapshot:
+        """Make a branch that shows what `from_branch` shows now (`BranchStore.create`)."""
+        return self.references.create(name, from_branch)
+
+    def delete_branch(self, name: str) -> None:
+        """Remove a branch from the manifest (`BranchStore.delete`)."""
+        self.references.delete(name)
+
+    def branch_exists(self, branch: Branch) -> bool:
+        """Whether the branch exists. Cost: one probe."""
+        return branch is None or self.dataset.reference_token(branch) is not None
+
+    def branch_reference(self, branch: BranchName) -> BranchReference:
+        """Where a branch began and which incarnation it is. Raises BranchNotFound."""
+        name = branch_reference(MANIFEST, branch)
+        text = self.adapter.read_text_if_exists(name)
+        if text is None:
+            raise unknown_branch(branch, self.branches())
+        try:
+            fields = orjson.loads(text)
+            parent = fields["parentBranch"]
+            pairs = fields["identifier"]["version_mapping"]
+            return BranchReference(
+                name=branch,
+                parent=None if parent is None else BranchName(parent),
+                parent_version=int(fields["parentVersion"]),
+                identifier=tuple((int(version), str(uuid)) for version, uuid in pairs),
+            )
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise InternalError(f"the reference of branch '{branch}' ('{name}') is damaged") from error
+
+    def branch_incarnation(self, branch: Branch) -> BranchIdentifier:
+        """What tells a branch from a later one of the same name; empty for main."""
+        return () if branch is None else self.branch_reference(branch).identifier
+
+    def schema_apply_in_progress(self) -> bool:
+        """Whether some process holds the schema-apply lock branch. Cost: one probe."""
+        return self.dataset.reference_token(SCHEMA_APPLY_LOCK) is not None
+
+    def refuse_during_schema_apply(self) -> None:
+        """Raise a conflict while a schema apply runs."""
+        if self.schema_apply_in_progress():
+            raise ConflictError(
+                "a schema apply is in progress; nothing can be written until it ends",
+                hint="try again when it has finished",
+            )
+
+    def forget(self, branch: Branch) -> None:
+        """Drop what is kept of a branch."""
+        with self._lock:
+            self._heads.pop(branch, None)
+
+
+def stamp_of(metadata: dict[bytes, bytes] | None) -> int:
+    """The internal schema version a manifest carries; one without a stamp is version 1."""
+    text = (metadata or {}).get(STAMP_KEY.encode())
+    if text is None:
+        return 1
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InternalError(f"the manifest's format number {text!r} is not a number") from error
