@@ -49,7 +49,7 @@ class Window(StrEnum):
     PUBLISH_RETRYABLE_CONTENTION = "publish.retryable_contention"
     """The new manifest rows are written and durable; nothing points at them."""
     GRAPH_PUBLISH_AFTER_MANIFEST_COMMIT = "graph_publish.after_manifest_commit"
-    """The publish is visible; it may not be durable yet and the caller does not know of it."""
+    """The publish is visible and durable; neither the store nor the caller knows of it."""
     GRAPH_PUBLISH_BEFORE_COMMIT_APPEND = "graph_publish.before_commit_append"
     """The publish is visible and durable; the commit is not yet queued for the commit tables."""
     COMMIT_PROJECTION_BEFORE_APPEND = "commit_projection.before_append"
@@ -66,6 +66,16 @@ class Window(StrEnum):
     """Before the pending sidecars are listed; nothing has changed."""
     RECOVERY_POST_LIST_PRE_READ = "recovery.post_list_pre_read"
     """Pending sidecars are listed and not read yet; a live writer may delete its own now."""
+    RECOVERY_BEFORE_ROLL_FORWARD_PUBLISH = "recovery.before_roll_forward_publish"
+    """A finished write of a dead writer was found; recovery has published nothing."""
+    RECOVERY_POST_TABLE_RESTORE_PRE_PUBLISH = "recovery.post_table_restore_pre_publish"
+    """One more table has its published content again, at a new version; nothing is published."""
+    RECOVERY_POST_ROLLBACK_PUBLISH_PRE_AUDIT = "recovery.post_rollback_publish_pre_audit"
+    """The restored versions are published; the audit row is not written, the sidecar is still there."""
+    RECOVERY_RECORD_AUDIT = "recovery.record_audit"
+    """Recovery has published; the audit row is not written, the sidecar is still there."""
+    RECOVERY_ORPHAN_DISCARD_AUDIT_APPEND = "recovery.orphan_discard_audit_append"
+    """The commit of a discarded operation is published; its audit row is not written."""
 
 
 class InjectedFailure(Exception):  # noqa: N818  it is not a failure of the product

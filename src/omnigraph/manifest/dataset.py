@@ -8,23 +8,21 @@ substrate's own retries are off.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
+from omnigraph.storage.datasets import DATA_STORAGE_VERSION, create_dataset, manifest_object
 from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories
-from omnigraph.storage.failures import Circumstances, substrate
+from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
 from omnigraph.storage.objects import StorageAdapter
 
 if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata
-
-FILE_FORMAT: Final = "2.2"
-_LAST_VERSION: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,9 @@ class WrittenRows:
     """Graph-relative names of the files."""
 
 
-def version_name(location: str, branch: Branch, version: int) -> str:
-    """The graph-relative name of the file that makes a version exist."""
-    return f"{branch_directory(location, branch)}/_versions/{_LAST_VERSION - version:020d}.manifest"
+def is_contention(error: BaseException) -> bool:
+    """Whether a commit was refused because another one was first: the one classification of contention."""
+    return is_commit_conflict(error)
 
 
 class ControlDataset:
@@ -53,20 +51,9 @@ class ControlDataset:
         self._durability = durability
 
     def create(self, schema: pa.Schema) -> "LanceDataset":
-        """Create the dataset with no rows. Fails when it exists already."""
-        import lance  # noqa: PLC0415  a heavy package; a room above may never touch a dataset
-
-        emit(StorageCall("create", self.location))
-        with substrate(self._about_writing(None)):
-            made = lance.write_dataset(
-                schema.empty_table(),
-                self._root.dataset_uri(self.location),
-                schema=schema,
-                mode="create",
-                data_storage_version=FILE_FORMAT,
-                enable_stable_row_ids=False,
-                storage_options=self._options(),
-            )
+        """Create the dataset with no rows. Raises StoragePrecondition when it exists already."""
+        uri = self._root.dataset_uri(self.location)
+        made = create_dataset(uri, schema, {}, storage_options=self._options(), exists=self.exists)
         self.sync(self.version_file(None, made.version))
         return made
 
@@ -127,7 +114,7 @@ class ControlDataset:
 
     def version_file(self, branch: Branch, version: int) -> str:
         """The graph-relative name of the file that makes a version exist."""
-        return version_name(self.location, branch, version)
+        return manifest_object(self.location, branch, version)
 
     def reference_token(self, branch: str) -> str | None:
         """Which incarnation of a branch exists, or None when none does. Cost: one probe."""
@@ -156,30 +143,43 @@ class ControlDataset:
                 handle,
                 schema=rows.schema,
                 mode="overwrite" if replacing else "append",
-                data_storage_version=FILE_FORMAT,
+                data_storage_version=DATA_STORAGE_VERSION,
                 storage_options=self._options(),
             )
         directory = branch_directory(self.location, branch)
         names = tuple(f"{directory}/data/{file.path}" for fragment in fragments for file in fragment.files)
         return WrittenRows(tuple(fragments), names)
 
+    def last_fragment(self, handle: "LanceDataset") -> tuple[int, pa.Table] | None:
+        """The newest fragment of an opened version, by number, with its rows; None when there is none."""
+        emit(StorageCall("read", self.location))
+
+        def about() -> Circumstances:
+            return Circumstances(
+                self.location, needed=lambda: _data_names(handle, self.location), exists=self._adapter.exists
+            )
+
+        with substrate(about):
+            fragments = handle.get_fragments()
+            if not fragments:
+                return None
+            return fragments[-1].fragment_id, fragments[-1].to_table()
+
     def commit_overwrite(
-        self,
-        handle: "LanceDataset",
-        schema: pa.Schema,
-        rows: WrittenRows,
-        *,
-        properties: dict[str, str] | None = None,
-    ) -> "LanceDataset":
-        """Replace the content of `handle`'s version, or raise the substrate's conflict."""
+        self, handle: "LanceDataset", branch: Branch, schema: pa.Schema, rows: WrittenRows
+    ) -> "LanceDataset | None":
+        """Replace the content of `handle`'s version by the rows, which must be durable already.
+
+        None when another commit was first: then the rows' files are gone and nothing changed.
+        """
         from lance import LanceOperation  # noqa: PLC0415
 
-        return self._commit(handle, LanceOperation.Overwrite(schema, list(rows.fragments)), properties)
+        return self._commit(handle, branch, LanceOperation.Overwrite(schema, list(rows.fragments)), rows)
 
     def commit_rewrite(
         self, handle: "LanceDataset", removed: Sequence[int], rows: WrittenRows
-    ) -> "LanceDataset":
-        """Replace the named fragments by new rows, or raise the substrate's conflict.
+    ) -> "LanceDataset | None":
+        """Replace the named fragments of main by new rows; else as `commit_overwrite`.
 
         Strict as long as `removed` is not empty: two writers that replace one fragment cannot both land.
         """
@@ -188,18 +188,45 @@ class ControlDataset:
         operation = LanceOperation.Update(
             removed_fragment_ids=list(removed), new_fragments=list(rows.fragments), update_mode="rewrite_rows"
         )
-        return self._commit(handle, operation, None)
+        return self._commit(handle, None, operation, rows)
 
     def _commit(
-        self, handle: "LanceDataset", operation: Any, properties: dict[str, str] | None
-    ) -> "LanceDataset":
+        self, handle: "LanceDataset", branch: Branch, operation: Any, rows: WrittenRows
+    ) -> "LanceDataset | None":
         from lance import LanceDataset  # noqa: PLC0415
         from lance.dataset import Transaction  # noqa: PLC0415
 
         emit(StorageCall("commit", self.location))
-        transaction = Transaction(handle.version, operation, transaction_properties=properties or {})
-        with substrate(self._about_writing(None)):
-            return LanceDataset.commit(handle, transaction, max_retries=0, storage_options=self._options())
+        try:
+            with substrate(self._about_writing(branch)):
+                made = LanceDataset.commit(
+                    handle,
+                    Transaction(handle.version, operation),
+                    max_retries=0,
+                    storage_options=self._options(),
+                )
+        except OSError as error:
+            if not is_contention(error):
+                raise
+            return self.settle_contention(handle.version, branch, rows)
+        self.sync(self.version_file(branch, made.version))
+        return made
+
+    def settle_contention(
+        self, base_version: int, branch: Branch, rows: WrittenRows
+    ) -> "LanceDataset | None":
+        """After a refused commit: the version it made after all, or None once its files are removed.
+
+        An object store may refuse a repeated request because the first one had succeeded; files that a
+        version points at must not be removed on the strength of a refusal.
+        """
+        if self.has_version(branch, base_version + 1):
+            made = self.open_version(branch, base_version + 1)
+            names = set(_data_names(made, self.location))
+            if names.intersection(rows.names):
+                return made
+        self.discard(rows)
+        return None
 
     def update_config(self, handle: "LanceDataset", values: Mapping[str, str]) -> None:
         """Set configuration entries; `handle` then is the version that has them."""

@@ -12,7 +12,6 @@ from omnigraph.core.ids import BranchName
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
 from omnigraph.manifest.names import LEGACY_RUN_PREFIX
 from omnigraph.manifest.state import PRIMARY_KEY, STAMP, manifest_schema
-from omnigraph.storage.failures import is_commit_conflict
 
 if TYPE_CHECKING:
     from omnigraph.manifest.store import Head, ManifestStore
@@ -59,11 +58,4 @@ def _restamp(store: "ManifestStore", head: "Head", stamp: int) -> None:
     rows = store.dataset.read(head.handle).cast(schema)
     written = store.dataset.write_rows(head.handle, branch, rows, replacing=True)
     store.dataset.sync(*written.names)
-    try:
-        made = store.dataset.commit_overwrite(head.handle, schema, written)
-    except OSError as error:
-        if not is_commit_conflict(error):
-            raise
-        store.dataset.discard(written)
-        return
-    store.dataset.sync(store.dataset.version_file(branch, made.version))
+    store.dataset.commit_overwrite(head.handle, branch, schema, written)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.core.errors import RowLevelCasContention
+from omnigraph.core.errors import RowLevelCasContention, StoragePrecondition
 from omnigraph.manifest.dataset import ControlDataset, WrittenRows
-from omnigraph.storage.failures import is_commit_conflict
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -54,56 +53,46 @@ class Projection:
         """Return once every row is in the table, durably. Rows whose key is there already are skipped."""
         with self._lock:
             for _ in range(_ATTEMPTS_MAX):
-                missing = rows.filter(pc.invert(pc.is_in(rows[KEY], value_set=self.ids().combine_chunks())))
-                if missing.num_rows == 0 or self._try_add(missing):
+                # The swap below is made on the very version whose keys were compared: nobody can add one of
+                # these rows in between.
+                ids = self.ids()
+                missing = rows.filter(pc.invert(pc.is_in(rows[KEY], value_set=ids.combine_chunks())))
+                if missing.num_rows == 0 or self._try_add(missing, ids):
                     return
                 self._handle = self._ids = None
         raise RowLevelCasContention(attempts=_ATTEMPTS_MAX)
 
-    def _try_add(self, rows: pa.Table) -> bool:
-        handle = self._fresh()
-        if handle is None:
-            handle = self._create()
-        tail = handle.get_fragments()[-1:]
-        written: list[WrittenRows] = []
-        if tail:
-            old = tail[0].to_table().cast(self._schema)
-            full = old.num_rows >= _TAIL_ROWS_MAX
-            parts = [old, rows] if full else [pa.concat_tables([old, rows])]
-        else:
+    def _try_add(self, rows: pa.Table, ids: pa.ChunkedArray) -> bool:
+        handle = self._handle or self._create()
+        tail = self._dataset.last_fragment(handle)
+        if tail is None:
             parts = [rows]
-        written.extend(self._dataset.write_rows(handle, None, part, replacing=not tail) for part in parts)
+        else:
+            old = tail[1].cast(self._schema)
+            parts = [old, rows] if old.num_rows >= _TAIL_ROWS_MAX else [pa.concat_tables([old, rows])]
+        written = [self._dataset.write_rows(handle, None, part, replacing=tail is None) for part in parts]
         together = WrittenRows(
             tuple(fragment for part in written for fragment in part.fragments),
             tuple(name for part in written for name in part.names),
         )
         self._dataset.sync(*together.names)
-        try:
-            if tail:
-                made = self._dataset.commit_rewrite(handle, [tail[0].fragment_id], together)
-            else:
-                made = self._dataset.commit_overwrite(handle, self._schema, together)
-        except OSError as error:
-            if not is_commit_conflict(error):
-                raise
-            self._dataset.discard(together)
+        if tail is None:
+            made = self._dataset.commit_overwrite(handle, None, self._schema, together)
+        else:
+            made = self._dataset.commit_rewrite(handle, [tail[0]], together)
+        if made is None:
             return False
-        self._dataset.sync(self._dataset.version_file(None, made.version))
-        known = self.ids().chunks if self._ids is not None else []
-        self._ids = pa.chunked_array([*known, *rows[KEY].chunks], pa.string())
+        self._ids = pa.chunked_array([*ids.chunks, *rows[KEY].chunks], pa.string())
         self._handle = made
         return True
 
     def _create(self) -> "LanceDataset":
-        from omnigraph.core.errors import OmnigraphError  # noqa: PLC0415
-
         try:
             return self._dataset.create(self._schema)
-        except OmnigraphError:
-            # Another process may have created it at the same moment.
-            if not self._dataset.exists():
-                raise
-            return self._dataset.open_head(None)
+        except StoragePrecondition:
+            # Another process created it at the same moment, and may have added rows; without rows of our own
+            # knowledge only its first, empty version may be replaced.
+            return self._dataset.open_version(None, 1)
 
     def _fresh(self) -> "LanceDataset | None":
         """The newest version, or None when the table does not exist yet."""

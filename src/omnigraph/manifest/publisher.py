@@ -5,10 +5,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import InternalError, RowLevelCasContention, SnapshotNotFound
+from omnigraph.core.errors import InternalError, RowLevelCasContention
 from omnigraph.core.events import Published, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch
@@ -24,14 +24,10 @@ from omnigraph.manifest.changes import (
     check_expectations,
     next_snapshot,
 )
-from omnigraph.manifest.dataset import WrittenRows
+from omnigraph.manifest.dataset import WrittenRows, is_contention
 from omnigraph.manifest.migrations import migrate
 from omnigraph.manifest.state import Snapshot, encode, manifest_schema
 from omnigraph.manifest.store import Head, ManifestStore
-from omnigraph.storage.failures import is_commit_conflict
-
-if TYPE_CHECKING:
-    from lance import LanceDataset
 
 __all__ = [
     "Change",
@@ -229,37 +225,21 @@ class ManifestBatchPublisher:
         dataset = self._store.dataset
         try:
             failpoint(Window.PUBLISH_RETRYABLE_CONTENTION)
-            made = dataset.commit_overwrite(base.handle, _SCHEMA, rows)
         except OSError as error:
-            if not is_commit_conflict(error):
+            if not is_contention(error):
                 raise
-            if not self._landed(snapshot):
-                dataset.discard(rows)
-                return None
-            made = dataset.open_version(snapshot.branch, snapshot.manifest_version)
-        return self._finish(base, snapshot, made)
-
-    def _finish(self, base: Head, snapshot: Snapshot, made: "LanceDataset") -> Snapshot:
-        dataset = self._store.dataset
+            made = dataset.settle_contention(base.version, snapshot.branch, rows)
+        else:
+            made = dataset.commit_overwrite(base.handle, snapshot.branch, _SCHEMA, rows)
+        if made is None:
+            return None
         failpoint(Window.GRAPH_PUBLISH_AFTER_MANIFEST_COMMIT)
         if made.version != snapshot.manifest_version:
             raise InternalError(
                 f"a publish reached manifest version {made.version} instead of {snapshot.manifest_version}"
             )
-        dataset.sync(dataset.version_file(snapshot.branch, made.version))
         self._store.adopt(made, snapshot, token=base.token)
         return snapshot
-
-    def _landed(self, snapshot: Snapshot) -> bool:
-        """Whether the version that should have been ours is ours after all.
-
-        An object store may answer a repeated request with "exists already" when the first one had succeeded.
-        """
-        try:
-            found = self._store.read_version(snapshot.branch, snapshot.manifest_version)
-        except SnapshotNotFound:
-            return False
-        return found.commit.id == snapshot.commit.id
 
     def _announce(self, snapshot: Snapshot) -> None:
         failpoint(Window.GRAPH_PUBLISH_BEFORE_COMMIT_APPEND)

@@ -14,7 +14,6 @@ from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
 from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.record import corrupt_row
 from omnigraph.storage.durability import DurabilityMode
-from omnigraph.storage.failures import is_commit_conflict
 from omnigraph.storage.layout import COMMIT_RECOVERIES, GraphRoot
 from omnigraph.storage.objects import StorageAdapter
 
@@ -100,15 +99,8 @@ class RecoveryLog:
                 handle, None, pa.concat_tables([rows, _row(record)]), replacing=True
             )
             self._dataset.sync(*written.names)
-            try:
-                made = self._dataset.commit_overwrite(handle, _SCHEMA, written)
-            except OSError as error:
-                if not is_commit_conflict(error):
-                    raise
-                self._dataset.discard(written)
-                continue
-            self._dataset.sync(self._dataset.version_file(None, made.version))
-            return record
+            if self._dataset.commit_overwrite(handle, None, _SCHEMA, written) is not None:
+                return record
         raise RowLevelCasContention(attempts=PUBLISHER_RETRY_BUDGET)
 
 

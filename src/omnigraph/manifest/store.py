@@ -39,7 +39,6 @@ from omnigraph.manifest.state import (
     manifest_schema,
 )
 from omnigraph.storage.durability import DurabilityMode
-from omnigraph.storage.failures import is_commit_conflict
 from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference
 from omnigraph.storage.objects import StorageAdapter
 
@@ -137,14 +136,9 @@ class ManifestStore:
             snapshot = genesis_snapshot(entries, record)
             rows = self.dataset.write_rows(empty, None, encode(snapshot), replacing=True)
             self.dataset.sync(*rows.names)
-            try:
-                handle = self.dataset.commit_overwrite(empty, manifest_schema(), rows)
-            except OSError as error:
-                if not is_commit_conflict(error):
-                    raise
-                self.dataset.discard(rows)
-                raise AlreadyInitialized(self.root.uri) from error
-            self.dataset.sync(self.dataset.version_file(None, handle.version))
+            handle = self.dataset.commit_overwrite(empty, None, manifest_schema(), rows)
+            if handle is None:
+                raise AlreadyInitialized(self.root.uri)
             self.adopt(handle, snapshot, token=None)
         self.commits.remember(snapshot.commit)
         self.commits.flush()
