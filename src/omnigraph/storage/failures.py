@@ -27,6 +27,7 @@ from omnigraph.core.errors import (
     StorageTransient,
     StorageUnknown,
 )
+from omnigraph.core.limits import MIB
 
 _BY_ERRNO: Final[dict[int, type[StorageError]]] = {
     errno.ENOENT: StorageNotFound,
@@ -58,7 +59,7 @@ _HINTS: Final[dict[type[StorageError], str]] = {
 }
 
 _SOURCE_LOCATION: Final = re.compile(r",?\s*\S+\.rs:\d+(:\d+)?")
-_PROBE_BYTES_MIN: Final = 64 * 1024
+_PROBE_BYTES_MIN: Final = 16 * MIB
 
 
 class CommitConflict(ConflictError):  # noqa: N818  named like the other conflicts of the tree
@@ -212,7 +213,8 @@ def is_commit_conflict(error: BaseException) -> bool:
 def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphError:
     """Our error for one of Lance's: a missing object is named, a full or read-only disk is recognised.
 
-    Lance reports almost everything as OSError or ValueError without a number, so the storage is asked: is an object gone that the call needed? can anything be written where the call wrote?
+    Lance reports almost everything as OSError or ValueError without a number, so the storage is asked: is an
+    object gone that the call needed? can anything be written where the call wrote?
     """
     if isinstance(error, OSError) and error.errno is not None:
         return os_failure(error, about.target)
@@ -232,17 +234,14 @@ def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphEr
 
 
 def _write_refused(directory: str, size: int) -> OSError | None:
-    """The error a small write into the directory meets right now, or None."""
+    """The error a write of this size into the directory meets right now, or None."""
     try:
         # The nearest existing directory: the call may have failed to make the deeper ones.
         while not os.path.isdir(directory):
             directory = os.path.dirname(directory)
         with tempfile.TemporaryFile(dir=directory) as probe:
-            block = b"\0" * _PROBE_BYTES_MIN
-            for _ in range(max(1, size // _PROBE_BYTES_MIN + 1)):
-                probe.write(block)
-            probe.flush()
-            os.fsync(probe.fileno())
+            # Reserving blocks asks for the space without writing it.
+            os.posix_fallocate(probe.fileno(), 0, max(size, _PROBE_BYTES_MIN))
     except OSError as error:
         return error
     return None

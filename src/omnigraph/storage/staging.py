@@ -187,7 +187,9 @@ def rebase(
     return _staged(pool, handle, staged.primitive, kept, removed=len(where), adopted=staged)
 
 
-def circumstances(pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = False) -> Circumstances:
+def circumstances(
+    pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = False, bytes_written: int = 0
+) -> Circumstances:
     """What is known when a call on this table version fails: every file it may have needed."""
     uri = pool.root.dataset_uri(handle.location, handle.branch)
 
@@ -198,7 +200,9 @@ def circumstances(pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = F
             yield from fragment_files(fragment.metadata.to_json(), uri, bases)
 
     directory = uri if writes and pool.root.is_local else None
-    return pool.circumstances(handle.location, handle.branch, needed=needed, directory=directory)
+    return pool.circumstances(
+        handle.location, handle.branch, needed=needed, directory=directory, bytes_written=bytes_written
+    )
 
 
 def fragment_files(described: dict[str, Any], own_root: str, bases: dict[int, str]) -> list[str]:
@@ -264,7 +268,8 @@ def _write_rows(
         emit(StorageCall("write_fragments", str(dataset.uri)))
         emit(DurableOperation("stage_rows", str(dataset.uri), "before"))
     source = _Source(data)
-    with source, substrate(lambda: circumstances(pool, handle, writes=True)):
+    size = int(getattr(data, "nbytes", 0))
+    with source, substrate(lambda: circumstances(pool, handle, writes=True, bytes_written=size)):
         fragments = write_fragments(
             source.rows,
             dataset,

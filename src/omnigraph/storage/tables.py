@@ -161,7 +161,7 @@ class TableStorage(ABC):
     def stage_overwrite(
         self, handle: SnapshotHandle, data: Any, stamp: Stamp, *, schema: "pa.Schema | None" = None
     ) -> StagedHandle:
-        """Write the complete new content (table, reader, None for no rows); `schema=None` keeps the schema."""
+        """Write the complete new content (table, reader, None for no rows); `schema=None` keeps its own."""
 
     @abstractmethod
     def stage_delete(
@@ -173,7 +173,7 @@ class TableStorage(ABC):
         predicate: str | None = None,
         before_fork: bool = False,
     ) -> StagedHandle | None:
-        """Hide the rows at these addresses or those that match; None, and nothing written, if there are none."""
+        """Hide the rows at these addresses or those that match; None, and nothing written, for no rows."""
 
     @abstractmethod
     def stage_fragments(

@@ -1,0 +1,123 @@
+"""The stores every storage test runs on: local disk, memory, and a real S3 API server in a child process.
+
+The server is started once per test process, on a free port of the loopback interface, and ends with it: it
+waits on its standard input, which closes when we do, however we end.
+"""
+
+import atexit
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import boto3
+import pytest
+
+from omnigraph.core.settings import Settings
+from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.objects import StorageAdapter, open_adapter
+from omnigraph.storage.tables import TableStore
+
+_SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Store:
+    """One empty place for a graph."""
+
+    uri: str
+    storage_options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def root(self) -> GraphRoot:
+        return GraphRoot(self.uri, self.storage_options)
+
+    def adapter(self) -> StorageAdapter:
+        return open_adapter(self.uri, self.storage_options)
+
+    def tables(self, settings: Settings | None = None) -> TableStore:
+        return TableStore(self.root, settings or Settings(), self.adapter())
+
+
+@dataclass(frozen=True)
+class StoreCase:
+    """A kind of store; `make` gives a fresh, empty one."""
+
+    name: str
+    make: Callable[[Path], Store]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@functools.cache
+def s3_endpoint() -> str:
+    """The address of the S3 API server of this test process."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    atexit.register(_end, child)
+    assert child.stdout is not None
+    port = child.stdout.readline().strip()
+    assert port, "the S3 API server did not start"
+    endpoint = f"http://127.0.0.1:{port}"
+    client = boto3.client("s3", endpoint_url=endpoint, **_CREDENTIALS)
+    client.create_bucket(Bucket=_BUCKET)
+    client.close()
+    return endpoint
+
+
+_BUCKET = "graphs"
+_CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    child.communicate(timeout=10)
+
+
+def s3_store(_directory: Path | None = None) -> Store:
+    """A fresh prefix on the S3 API server."""
+    options = {
+        "aws_endpoint": s3_endpoint(),
+        "allow_http": "true",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+    }
+    return Store(f"s3://{_BUCKET}/graph-{os.getpid()}-{next(_numbers)}", options)
+
+
+def memory_store(_directory: Path | None = None) -> Store:
+    return Store(f"memory://test-{os.getpid()}-{next(_numbers)}")
+
+
+def local_store(directory: Path) -> Store:
+    place = directory / "graph"
+    place.mkdir()
+    return Store(str(place))
+
+
+LOCAL = StoreCase("local", local_store)
+MEMORY = StoreCase("memory", memory_store)
+S3 = StoreCase("s3", s3_store)
+
+ALL_STORES = [LOCAL, MEMORY, pytest.param(S3, marks=pytest.mark.s3)]
+TABLE_STORES = [LOCAL, pytest.param(S3, marks=pytest.mark.s3)]
