@@ -31,6 +31,10 @@ class ProcessLock(Protocol):
         """Give the lock back."""
         ...
 
+    def contended(self) -> bool:
+        """Whether another process may be waiting for the lock this one holds."""
+        ...
+
 
 class Lease:
     """The one writer lease of a graph root, counted over the threads of this process.
@@ -124,9 +128,11 @@ class Lease:
             return not self._acquiring
         if self._acquiring or self._alone_owner is not None or self._alone_waiting:
             return False
+        if not self._inside:
+            return True
         # Without this bound a busy process would never let go, because its threads overlap.
         streak_ms = (time.monotonic() - self._held_since) * 1000
-        return not self._inside or streak_ms < LEASE_SHARED_MS_MAX
+        return streak_ms < LEASE_SHARED_MS_MAX or not self._lock.contended()
 
     def _enter(self, wait_s_max: float) -> None:
         deadline = time.monotonic() + wait_s_max

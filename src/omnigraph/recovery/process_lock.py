@@ -53,6 +53,15 @@ class FileLock:
         if descriptor is not None:
             os.close(descriptor)
 
+    def contended(self) -> bool:
+        """Whether another process waits: it then holds the second lock. Cost: one open and one lock."""
+        with translated(self._path):
+            turnstile = _lock_file(self._turnstile_path, deadline=0.0)
+            if turnstile is None:
+                return True
+            os.close(turnstile)
+            return False
+
     def forget(self) -> None:
         """Close the inherited descriptor in a forked child, which leaves the parent's lock alone."""
         self.release()
@@ -174,6 +183,10 @@ class ObjectLock:
             self._adapter.write_text_if_match(self._name, _Holder(None, 0, self._beat).to_text(), token)
         except OmnigraphError as error:
             emit(Warned("the writer lease could not be released and will expire", str(error)))
+
+    def contended(self) -> bool:
+        """Always: who polls an object leaves no trace."""
+        return True
 
     def _content(self) -> str:
         return _Holder(self._owner, self._clock.now_us() + LEASE_EXPIRY_S * 1_000_000, self._beat).to_text()

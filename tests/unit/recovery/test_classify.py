@@ -18,7 +18,7 @@ from omnigraph.recovery.classify import (
     classification_mode,
     classify,
 )
-from omnigraph.recovery.decide import Decision, PublishedOwner, RollBackPath, decide, roll_back_path
+from omnigraph.recovery.decide import Decision, RollBackPath, decide, roll_back_path
 from omnigraph.recovery.sidecar import WriterKind
 
 VERSIONS = range(5)
@@ -108,35 +108,8 @@ def test_decision_over_every_combination_of_classes(count):
         assert decide(classes) is expected, classes
 
 
-def still(pin: int, expected: int) -> TableFacts:
-    return TableFacts(pin, pin, expected, expected + 1, None, Owner.FOREIGN)
-
-
-OWNERS = [
-    PublishedOwner(by_operation=mine, by_its_restore=restored, readable=readable)
-    for mine, restored, readable in product((False, True), repeat=3)
-    if readable or not (mine or restored)
-]
-
-
-def test_roll_back_path_over_every_pair_of_unmoved_tables():
-    for pins in product((7, 8), repeat=2):
-        for owners in product(OWNERS, repeat=2):
-            facts = [still(pin, 7) for pin in pins]
-            moved = [owner for pin, owner in zip(pins, owners, strict=True) if pin > 7]
-            if any(owner.by_its_restore for owner in moved):
-                expected = RollBackPath.ROLLED_BACK
-            elif any(owner.by_operation for owner in moved) or (
-                moved and not any(owner.readable for owner in moved)
-            ):
-                expected = RollBackPath.STALE
-            else:
-                expected = RollBackPath.EMPTY
-            assert roll_back_path(facts, [NoMovement(), NoMovement()], owners) is expected
-
-
-@pytest.mark.parametrize("drifted", [each for each in CLASSES if not isinstance(each, NoMovement)])
-def test_a_table_that_moved_needs_a_restore(drifted):
-    facts = [still(7, 7), TableFacts(8, 7, 7, 8, None, Owner.FOREIGN)]
-    owner = PublishedOwner(by_operation=False, by_its_restore=False, readable=True)
-    assert roll_back_path(facts, [NoMovement(), drifted], [owner, owner]) is RollBackPath.RESTORE
+@pytest.mark.parametrize("count", range(1, 4))
+def test_only_tables_that_moved_need_a_restore(count):
+    for classes in product([each for each in CLASSES if not isinstance(each, InvariantViolation)], repeat=count):
+        unmoved = all(isinstance(each, NoMovement) for each in classes)
+        assert roll_back_path(classes) is (RollBackPath.EMPTY if unmoved else RollBackPath.RESTORE)

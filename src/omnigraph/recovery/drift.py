@@ -1,0 +1,46 @@
+"""The drift guard: a write never builds on a table whose HEAD is not what the branch shows."""
+
+from omnigraph.core.errors import DriftError, InternalError, OmnigraphError, RecoveryRequired
+from omnigraph.core.ids import Branch, TableKey, show_branch
+from omnigraph.manifest.state import TableEntry
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.sidecar import SidecarStore
+
+_REOPEN = "a pending recovery sidecar requires rollback — reopen the graph read-write"
+_REPAIR = "run `omnigraph repair` to see what it is and to settle it"
+
+
+def drift_guard(context: RecoveryContext, entry: TableEntry, branch: Branch) -> None:
+    """Raise unless the HEAD of the table is the version the branch shows.
+
+    A table that `branch` only inherits cannot have drifted there: its own lineage does not exist yet.
+    Cost: two existence probes when the table is where it should be.
+    """
+    if entry.branch != branch:
+        return
+    head = context.storage.head_version(entry.location, branch)
+    if head != entry.version:
+        raise drift_failure(
+            context.sidecars, table_key=entry.table_key, branch=branch, pin=entry.version, head=head
+        )
+
+
+def drift_failure(
+    sidecars: SidecarStore, *, table_key: TableKey, branch: Branch, pin: int, head: int
+) -> OmnigraphError:
+    """The error for a table whose HEAD differs from its pin, naming the way out."""
+    where = f"{table_key} on {show_branch(branch)}"
+    if head < pin:
+        return InternalError(f"{where} is shown at version {pin}, but its newest version is {head}")
+    found = f"{where} is at version {head} while version {pin} is published"
+    try:
+        covering = [each for each in sidecars.pending() if each.covers(table_key, branch)]
+    except Exception as error:  # noqa: BLE001  whatever stops the listing, the write must not go on
+        return RecoveryRequired(
+            f"{found}; the recovery notes could not be listed ({error}): either {_REOPEN}, or {_REPAIR}"
+        )
+    if covering:
+        return RecoveryRequired(f"{found}: {_REOPEN}", covering[0].operation_id)
+    return DriftError(
+        table_key=table_key, pin=pin, head=head, message=f"{found} and no note explains it: {_REPAIR}"
+    )

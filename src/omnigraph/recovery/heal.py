@@ -1,0 +1,77 @@
+"""The in-process heal at the entry of every write."""
+
+from dataclasses import dataclass
+
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import OperationId
+from omnigraph.manifest.recoveries import RecoveryRecord
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey
+from omnigraph.recovery.schema_state import reconcile_schema_state
+from omnigraph.recovery.settle import RecoveryMode, settle
+from omnigraph.recovery.sidecar import Sidecar, WriterKind
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What a pass did."""
+
+    settled: tuple[RecoveryRecord, ...] = ()
+    deferred: tuple[OperationId, ...] = ()
+    """Operations that wait for a read-write open: they need a restore, or contradict the graph."""
+    schema_changed: bool = False
+    """Schema files were put in place: the catalog must be read again."""
+
+    @property
+    def anything(self) -> bool:
+        """Whether the graph may look different now."""
+        return bool(self.settled) or self.schema_changed
+
+
+NOTHING = Healed()
+
+
+def heal_pending_sidecars_roll_forward(context: RecoveryContext) -> Healed:
+    """Finish the writes whose writers died after their last table commit.
+
+    Waits for live writers: each sidecar is settled under the queues of its tables and the lease, which its
+    writer holds for the sidecar's whole life. Never restores: that could drop rows a live writer is adding.
+    Safe to call any number of times and beside live writers. Cost: one listing when nothing is pending.
+    """
+    names = context.sidecars.list()
+    if not names:
+        return NOTHING
+    failpoint(Window.RECOVERY_POST_LIST_PRE_READ)
+    settled: list[RecoveryRecord] = []
+    deferred: list[OperationId] = []
+    schema_changed = False
+    for name in names:
+        noted = context.sidecars.read(name)
+        if noted is None:
+            continue
+        with context.queues.acquire_many(queue_keys(noted)), context.lease.hold():
+            # Its writer may have finished, or confirmed, while we waited for it.
+            sidecar = context.sidecars.read(name)
+            if sidecar is None:
+                continue
+            promoted = promote_schema(context, sidecar)
+            schema_changed = schema_changed or promoted
+            record = settle(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY, schema_promoted=promoted)
+            if record is None:
+                deferred.append(sidecar.operation_id)
+            else:
+                settled.append(record)
+    return Healed(tuple(settled), tuple(deferred), schema_changed)
+
+
+def queue_keys(sidecar: Sidecar) -> tuple[QueueKey, ...]:
+    """The queues whose possession proves that the sidecar's writer is dead or done."""
+    keys = sidecar.queue_keys()
+    return (SCHEMA_APPLY_KEY, *keys) if sidecar.writer_kind is WriterKind.SCHEMA_APPLY else keys
+
+
+def promote_schema(context: RecoveryContext, sidecar: Sidecar) -> bool:
+    """Put the staged schema files of a dead schema apply in place; whether any was there."""
+    if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY:
+        return False
+    return reconcile_schema_state(context, sidecar_present=True).promoted

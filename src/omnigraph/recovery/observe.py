@@ -1,0 +1,119 @@
+"""Looking at what a sidecar's writer left: each table once, and whether its write is visible already."""
+
+from dataclasses import dataclass
+
+from omnigraph.core.errors import (
+    SnapshotNotFound,
+    StorageNotFound,
+    StoragePermanent,
+    StorageUnknown,
+)
+from omnigraph.core.ids import OperationId
+from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.state import Snapshot
+from omnigraph.recovery.changed import rows_readable
+from omnigraph.recovery.classify import (
+    Owner,
+    RolledPastExpected,
+    TableClass,
+    TableFacts,
+    UnexpectedAtP1,
+    classification_mode,
+    classify,
+)
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.sidecar import Sidecar, SidecarPin
+from omnigraph.storage.handles import OPERATION_ID, TransactionInfo
+from omnigraph.storage.layout import branch_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One pinned table as it was seen; nobody looks at its HEAD again while the sidecar is settled."""
+
+    pin: SidecarPin
+    location: str
+    facts: TableFacts
+    table_class: TableClass
+
+
+def observe(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> tuple[Observation, ...]:
+    """Classify every table of a sidecar against a fresh snapshot of its branch."""
+    mode = classification_mode(sidecar.writer_kind, sidecar.schema_version)
+    observations: list[Observation] = []
+    for pin in sidecar.tables:
+        location = location_of(context, pin, snapshot)
+        shown = snapshot.pin(pin.table_key)
+        head = _head(context, pin, location, shown)
+        facts = TableFacts(
+            head=head,
+            pin=shown,
+            expected=pin.expected_version,
+            post_commit=pin.post_commit_pin,
+            confirmed=pin.confirmed_version,
+            owner=_owner(context, sidecar.operation_id, pin, location, head),
+        )
+        table_class = classify(facts, mode)
+        if isinstance(table_class, RolledPastExpected) and not rows_readable(context, pin, location, head):
+            table_class = UnexpectedAtP1()
+        observations.append(Observation(pin, location, facts, table_class))
+    return tuple(observations)
+
+
+def location_of(context: RecoveryContext, pin: SidecarPin, snapshot: Snapshot) -> str:
+    """The graph-relative place of a pinned table: the registration is the authority, also after a move."""
+    registered = snapshot.registrations.get(pin.table_key)
+    return registered or pin.table_path.removeprefix(f"{context.root.uri}/")
+
+
+def published_record(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> CommitRecord | None:
+    """The commit that made this operation visible, or that settled it earlier; None when there is none.
+
+    Every publish names the operation it belongs to, so this is a proof and not a comparison of numbers: a
+    later writer that advanced the same tables is not mistaken for this one. Walks back from the newest state
+    of the branch to the one the operation started from. Cost: one read per commit made since.
+    """
+    current = snapshot
+    while True:
+        record = current.commit
+        if sidecar.operation_id in {record.operation_id, record.recovers}:
+            return record
+        before_writer = all(current.pin(pin.table_key) <= pin.expected_version for pin in sidecar.tables)
+        if before_writer and record.time_us < sidecar.started_at_us:
+            return None
+        try:
+            current = context.manifest.at_version(snapshot.branch, current.manifest_version - 1)
+        except SnapshotNotFound:
+            return None
+
+
+def transaction(
+    context: RecoveryContext, pin: SidecarPin, location: str, version: int
+) -> TransactionInfo | None:
+    """The transaction of a table version, or None when it cannot be read any more.
+
+    Failures that may pass are raised: not knowing must not look like an answer.
+    """
+    try:
+        return context.storage.transaction_of(location, pin.table_branch, version)
+    except (StorageNotFound, StoragePermanent, StorageUnknown):
+        return None
+
+
+def _owner(
+    context: RecoveryContext, operation_id: OperationId, pin: SidecarPin, location: str, version: int
+) -> Owner:
+    found = transaction(context, pin, location, version)
+    if found is None:
+        return Owner.UNREADABLE
+    return Owner.OURS if found.properties.get(OPERATION_ID) == operation_id else Owner.FOREIGN
+
+
+def _head(context: RecoveryContext, pin: SidecarPin, location: str, shown: int) -> int:
+    """HEAD on the pin's branch; the inherited version when the fork never came to exist."""
+    if pin.table_branch is None or context.storage.branch_identifier(location, pin.table_branch) is not None:
+        return context.storage.head_version(location, pin.table_branch)
+    if context.adapter.exists(branch_directory(location, pin.table_branch)):
+        # A clone without its reference: invisible to Lance, and in the way of the next fork.
+        context.storage.delete_branch(location, pin.table_branch)
+    return shown

@@ -1,0 +1,131 @@
+"""Settling one sidecar: observe, decide, act. The caller holds the queues of its pins and the lease."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import assert_never
+
+from omnigraph.core.errors import ExpectedVersionMismatch, SidecarSchemaError
+from omnigraph.core.events import Warned, emit
+from omnigraph.core.ids import Branch
+from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
+from omnigraph.manifest.state import Snapshot
+from omnigraph.recovery.audit import finish, finish_from_record, publish_recovery
+from omnigraph.recovery.back import roll_back
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.decide import Decision, RollBackPath, decide, roll_back_path
+from omnigraph.recovery.forward import converged, roll_forward
+from omnigraph.recovery.observe import Observation, observe, published_record
+from omnigraph.recovery.sidecar import Sidecar, WriterKind
+
+
+class RecoveryMode(StrEnum):
+    """What a pass may do."""
+
+    FULL = "full"
+    """Everything; needs the lease alone, because a restore drops commits it does not know."""
+    ROLL_FORWARD_ONLY = "roll_forward_only"
+    """Whatever needs no restore; the rest waits for the next read-write open."""
+
+
+def settle(
+    context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_promoted: bool = False
+) -> RecoveryRecord | None:
+    """Bring one abandoned operation to its end and say which in the audit; None when it must wait.
+
+    May be called again after dying anywhere inside. `schema_promoted`: the schema files of this sidecar's
+    schema apply were put in place by the same pass. Raises `SidecarSchemaError` in full mode when the sidecar
+    contradicts the store; the sidecar stays.
+    """
+    recorded = context.recoveries.find(sidecar.operation_id)
+    if recorded is not None:
+        context.sidecars.delete_or_warn(sidecar.operation_id)
+        return recorded
+    if sidecar.branch is not None and sidecar.branch not in context.manifest.all_branches():
+        return _discard(context, sidecar)
+    snapshot = context.manifest.current(sidecar.branch)
+    record = published_record(context, sidecar, snapshot)
+    if record is not None and record.recovers == sidecar.operation_id:
+        return finish_from_record(context, sidecar, record)
+    if record is not None:
+        return _finish_visible(
+            context, sidecar, context.manifest.at_version(sidecar.branch, record.manifest_version)
+        )
+    observations = observe(context, sidecar, snapshot)
+    decision = decide([each.table_class for each in observations])
+    match decision:
+        case Decision.ABORT:
+            return _refuse(sidecar, observations, mode)
+        case Decision.ROLL_FORWARD:
+            if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY or schema_promoted:
+                return _forward(context, sidecar, snapshot, observations)
+            return _back(context, sidecar, observations, mode)
+        case Decision.ROLL_BACK:
+            return _back(context, sidecar, observations, mode)
+        case _:
+            assert_never(decision)
+
+
+def _forward(
+    context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot, observations: Sequence[Observation]
+) -> RecoveryRecord:
+    try:
+        return roll_forward(context, sidecar, snapshot, observations)
+    except ExpectedVersionMismatch:
+        current = context.manifest.current(sidecar.branch)
+        if converged(observations, current):
+            return _finish_visible(context, sidecar, current)
+        raise
+
+
+def _back(
+    context: RecoveryContext, sidecar: Sidecar, observations: Sequence[Observation], mode: RecoveryMode
+) -> RecoveryRecord | None:
+    if roll_back_path([each.table_class for each in observations]) is RollBackPath.EMPTY:
+        return _finish_without_changes(context, sidecar, RecoveryKind.ROLLED_BACK, (), branch=sidecar.branch)
+    if mode is RecoveryMode.ROLL_FORWARD_ONLY:
+        emit(Warned("an interrupted write waits for the next read-write open", sidecar.operation_id))
+        return None
+    return roll_back(context, sidecar, observations)
+
+
+def _refuse(sidecar: Sidecar, observations: Sequence[Observation], mode: RecoveryMode) -> None:
+    found = ", ".join(f"{each.pin.table_key}: {each.table_class}" for each in observations)
+    message = f"recovery note '{sidecar.name}' contradicts the graph ({found})"
+    if mode is RecoveryMode.FULL:
+        raise SidecarSchemaError(object=sidecar.name, message=message)
+    emit(Warned(message, sidecar.operation_id))
+
+
+def _finish_visible(context: RecoveryContext, sidecar: Sidecar, published: Snapshot) -> RecoveryRecord:
+    """The writer's result is visible: it only could not delete its note."""
+    outcomes = [
+        TableOutcome(pin.table_key, pin.expected_version, published.pin(pin.table_key))
+        for pin in sidecar.tables
+    ]
+    return _finish_without_changes(
+        context, sidecar, RecoveryKind.ROLLED_FORWARD, outcomes, branch=sidecar.branch
+    )
+
+
+def _discard(context: RecoveryContext, sidecar: Sidecar) -> RecoveryRecord:
+    """The branch is gone, and with it everything the operation could have changed."""
+    record = published_record(context, sidecar, context.manifest.current(None))
+    if record is not None:
+        # An earlier pass died between its commit and its audit row.
+        return finish(
+            context, sidecar, kind=RecoveryKind.ORPHANED_BRANCH_DISCARDED, commit_id=record.id, outcomes=()
+        )
+    return _finish_without_changes(context, sidecar, RecoveryKind.ORPHANED_BRANCH_DISCARDED, (), branch=None)
+
+
+def _finish_without_changes(
+    context: RecoveryContext,
+    sidecar: Sidecar,
+    kind: RecoveryKind,
+    outcomes: Sequence[TableOutcome],
+    *,
+    branch: Branch,
+) -> RecoveryRecord:
+    """Publish the recovery commit alone, then record and delete."""
+    published = publish_recovery(context, sidecar, branch=branch, changes=(), expected={}, outcomes=outcomes)
+    return finish(context, sidecar, kind=kind, commit_id=published.head, outcomes=outcomes)

@@ -1,0 +1,89 @@
+"""The sweep of a read-write open: settle everything dead writers left."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from omnigraph.core.errors import ResourceBusy
+from omnigraph.core.events import Warned, emit
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import OperationId
+from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
+from omnigraph.manifest.recoveries import RecoveryRecord
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.heal import promote_schema, queue_keys
+from omnigraph.recovery.settle import RecoveryMode, settle
+from omnigraph.recovery.sidecar import Sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What the sweep did, and what it left."""
+
+    settled: tuple[RecoveryRecord, ...] = ()
+    pending: tuple[OperationId, ...] = ()
+    """Left alone: their writers may live, or a restore was not possible beside other writers."""
+
+
+def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX) -> Swept:
+    """Settle every sidecar, oldest first, each against a fresh snapshot of its branch.
+
+    Restores only while it has the lease alone; beside a writing thread of this process it rolls forward only;
+    while another process has the lease it touches nothing, because the sidecar may be that writer's. What is
+    left is reported and the open goes on. Raises when a sidecar cannot be read or contradicts the graph.
+    Cost: one listing when nothing is pending.
+    """
+    names = context.sidecars.list()
+    if not names:
+        return Swept()
+    failpoint(Window.RECOVERY_POST_LIST_PRE_READ)
+    deadline = time.monotonic() + wait_s_max
+    settled: list[RecoveryRecord] = []
+    pending: list[OperationId] = []
+    for name in names:
+        noted = context.sidecars.read(name)
+        if noted is None:
+            continue
+        with ExitStack() as held:
+            mode = _enter(context, noted, held, deadline)
+            # Its writer may have finished, or confirmed, while we waited for it.
+            sidecar = context.sidecars.read(name)
+            if sidecar is None:
+                continue
+            record = None if mode is None else _settle(context, sidecar, mode)
+        if record is None:
+            pending.append(noted.operation_id)
+        else:
+            settled.append(record)
+    if pending:
+        emit(Warned("interrupted writes are still pending", ", ".join(pending)))
+    return Swept(tuple(settled), tuple(pending))
+
+
+def _enter(
+    context: RecoveryContext, sidecar: Sidecar, held: ExitStack, deadline: float
+) -> RecoveryMode | None:
+    """Acquire what settling needs; None when a writer may be alive."""
+    try:
+        held.enter_context(context.queues.acquire_many(queue_keys(sidecar), wait_s_max=_remaining(deadline)))
+    except ResourceBusy:
+        return None
+    try:
+        held.enter_context(context.lease.alone(wait_s_max=_remaining(deadline)))
+    except ResourceBusy:
+        pass
+    else:
+        return RecoveryMode.FULL
+    try:
+        held.enter_context(context.lease.hold(wait_s_max=0))
+    except ResourceBusy:
+        return None
+    return RecoveryMode.ROLL_FORWARD_ONLY
+
+
+def _settle(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode) -> RecoveryRecord | None:
+    return settle(context, sidecar, mode, schema_promoted=promote_schema(context, sidecar))
+
+
+def _remaining(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
