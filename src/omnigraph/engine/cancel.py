@@ -1,0 +1,34 @@
+"""Cooperative cancellation of a write."""
+
+import threading
+from typing import Final
+
+from omnigraph.core.errors import Cancelled
+
+
+class Cancellation:
+    """A request to stop, checked between operations, before Phase A and never after a table has moved.
+
+    Thread-safety: `request` may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+
+    def request(self) -> None:
+        """Ask the write to stop at the next place where nothing has happened yet."""
+        self._requested.set()
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody asked."""
+        return self._requested.is_set()
+
+    def raise_if_requested(self) -> None:
+        """Raise `Cancelled` when somebody asked. Called only where the write has had no effect."""
+        if self._requested.is_set():
+            raise Cancelled("the write was cancelled; nothing was changed")
+
+
+NEVER: Final = Cancellation()
+"""The token of callers that never cancel. Do not request it."""

@@ -1,0 +1,442 @@
+"""Finalize: stage every table of a write, commit each table once, publish once.
+
+`stage_all` writes files nobody points at. `commit_all` runs under the queues and the lease: fresh pins,
+drift guard, sidecar (Phase A), forks, one commit per table (Phase B). `finalize` adds the publish (Phase C)
+and the deletion of the sidecar (Phase D). A process that dies before Phase A leaves unreferenced files;
+after it, recovery settles the sidecar.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.core.errors import (
+    ExpectedVersionMismatch,
+    InternalError,
+    OmnigraphError,
+    PreconditionFailed,
+    ReadSetConflict,
+    RecoveryRequired,
+    RowLevelCasContention,
+)
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.engine.key_segments import ABSENT, string_array
+from omnigraph.engine.staging import MutationStaging, PendingMode, PendingTable, ReadSetMoved
+from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
+from omnigraph.recovery.drift import drift_guard
+from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind
+from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
+    from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.record import TableSummary
+    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.recovery.queues import Guards
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIntent:
+    """What the commit record and the sidecar of a write say."""
+
+    kind: WriterKind
+    operation: str
+    commit_id: CommitId
+    actor: str | None = None
+    if_commit: CommitId | None = None
+    """The head the caller based the write on; another head refuses it."""
+    summary: TableSummary = field(default_factory=dict[str, "Mapping[str, int]"])
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """One table's files, and what they were staged against."""
+
+    entry: TableEntry
+    handle: SnapshotHandle
+    staged: StagedHandle
+    ids: pa.StringArray | None
+    """Ids of the written rows in the order of writing; None when only the executors know them."""
+    hidden: NDArray[np.uint64]
+    """Addresses of the rows of `handle` that the commit hides."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWrite:
+    """Every table of a write is staged; nobody points at the files."""
+
+    staging: MutationStaging
+    tables: Mapping[TableKey, StagedTable]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTable:
+    """One table whose HEAD has moved."""
+
+    update: SubTableUpdate
+    handle: SnapshotHandle
+    table: StagedTable
+
+
+# --- stage ---------------------------------------------------------------------------------------------
+
+
+def stage_all(session: GraphSession, staging: MutationStaging) -> StagedWrite:
+    """Stage every touched table once. Holds no queue; a failure leaves unreferenced files only."""
+    keys = [key for key in staging.written_tables() if key not in staging.inline_committed]
+    tables = session.map_tables(
+        lambda key: _stage(session, staging, key, staging.snapshot.entries[key]), keys
+    )
+    present = {key: table for key, table in zip(keys, tables, strict=True) if table is not None}
+    return StagedWrite(staging, present)
+
+
+def _stage(
+    session: GraphSession, staging: MutationStaging, table_key: TableKey, entry: TableEntry
+) -> StagedTable | None:
+    handle = session.open_entry(entry)
+    stamp = Stamp(staging.operation_id, table_key)
+    before_fork = entry.branch != staging.branch
+    removal = staging.deletions.get(table_key)
+    if removal is not None:
+        addresses = removal.all_addresses()
+        staged = session.storage.stage_delete(handle, stamp, addresses=addresses, before_fork=before_fork)
+        return None if staged is None else StagedTable(entry, handle, staged, _NO_IDS, addresses)
+    pending = staging.pending[table_key]
+    if pending.fragments:
+        return _stage_fragments(session, pending, entry, handle, stamp, before_fork=before_fork)
+    rows = pending.combined()
+    ids = string_array(rows.column("id"))
+    rows = rows.cast(handle.schema)
+    match pending.mode:
+        case PendingMode.APPEND:
+            staged = session.storage.stage_append(handle, rows, stamp)
+            return StagedTable(entry, handle, staged, ids, _NO_ADDRESSES)
+        case PendingMode.OVERWRITE:
+            content = rows if rows.num_rows else None
+            staged = session.storage.stage_overwrite(handle, content, stamp)
+            return StagedTable(entry, handle, staged, None, _NO_ADDRESSES)
+        case PendingMode.MERGE:
+            same_base = entry.version == staging.expected_versions[table_key]
+            addresses = _replaced(session, pending, handle, ids, same_base=same_base)
+            staged = session.storage.stage_merge_insert(
+                handle, rows, stamp, addresses=addresses, before_fork=before_fork
+            )
+            return StagedTable(entry, handle, staged, ids, addresses)
+
+
+_NO_IDS = pa.array([], pa.string())
+_NO_ADDRESSES: NDArray[np.uint64] = np.empty(0, np.uint64)
+
+
+def _replaced(
+    session: GraphSession,
+    pending: PendingTable,
+    handle: SnapshotHandle,
+    ids: pa.StringArray,
+    *,
+    same_base: bool,
+) -> NDArray[np.uint64]:
+    """Addresses of the committed rows the pending rows replace."""
+    known = pending.known_addresses(ids, same_base=same_base)
+    found = (
+        session.keys.addresses(session.root.identity, session.storage, handle, ids)
+        if known is None
+        else known
+    )
+    return found[found != ABSENT]
+
+
+def _stage_fragments(
+    session: GraphSession,
+    pending: PendingTable,
+    entry: TableEntry,
+    handle: SnapshotHandle,
+    stamp: Stamp,
+    *,
+    before_fork: bool,
+) -> StagedTable:
+    hidden = _NO_ADDRESSES if pending.fragment_addresses is None else pending.fragment_addresses
+    staged = session.storage.stage_fragments(
+        handle, pending.fragments, pending.mode.value, stamp, addresses=hidden, before_fork=before_fork
+    )
+    return StagedTable(entry, handle, staged, None, hidden)
+
+
+# --- commit --------------------------------------------------------------------------------------------
+
+
+def finalize(
+    session: GraphSession,
+    staging: MutationStaging,
+    intent: WriteIntent,
+    *,
+    cancel: Cancellation,
+    guards: Guards | None = None,
+) -> Snapshot:
+    """Stage, commit and publish one write; return what the branch shows afterwards.
+
+    `guards` are queues the caller already holds (it releases them). Raises `ExpectedVersionMismatch` when a
+    strict write lost, `ReadSetMoved` when a relaxed one must be prepared again, `PreconditionFailed` when
+    the caller's condition does not hold: nothing has happened then. Raises `RecoveryRequired` when it
+    stopped after its first effect: the sidecar stays for recovery.
+    """
+    write = stage_all(session, staging)
+    failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
+    cancel.raise_if_requested()
+    keys = _queue_keys(staging)
+    with ExitStack() as held:
+        if guards is None:
+            held.enter_context(session.queues.acquire_many(keys))
+        else:
+            guards.require(keys)
+        held.enter_context(session.lease.hold())
+        published, committed = _commit_and_publish(session, write, intent, cancel)
+    session.after_commit(published, committed)
+    return published
+
+
+def _queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
+    tables = set(staging.written_tables())
+    if any(staging.snapshot.entries[key].branch != staging.branch for key in tables):
+        # A write that forks holds everything it may touch before the first fork.
+        tables |= set(staging.read_set)
+    return [(key, staging.branch) for key in sorted(tables)]
+
+
+def _commit_and_publish(
+    session: GraphSession, write: StagedWrite, intent: WriteIntent, cancel: Cancellation
+) -> tuple[Snapshot, Sequence[CommittedTable]]:
+    staging = write.staging
+    current = session.manifest.current(staging.branch)
+    _check_authority(session, staging, current, intent)
+    tables = _settle(session, write, current)
+    expected = {**staging.read_set, **{key: current.pin(key) for key in staging.written_tables()}}
+    cancel.raise_if_requested()
+    sidecar = _sidecar(session, staging, tables, intent)
+    data_synced = session.submit(session.storage.make_durable, [table.staged for table in tables.values()])
+    session.sidecars.write(sidecar)
+    failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
+    _check_inline(staging, current)
+    committed = _commit_tables(session, staging, _fork_all(session, staging, tables), data_synced)
+    published = _publish(session, staging, committed, expected, intent)
+    session.sidecars.delete_or_warn(sidecar.operation_id)
+    return published, committed
+
+
+def _check_authority(
+    session: GraphSession, staging: MutationStaging, current: Snapshot, intent: WriteIntent
+) -> None:
+    """Refuse a write whose ground is gone: the caller's condition, the branch itself, the schema."""
+    if intent.if_commit is not None and current.head != intent.if_commit:
+        raise PreconditionFailed(expected=intent.if_commit, actual=current.head)
+    if session.branch_identity(staging.branch) != staging.branch_identity:
+        raise ReadSetConflict(
+            "branch",
+            message=f"{staging.branch} was created anew while this write was prepared; re-read and retry",
+        )
+    if current.schema_hash != staging.snapshot.schema_hash:
+        raise ReadSetConflict(
+            "schema", message="the schema changed while this write was prepared; re-read and retry"
+        )
+
+
+def _settle(session: GraphSession, write: StagedWrite, current: Snapshot) -> dict[TableKey, StagedTable]:
+    """The staged tables against the pins of now; raises when the write may not land on them."""
+    staging = write.staging
+    settled: dict[TableKey, StagedTable] = {}
+    for key in sorted({*write.tables, *staging.read_set}):
+        pin = current.pin(key)
+        for seen in (staging.read_set.get(key), staging.expected_versions.get(key)):
+            if seen is None or seen == pin:
+                continue
+            mismatch = ExpectedVersionMismatch(table_key=key, expected=seen, actual=pin)
+            if staging.strict:
+                raise mismatch
+            if key in staging.read_set:
+                raise ReadSetMoved(mismatch)
+    for key in sorted(write.tables):
+        table = write.tables[key]
+        entry = current.entries.get(key)
+        if entry is None:
+            raise ReadSetConflict("schema", message=f"'{key}' is not a table of this branch any more")
+        drift_guard(session.recovery, entry, staging.branch)
+        settled[key] = (
+            table if entry.version == table.entry.version else _restage(session, staging, table, entry)
+        )
+    return settled
+
+
+def _restage(
+    session: GraphSession, staging: MutationStaging, table: StagedTable, entry: TableEntry
+) -> StagedTable:
+    """A relaxed write against a newer pin: appends move, upserts are staged again because others may be
+    there now.
+    """
+    key = entry.table_key
+    pending = staging.pending[key]
+    if pending.mode is PendingMode.APPEND:
+        handle = session.open_entry(entry)
+        return replace(table, entry=entry, handle=handle, staged=session.storage.rebase(table.staged, handle))
+    if pending.mode is PendingMode.OVERWRITE or pending.fragments:
+        mismatch = ExpectedVersionMismatch(table_key=key, expected=table.entry.version, actual=entry.version)
+        raise mismatch if pending.mode is PendingMode.OVERWRITE else ReadSetMoved(mismatch)
+    again = _stage(session, staging, key, entry)
+    if again is None:
+        raise InternalError(f"nothing was staged for '{key}' the second time")
+    return again
+
+
+def _sidecar(
+    session: GraphSession,
+    staging: MutationStaging,
+    tables: Mapping[TableKey, StagedTable],
+    intent: WriteIntent,
+) -> Sidecar:
+    pins = [
+        SidecarPin(
+            table_key=key,
+            table_path=session.root.dataset_uri(table.entry.location),
+            expected_version=table.entry.version,
+            post_commit_pin=table.entry.version + 1,
+            table_branch=staging.branch,
+        )
+        for key, table in sorted(tables.items())
+    ]
+    pins.extend(
+        SidecarPin(
+            table_key=key,
+            table_path=session.root.dataset_uri(staging.paths[key][0]),
+            expected_version=staging.expected_versions[key],
+            post_commit_pin=update.table_version,
+            table_branch=update.table_branch,
+        )
+        for key, update in sorted(staging.inline_committed.items())
+    )
+    return Sidecar(
+        operation_id=staging.operation_id,
+        started_at_us=session.clock.now_us(),
+        branch=staging.branch,
+        actor=intent.actor,
+        writer_kind=intent.kind,
+        tables=tuple(sorted(pins, key=lambda pin: pin.table_key)),
+    )
+
+
+def _check_inline(staging: MutationStaging, current: Snapshot) -> None:
+    for key in sorted(staging.inline_committed):
+        expected, actual = staging.expected_versions[key], current.pin(key)
+        if expected != actual:
+            raise ExpectedVersionMismatch(table_key=key, expected=expected, actual=actual)
+
+
+def _fork_all(
+    session: GraphSession, staging: MutationStaging, tables: Mapping[TableKey, StagedTable]
+) -> dict[TableKey, StagedTable]:
+    """Give the branch its own reference on every table it writes for the first time."""
+    forked = dict(tables)
+    for key in sorted(tables):
+        table = tables[key]
+        if table.entry.branch == staging.branch:
+            continue
+        failpoint(Window.MUTATION_POST_SIDECAR_PRE_FORK)
+        handle = session.fork_table(table.entry, staging.branch)
+        failpoint(Window.MUTATION_POST_FORK_PRE_COMMIT)
+        forked[key] = replace(table, handle=handle, staged=session.storage.rebase(table.staged, handle))
+    return forked
+
+
+def _commit_tables(
+    session: GraphSession,
+    staging: MutationStaging,
+    tables: Mapping[TableKey, StagedTable],
+    data_synced: Future[None],
+) -> list[CommittedTable]:
+    """Phase B: move each HEAD once, in key order, and make everything the publish will name durable.
+
+    `data_synced` is the sync of the staged files, which runs beside the sidecar write and the commits.
+    """
+    committed: list[CommittedTable] = []
+    try:
+        for key in sorted(tables):
+            table = tables[key]
+            handle = session.storage.commit_staged(table.handle, table.staged)
+            committed.append(CommittedTable(_update(session, table, handle), handle, table))
+            failpoint(Window.MUTATION_POST_TABLE_COMMIT)
+        data_synced.result()
+        session.storage.make_durable([each.handle for each in committed])
+    except Exception as error:
+        if committed:
+            raise _stopped(staging.operation_id, error) from error
+        raise
+    return committed
+
+
+def _update(session: GraphSession, table: StagedTable, handle: SnapshotHandle) -> SubTableUpdate:
+    if table.entry.branch == handle.branch:
+        identifier = table.entry.branch_identifier
+    else:
+        identifier = session.storage.branch_identifier(handle.location, handle.branch) or ()
+    return SubTableUpdate(
+        table_key=handle.table_key,
+        table_version=handle.version,
+        table_branch=handle.branch,
+        row_count=handle.row_count,
+        transaction_uuid=table.staged.transaction_uuid,
+        branch_identifier=identifier,
+    )
+
+
+def _publish(
+    session: GraphSession,
+    staging: MutationStaging,
+    committed: Sequence[CommittedTable],
+    expected: Mapping[TableKey, int],
+    intent: WriteIntent,
+) -> Snapshot:
+    changes = [*(each.update for each in committed), *staging.inline_committed.values()]
+    record = CommitIntent(
+        commit_id=intent.commit_id,
+        operation=intent.operation,
+        actor=intent.actor,
+        operation_id=staging.operation_id,
+        summary=intent.summary,
+        expected_head=intent.if_commit,
+    )
+    try:
+        failpoint(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+        return session.publisher.publish(
+            staging.branch, sorted(changes, key=lambda change: change.table_key), expected, record
+        )
+    except RowLevelCasContention:
+        raise
+    except Exception as error:
+        raise _stopped(staging.operation_id, error) from error
+
+
+def _stopped(operation_id: OperationId, error: Exception) -> OmnigraphError:
+    """The write has moved tables and cannot say that nothing happened; its sidecar stays."""
+    if isinstance(error, RecoveryRequired):
+        return error
+    return RecoveryRequired(f"the write stopped half-way and must be recovered: {error}", operation_id)
+
+
+__all__ = [
+    "CommittedTable",
+    "StagedTable",
+    "StagedWrite",
+    "WriteIntent",
+    "finalize",
+    "stage_all",
+]

@@ -1,0 +1,217 @@
+"""String keys in memory: a vectorised hash, and immutable segments that map a key to a row address."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+ABSENT: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+"""No row address has this value: it would be the last row of the last possible fragment."""
+
+HASH_CHUNK_ROWS: Final = 1 << 18
+"""Rows hashed at a time, so that the working arrays stay in the processor's cache."""
+
+SEGMENT_ROWS_MAX: Final = 1 << 23
+SEGMENT_BYTES_MAX: Final = 1 << 30
+"""One segment uses 32-bit string offsets and 32-bit ordinals; both bounds stay far below."""
+
+DICTIONARY_ROWS_MAX: Final = 1024
+FEW_KEYS: Final = 32
+
+_MIX_A: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
+_MIX_B: Final = np.uint64(0xFF51_AFD7_ED55_8CCD)
+
+
+def string_array(keys: Any) -> pa.StringArray:
+    """The keys as one contiguous string array."""
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
+    if isinstance(keys, pa.ChunkedArray):
+        keys = pa.concat_arrays(keys.chunks)
+    return keys if keys.type == pa.string() else keys.cast(pa.string())
+
+
+def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:
+    """A 64-bit hash per key; equal keys have equal hashes, whatever array they come from.
+
+    Cost: a few passes of eight bytes at a time over the text; no Python object per key.
+    """
+    count = len(keys)
+    hashes = np.empty(count, np.uint64)
+    if count == 0:
+        return hashes
+    _, offset_buffer, value_buffer = keys.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32, count + 1, keys.offset * 4).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    padded = np.zeros(last - first + 16, np.uint8)
+    if value_buffer is not None and last > first:
+        padded[: last - first] = np.frombuffer(value_buffer, np.uint8, last - first, first)
+    # One unaligned eight-byte window at every byte of the text.
+    windows: NDArray[np.uint64] = np.ndarray((last - first + 8,), np.uint64, padded.data, 0, (1,))
+    starts = offsets[:-1] - first
+    lengths = np.diff(offsets)
+    for begin in range(0, count, HASH_CHUNK_ROWS):
+        end = min(count, begin + HASH_CHUNK_ROWS)
+        hashes[begin:end] = _hash_chunk(windows, starts[begin:end], lengths[begin:end])
+    return hashes
+
+
+def _hash_chunk(
+    windows: NDArray[np.uint64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    # The length seeds the hash, so that trailing zero bytes count.
+    state = (lengths.astype(np.uint64) + np.uint64(1)) * _MIX_A
+    active: NDArray[np.intp] | slice = slice(None)
+    position = 0
+    longest = int(lengths.max())
+    while position < longest:
+        remaining = lengths[active] - position
+        if int(remaining.min()) <= 0:
+            keep = remaining > 0
+            active = np.flatnonzero(keep) if isinstance(active, slice) else active[keep]
+            remaining = remaining[keep]
+        surplus = (8 - np.minimum(remaining, 8)).astype(np.uint64) << np.uint64(3)
+        word = windows[starts[active] + position] << surplus
+        mixed = (state[active] ^ word) * _MIX_A
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= _MIX_B
+        mixed ^= mixed >> np.uint64(29)
+        state[active] = mixed
+        position += 8
+    state ^= state >> np.uint64(32)
+    state *= _MIX_B
+    state ^= state >> np.uint64(29)
+    return state
+
+
+@dataclass(slots=True, eq=False)
+class KeySegment:
+    """Some keys and their row addresses; never changed after construction.
+
+    Lookups are exact: a hash only proposes a row, the text decides.
+    Thread-safety: the lookup structures are built on first use; two threads may build the same one twice.
+    """
+
+    keys: pa.StringArray
+    addresses: NDArray[np.uint64]
+    _hashes: NDArray[np.uint64] | None = field(default=None, repr=False)
+    _slots: NDArray[np.int32] | None = field(default=None, repr=False)
+    _dictionary: dict[str, int] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory this segment holds or will hold once it has been searched."""
+        rows = len(self.keys)
+        slot_bytes = 4 << _slot_bits(rows)
+        return int(self.keys.nbytes) + int(self.addresses.nbytes) + 8 * rows + slot_bytes
+
+    def find_one(self, key: str) -> int | None:
+        """The address of `key`, or None when this segment does not name it."""
+        if len(self.keys) <= DICTIONARY_ROWS_MAX:
+            dictionary = self._dictionary
+            if dictionary is None:
+                dictionary = dict(zip(self.keys.to_pylist(), self.addresses.tolist(), strict=True))
+                self._dictionary = dictionary
+            return dictionary.get(key)
+        ordinal = int(self._probe(pa.array([key], pa.string()), None)[0])
+        return None if ordinal < 0 else int(self.addresses[ordinal])
+
+    def find(
+        self, keys: pa.StringArray, hashes: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+        """Per key: whether this segment names it, and the address it gives."""
+        ordinals = self._probe(keys, hashes)
+        named = ordinals >= 0
+        found = np.full(len(keys), ABSENT, np.uint64)
+        found[named] = self.addresses[ordinals[named]]
+        return named, found
+
+    def _probe(self, keys: pa.StringArray, hashes: NDArray[np.uint64] | None) -> NDArray[np.int64]:
+        own_hashes, slots = self._table()
+        wanted = hash_keys(keys) if hashes is None else hashes
+        bits = _slot_bits(len(self.keys))
+        mask = (1 << bits) - 1
+        slot = (wanted >> np.uint64(64 - bits)).astype(np.int64)
+        result = np.full(len(keys), -1, np.int64)
+        pending = np.arange(len(keys))
+        while pending.size:
+            ordinal = slots[slot[pending]]
+            occupied = ordinal >= 0
+            pending, ordinal = pending[occupied], ordinal[occupied]
+            same = own_hashes[ordinal] == wanted[pending]
+            if same.any():
+                same[same] = _equal_text(keys, pending[same], self.keys, ordinal[same])
+                result[pending[same]] = ordinal[same]
+            pending = pending[~same]
+            slot[pending] = (slot[pending] + 1) & mask
+        return result
+
+    def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        if self._hashes is None:
+            self._hashes = hash_keys(self.keys)
+        if self._slots is None:
+            self._slots = _build_slots(self._hashes)
+        return self._hashes, self._slots
+
+
+def _equal_text(
+    left: pa.StringArray, left_at: NDArray[Any], right: pa.StringArray, right_at: NDArray[Any]
+) -> NDArray[np.bool_]:
+    equal = pc.equal(left.take(pa.array(left_at)), right.take(pa.array(right_at)))
+    return np.asarray(equal.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _slot_bits(rows: int) -> int:
+    return max(4, (2 * rows).bit_length())
+
+
+def _build_slots(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """Open addressing, filled by rounds: everybody writes, rereads, and the losers move on by one slot."""
+    bits = _slot_bits(len(hashes))
+    mask = (1 << bits) - 1
+    slots = np.full(1 << bits, -1, np.int32)
+    slot = (hashes >> np.uint64(64 - bits)).astype(np.int64)
+    pending = np.arange(len(hashes), dtype=np.int32)
+    while pending.size:
+        at = slot[pending]
+        free = slots[at] < 0
+        slots[at[free]] = pending[free]
+        pending = pending[slots[at] != pending]
+        slot[pending] = (slot[pending] + 1) & mask
+    return slots
+
+
+def join_segments(newest_last: Sequence[KeySegment]) -> KeySegment:
+    """One segment that answers like the given ones searched from the newest to the oldest."""
+    if len(newest_last) == 1:
+        return newest_last[0]
+    keys = pa.concat_arrays([segment.keys for segment in newest_last])
+    addresses = np.concatenate([segment.addresses for segment in newest_last])
+    last = last_occurrences(keys)
+    if len(last) < len(keys):
+        return KeySegment(keys.take(pa.array(last)), addresses[last])
+    return KeySegment(keys, addresses)
+
+
+def last_occurrences(keys: pa.StringArray) -> NDArray[np.int64]:
+    """Positions of the last occurrence of each distinct key, ascending; every null counts as distinct."""
+    count = len(keys)
+    if count < 2:
+        return np.arange(count, dtype=np.int64)
+    codes = np.asarray(
+        keys.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False), np.int64
+    )
+    winner = np.zeros(int(codes.max()) + 1, np.int64)
+    # Later assignments win: numpy assigns repeated indices in order.
+    winner[codes] = np.arange(count, dtype=np.int64)
+    keep = winner[codes] == np.arange(count, dtype=np.int64)
+    if keys.null_count:
+        keep |= np.asarray(keys.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return np.flatnonzero(keep)

@@ -1,0 +1,394 @@
+"""The key index: which row of a table holds an id, exact for one version of the table.
+
+A `KeyIndex` is an immutable value. The index of the next version shares everything with the one before: new
+rows become a new segment, dead rows are known per fragment. Which fragments two versions share is read from
+the versions themselves, so an index is right after any foreign commit, restore or compaction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.engine.key_segments import (
+    ABSENT,
+    FEW_KEYS,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_ROWS_MAX,
+    KeySegment,
+    hash_keys,
+    join_segments,
+    string_array,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from omnigraph.storage.tables import SnapshotHandle, TableStorage
+
+JOINED_ROWS_MAX: Final = 1 << 17
+"""Small segments are joined up to this size; larger ones stay as they are until there are too many."""
+
+SEGMENTS_MAX: Final = 24
+
+PROBED_KEYS_MAX: Final = 1000
+UNINDEXED_ROWS_MIN: Final = 200_000
+"""The first small lookup in a table of this size asks the table instead of reading its whole id column."""
+
+_NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRows:
+    """What one fragment of a version holds: its files, and which of its rows are dead."""
+
+    files: tuple[str, ...]
+    deletion: str | None
+    rows: int
+    dead: NDArray[np.uint32]
+
+
+class KeySource(Protocol):
+    """One version of a table, as the key index reads it."""
+
+    def fragments(self) -> Mapping[int, tuple[tuple[str, ...], str | None, int, int]]:
+        """Per fragment id: data files, deletion file, physical rows, number of deleted rows."""
+        ...
+
+    def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
+        """The deleted row offsets of one fragment, ascending."""
+        ...
+
+    def live_keys(
+        self, fragment_ids: Iterable[int] | None
+    ) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]]:
+        """Ids and row addresses of the live rows of the given fragments (None: of all)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyIndex:
+    """Ids to row addresses for one version of one table.
+
+    Segments are searched from the newest to the oldest and the first that names a key decides; what it names
+    counts only while that row is alive in this version.
+    """
+
+    fragments: Mapping[int, FragmentRows]
+    segments: tuple[KeySegment, ...]
+    known_files: Mapping[int, tuple[str, ...]]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the segments."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    def find(self, ids: pa.StringArray) -> NDArray[np.uint64]:
+        """The address of each id, or `ABSENT`."""
+        if len(ids) <= FEW_KEYS:
+            return np.array([self.find_one(key) for key in ids.to_pylist()], np.uint64)
+        found = np.full(len(ids), ABSENT, np.uint64)
+        hashes = hash_keys(ids)
+        pending = np.arange(len(ids))
+        for segment in reversed(self.segments):
+            if not pending.size:
+                break
+            whole = pending.size == len(ids)
+            keys = ids if whole else ids.take(pa.array(pending))
+            named, addresses = segment.find(keys, hashes[pending])
+            found[pending[named]] = addresses[named]
+            pending = pending[~named]
+        return self._alive(found)
+
+    def find_one(self, key: str) -> int:
+        """The address of one id, or `ABSENT`."""
+        for segment in reversed(self.segments):
+            address = segment.find_one(key)
+            if address is not None:
+                return address if self._is_alive(address) else int(ABSENT)
+        return int(ABSENT)
+
+    def _is_alive(self, address: int) -> bool:
+        fragment = self.fragments.get(address >> 32)
+        if fragment is None:
+            return False
+        offset = address & 0xFFFF_FFFF
+        at = int(np.searchsorted(fragment.dead, offset))
+        return at >= len(fragment.dead) or int(fragment.dead[at]) != offset
+
+    def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        fragment_of = addresses >> np.uint64(32)
+        offset_of = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
+        for fragment_id in np.unique(fragment_of[addresses != ABSENT]).tolist():
+            fragment = self.fragments.get(fragment_id)
+            mine = fragment_of == np.uint64(fragment_id)
+            if fragment is None:
+                addresses[mine] = ABSENT
+            elif len(fragment.dead):
+                mine[mine] = np.isin(offset_of[mine], fragment.dead)
+                addresses[mine] = ABSENT
+        return addresses
+
+
+def build(source: KeySource) -> KeyIndex:
+    """The index of a version, from a scan of its id column."""
+    fragments = {
+        fragment_id: FragmentRows(
+            files, deletion, rows, source.dead_rows(fragment_id) if deleted else _NO_ROWS
+        )
+        for fragment_id, (files, deletion, rows, deleted) in source.fragments().items()
+    }
+    known = {fragment_id: fragment.files for fragment_id, fragment in fragments.items()}
+    return KeyIndex(fragments, tuple(_segments(source.live_keys(None))), known)
+
+
+def advance(
+    index: KeyIndex,
+    source: KeySource,
+    *,
+    own_keys: pa.StringArray | None = None,
+    own_removed: NDArray[np.uint64] | None = None,
+) -> KeyIndex:
+    """The index of another version of the same table, reading only what differs.
+
+    `own_keys` and `own_removed` are what this process just wrote, in the order of writing: when they explain
+    the difference completely nothing is read at all.
+    """
+    seen = source.fragments()
+    rebuilt = any(
+        index.known_files.get(fragment_id, files) != files for fragment_id, (files, _, _, _) in seen.items()
+    )
+    if rebuilt:  # A fragment number was given out twice: addresses of the two cannot be told apart.
+        return build(source)
+    new_ids = [fragment_id for fragment_id in seen if fragment_id not in index.fragments]
+    new_rows = sum(seen[fragment_id][2] for fragment_id in new_ids)
+    explained = own_keys is not None and len(own_keys) == new_rows
+    if not explained and new_rows > sum(rows for _, _, rows, _ in seen.values()) // 2:
+        return build(source)
+    removed = own_removed if own_removed is not None and explained else None
+    fragments: dict[int, FragmentRows] = {}
+    revived: list[int] = []
+    for fragment_id, (files, deletion, rows, deleted) in seen.items():
+        before = index.fragments.get(fragment_id)
+        if before is not None and before.deletion == deletion and len(before.dead) == deleted:
+            fragments[fragment_id] = before
+            continue
+        dead = _dead_rows(source, fragment_id, deleted, before, removed)
+        fragments[fragment_id] = FragmentRows(files, deletion, rows, dead)
+        if before is not None and len(np.setdiff1d(before.dead, dead, assume_unique=True)):
+            revived.append(fragment_id)  # a restore: rows that a newer segment overrides live again
+    segments = list(index.segments)
+    if explained and own_keys is not None and not revived:
+        if len(own_keys):
+            segments.append(KeySegment(own_keys, _addresses(sorted(new_ids), seen)))
+    elif new_ids or revived:
+        segments.extend(_segments(source.live_keys([*new_ids, *revived])))
+    known = dict(index.known_files)
+    known.update({fragment_id: fragments[fragment_id].files for fragment_id in new_ids})
+    return KeyIndex(fragments, _tidy(segments), known)
+
+
+def _dead_rows(
+    source: KeySource,
+    fragment_id: int,
+    deleted: int,
+    before: FragmentRows | None,
+    removed: NDArray[np.uint64] | None,
+) -> NDArray[np.uint32]:
+    if deleted == 0:
+        return _NO_ROWS
+    if removed is not None and before is not None:
+        mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
+        dead = np.union1d(before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
+        if len(dead) == deleted:
+            return dead
+    return source.dead_rows(fragment_id)
+
+
+def _addresses(
+    fragment_ids: list[int], seen: Mapping[int, tuple[tuple[str, ...], str | None, int, int]]
+) -> NDArray[np.uint64]:
+    parts = [
+        (np.uint64(fragment_id) << np.uint64(32)) + np.arange(seen[fragment_id][2], dtype=np.uint64)
+        for fragment_id in fragment_ids
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _segments(batches: Iterable[tuple[pa.StringArray, NDArray[np.uint64]]]) -> Iterator[KeySegment]:
+    keys: list[pa.StringArray] = []
+    addresses: list[NDArray[np.uint64]] = []
+    rows = size = 0
+    for batch_keys, batch_addresses in batches:
+        if len(batch_keys) == 0:
+            continue
+        if keys and (
+            rows + len(batch_keys) > SEGMENT_ROWS_MAX or size + batch_keys.nbytes > SEGMENT_BYTES_MAX
+        ):
+            yield KeySegment(pa.concat_arrays(keys), np.concatenate(addresses))
+            keys, addresses, rows, size = [], [], 0, 0
+        keys.append(batch_keys)
+        addresses.append(batch_addresses)
+        rows += len(batch_keys)
+        size += int(batch_keys.nbytes)
+    if keys:
+        yield KeySegment(pa.concat_arrays(keys), np.concatenate(addresses))
+
+
+def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
+    """Join the newest segments while they are small and of similar size, so that a lookup visits few."""
+    while len(segments) > 1:
+        older, newer = segments[-2], segments[-1]
+        similar = len(older) < 4 * len(newer) and len(older) + len(newer) <= JOINED_ROWS_MAX
+        if not similar and len(segments) <= SEGMENTS_MAX:
+            break
+        segments[-2:] = [join_segments([older, newer])]
+    return tuple(segments)
+
+
+class KeyIndexCache:
+    """The key indexes of a process, shared by all handles, bounded in bytes; least recently used go first.
+
+    Thread-safety: every method may be called from any thread.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[tuple[str, str, str], tuple[int, SnapshotHandle | None, KeyIndex]] = (
+            OrderedDict()
+        )
+        self._asked: set[tuple[str, str, str]] = set()
+
+    def addresses(
+        self, identity: str, storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray
+    ) -> NDArray[np.uint64]:
+        """Where the rows with these ids are in this version; `ABSENT` where there is none."""
+        if len(ids) == 0 or handle.row_count == 0:
+            return np.full(len(ids), ABSENT, np.uint64)
+        key = (identity, handle.location, handle.branch or "")
+        index = self._current(key, storage, handle)
+        if index is None:
+            small = len(ids) <= PROBED_KEYS_MAX and handle.row_count >= UNINDEXED_ROWS_MIN
+            if small and key not in self._asked:
+                self._asked.add(key)
+                return probe(storage, handle, ids)
+            index = build(TableKeys(storage, handle))
+            self._keep(key, handle, index)
+        return index.find(ids)
+
+    def extend(
+        self,
+        identity: str,
+        storage: TableStorage,
+        handle: SnapshotHandle,
+        keys: pa.StringArray,
+        removed: NDArray[np.uint64],
+    ) -> None:
+        """Carry the index of a table over a commit of this process. Does nothing when there is no index."""
+        key = (identity, handle.location, handle.branch or "")
+        with self._lock:
+            entry = self._entries.get(key)
+        if entry is not None and entry[0] < handle.version:
+            source = TableKeys(storage, handle)
+            self._keep(key, handle, advance(entry[2], source, own_keys=keys, own_removed=removed))
+
+    def forget(self, identity: str) -> None:
+        """Drop every index of one graph."""
+        with self._lock:
+            for key in [key for key in self._entries if key[0] == identity]:
+                del self._entries[key]
+
+    def nbytes(self) -> int:
+        """Memory in use."""
+        with self._lock:
+            return sum(index.nbytes for _, _, index in self._entries.values())
+
+    def _current(
+        self, key: tuple[str, str, str], storage: TableStorage, handle: SnapshotHandle
+    ) -> KeyIndex | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:  # a branch starts from what is known of the table elsewhere
+                entry = next((e for k, e in self._entries.items() if k[:2] == key[:2]), None)
+            else:
+                self._entries.move_to_end(key)
+        if entry is None:
+            return None
+        if entry[1] is handle:
+            return entry[2]
+        index = advance(entry[2], TableKeys(storage, handle))
+        self._keep(key, handle, index)
+        return index
+
+    def _keep(self, key: tuple[str, str, str], handle: SnapshotHandle, index: KeyIndex) -> None:
+        with self._lock:
+            before = self._entries.get(key)
+            if before is not None and before[0] > handle.version:
+                return  # an older reader must not push the newest index out
+            self._entries[key] = (handle.version, handle, index)
+            self._entries.move_to_end(key)
+            total = sum(entry[2].nbytes for entry in self._entries.values())
+            while total > self._bytes_max and self._entries:
+                _, dropped = self._entries.popitem(last=False)
+                total -= dropped[2].nbytes
+
+
+class TableKeys:
+    """`KeySource` over one snapshot of a table."""
+
+    def __init__(self, storage: TableStorage, handle: SnapshotHandle) -> None:
+        self._storage = storage
+        self._handle = handle
+
+    def fragments(self) -> Mapping[int, tuple[tuple[str, ...], str | None, int, int]]:
+        """See `KeySource`."""
+        return {
+            info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
+            for info in self._storage.fragments(self._handle)
+        }
+
+    def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
+        """See `KeySource`. Read as the complement of the live rows."""
+        rows = next(i.physical_rows for i in self._storage.fragments(self._handle) if i.id == fragment_id)
+        alive = np.zeros(rows, np.bool_)
+        reader = self._storage.scan(self._handle, columns=[], with_row_address=True, fragments=[fragment_id])
+        for batch in reader:
+            addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
+            alive[(addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)] = True
+        return np.flatnonzero(~alive).astype(np.uint32)
+
+    def live_keys(
+        self, fragment_ids: Iterable[int] | None
+    ) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]]:
+        """See `KeySource`."""
+        wanted = None if fragment_ids is None else list(fragment_ids)
+        reader = self._storage.scan(self._handle, columns=["id"], with_row_address=True, fragments=wanted)
+        for batch in reader:
+            addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
+            yield string_array(batch.column("id")), addresses
+
+
+def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> NDArray[np.uint64]:
+    """Addresses by asking the table for these ids, without an index in memory."""
+    found = KeySegment(pa.array([], pa.string()), np.empty(0, np.uint64))
+    reader = storage.scan(handle, columns=["id"], filter=in_filter("id", ids), with_row_address=True)
+    table = reader.read_all()
+    if table.num_rows:
+        addresses = np.asarray(table.column("_rowaddr").to_numpy(), np.uint64)
+        found = KeySegment(string_array(table.column("id")), addresses)
+    named, addresses = found.find(ids, hash_keys(ids))
+    return np.where(named, addresses, ABSENT)
+
+
+def in_filter(column: str, values: pa.StringArray) -> str:
+    """Filter text for "the column holds one of these strings"; names are back-ticked, quotes doubled."""
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values.unique().to_pylist())
+    return f"`{column}` IN ({quoted})"

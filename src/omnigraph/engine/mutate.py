@@ -1,0 +1,196 @@
+"""Mutations: the statements of one query become one atomic write."""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from omnigraph.core.errors import InternalError, PreconditionFailed
+from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
+from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
+from omnigraph.engine.cancel import NEVER, Cancellation
+from omnigraph.engine.commit import WriteIntent, finalize
+from omnigraph.engine.prepare import InsertedEntity, PreparedMutation, prepare_mutation
+from omnigraph.engine.staging import MutationStaging, ReadSetMoved
+from omnigraph.planning.values import as_instant
+from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+from omnigraph.recovery.sidecar import WriterKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.ir import MutationPlan
+    from omnigraph.planning.values import Value
+
+OPTIMISTIC_ATTEMPTS: Final = 3
+"""Attempts without locks; later ones are prepared under the queues of everything the write reads or
+writes.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MutationResult:
+    """What a mutation did. `commit` is None when nothing was selected or inserted."""
+
+    branch: str
+    query_name: str
+    affected_nodes: int
+    affected_edges: int
+    actor: str | None
+    commit: CommitRecord | None
+    inserted: tuple[InsertedEntity, ...] = ()
+    """One per insert statement that made a new entity or replaced one, with its id."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape the command line and the service give."""
+        return {
+            "branch": self.branch,
+            "query_name": self.query_name,
+            "affected_nodes": self.affected_nodes,
+            "affected_edges": self.affected_edges,
+            "actor_id": self.actor,
+            "commit": None if self.commit is None else commit_dict(self.commit),
+            "inserted": [{"type": each.type_name, "id": each.id} for each in self.inserted],
+        }
+
+
+def commit_dict(record: CommitRecord) -> dict[str, Any]:
+    """A commit in the shape the command line and the service give."""
+    return {
+        "graph_commit_id": record.id,
+        "graph_branch": show_branch(record.branch),
+        "graph_manifest_version": record.manifest_version,
+        "parent_commit_id": record.parent,
+        "merged_parent_commit_id": record.merged_parent,
+        "actor_id": record.actor,
+        "created_at": record.time_us,
+        "operation": record.operation,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MutationRequest:
+    """One call of `mutate`, the same for every attempt: `now` and the commit id do not change between
+    them.
+    """
+
+    plan: MutationPlan
+    params: Mapping[str, Value]
+    branch: Branch
+    actor: str | None
+    if_commit: CommitId | None
+    now: dt.datetime
+    commit_id: CommitId
+    cancel: Cancellation
+
+
+def run_mutation(
+    session: GraphSession,
+    plan: MutationPlan,
+    params: Mapping[str, Value],
+    *,
+    branch: Branch,
+    actor: str | None = None,
+    if_commit: CommitId | None = None,
+    cancel: Cancellation = NEVER,
+) -> MutationResult:
+    """Run a mutation as one commit on `branch`, or change nothing.
+
+    A write of inserts only is prepared again when something it read moved, at most `REPREPARE_ATTEMPTS_MAX`
+    times; one with updates or deletes fails with `ExpectedVersionMismatch`. `if_commit` is never retried.
+    """
+    heal_pending_sidecars_roll_forward(session.recovery)
+    now = as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))
+    request = MutationRequest(plan, params, branch, actor, if_commit, now, CommitId(new_ulid()), cancel)
+    moved: ReadSetMoved | None = None
+    held: set[TableKey] = set()
+    for attempt in range(REPREPARE_ATTEMPTS_MAX):
+        try:
+            return _attempt(session, request, held if attempt >= OPTIMISTIC_ATTEMPTS else None)
+        except _AttemptLost as lost:
+            moved = lost.moved
+            held |= lost.tables
+    if moved is None:
+        raise InternalError("a mutation ended without an outcome")
+    raise moved.cause
+
+
+class _AttemptLost(Exception):  # noqa: N818  control flow inside this module
+    """The attempt had no effect; `tables` is what it read or would have written."""
+
+    def __init__(self, moved: ReadSetMoved, tables: set[TableKey]) -> None:
+        super().__init__(str(moved))
+        self.moved = moved
+        self.tables = tables
+
+
+def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey] | None) -> MutationResult:
+    """One attempt. `hold`: tables whose queues are taken, with the lease, before anything is read."""
+    with ExitStack() as stack:
+        guards = None
+        if hold:
+            guards = stack.enter_context(session.queues.acquire_many((key, request.branch) for key in hold))
+            stack.enter_context(session.lease.hold())
+        snapshot = session.manifest.current(request.branch)
+        _check_condition(snapshot, request)
+        session.manifest.refuse_during_schema_apply()
+        staging = MutationStaging(
+            snapshot, OperationId(new_ulid()), branch_identity=session.branch_identity(request.branch)
+        )
+        prepared = prepare_mutation(
+            session, staging, request.plan, request.params, request.now, request.cancel
+        )
+        if staging.is_empty:
+            return _result(request, prepared, None)
+        intent = WriteIntent(
+            kind=WriterKind.MUTATION,
+            operation="mutation",
+            commit_id=request.commit_id,
+            actor=request.actor,
+            if_commit=request.if_commit,
+            summary=prepared.summary,
+        )
+        if guards is not None and not guards.covers(
+            (key, request.branch) for key in staging.written_tables()
+        ):
+            # The write touches more than last time: give everything back and start with the larger set.
+            tables = {*staging.written_tables(), *staging.read_set}
+            raise _AttemptLost(_moved_elsewhere(staging), tables)
+        try:
+            published = finalize(session, staging, intent, cancel=request.cancel, guards=guards)
+        except ReadSetMoved as moved:
+            raise _AttemptLost(moved, {*staging.written_tables(), *staging.read_set}) from moved
+    return _result(request, prepared, published.commit)
+
+
+def _moved_elsewhere(staging: MutationStaging) -> ReadSetMoved:
+    from omnigraph.core.errors import ExpectedVersionMismatch  # noqa: PLC0415
+
+    key = staging.written_tables()[0]
+    pin = staging.expected_versions[key]
+    return ReadSetMoved(ExpectedVersionMismatch(table_key=key, expected=pin, actual=pin))
+
+
+def _check_condition(snapshot: Snapshot, request: MutationRequest) -> None:
+    if request.if_commit is not None and snapshot.head != request.if_commit:
+        raise PreconditionFailed(expected=request.if_commit, actual=snapshot.head)
+
+
+def _result(
+    request: MutationRequest, prepared: PreparedMutation, commit: CommitRecord | None
+) -> MutationResult:
+    return MutationResult(
+        branch=show_branch(request.branch),
+        query_name=request.plan.name,
+        affected_nodes=prepared.affected_nodes,
+        affected_edges=prepared.affected_edges,
+        actor=request.actor,
+        commit=commit,
+        inserted=tuple(prepared.inserted),
+    )

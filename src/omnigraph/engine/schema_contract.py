@@ -1,0 +1,131 @@
+"""The accepted schema of a graph: its source, its compiled form, and the record that ties them together."""
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from omnigraph.catalog.build import compile_schema
+from omnigraph.catalog.ir import from_json, schema_hash, shape_hash, to_json
+from omnigraph.catalog.schema import Catalog
+from omnigraph.core.errors import InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
+from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, schema_name
+from omnigraph.storage.objects import StorageAdapter
+
+STATE_FORMAT: Final = 1
+CATALOGS_KEPT_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaContract:
+    """The accepted schema: text, catalog, and the hash of its meaning."""
+
+    source: str
+    catalog: Catalog
+    hash: str
+
+
+def accept_schema(source: str, *, file: str | None = None) -> SchemaContract:
+    """Compile a schema for a new graph."""
+    catalog = compile_schema(source, file=file)
+    return SchemaContract(source, catalog, schema_hash(catalog))
+
+
+def write_contract(adapter: StorageAdapter, contract: SchemaContract) -> None:
+    """Write everything but the source, which a creator claims first. Overwrites what a dead creator left."""
+    compiled = to_json(contract.catalog)
+    adapter.write_text(schema_name(contract.hash), compiled)
+    adapter.write_text(SCHEMA_IR, compiled)
+    adapter.write_text(SCHEMA_STATE, state_text(contract))
+
+
+def state_text(contract: SchemaContract) -> str:
+    """The hash record of an accepted schema."""
+    return orjson.dumps(
+        {
+            "format": STATE_FORMAT,
+            "schema_hash": contract.hash,
+            "source_hash": contract.catalog.source_hash,
+        }
+    ).decode()
+
+
+class SchemaContracts:
+    """Reads the accepted schema and keeps it while the three objects do not change. Thread-safe."""
+
+    def __init__(self, adapter: StorageAdapter) -> None:
+        self._adapter = adapter
+        self._lock = threading.Lock()
+        self._seen: tuple[str | None, ...] | None = None
+        self._contract: SchemaContract | None = None
+        self._catalogs: dict[str, Catalog] = {}
+
+    def current(self) -> SchemaContract:
+        """The accepted schema. Cost when nothing changed: three probes.
+
+        Raises `SchemaContractMissing` when an object is gone and `SchemaDrift` when the source does not
+        compile to the accepted schema. A source that differs in comments and layout only is accepted.
+        """
+        seen = tuple(self._adapter.identity(name) for name in (SCHEMA_SOURCE, SCHEMA_IR, SCHEMA_STATE))
+        with self._lock:
+            if self._contract is not None and seen == self._seen:
+                return self._contract
+        contract = self._read()
+        with self._lock:
+            self._contract, self._seen = contract, seen
+            self._catalogs[contract.hash] = contract.catalog
+        return contract
+
+    def catalog(self, wanted: str) -> Catalog:
+        """The compiled schema with this hash: the accepted one, or one that a branch still follows."""
+        with self._lock:
+            known = self._catalogs.get(wanted)
+        if known is not None:
+            return known
+        text = self._adapter.read_text_if_exists(schema_name(wanted))
+        if text is None:
+            raise SchemaContractMissing(schema_name(wanted))
+        catalog = from_json(text)
+        with self._lock:
+            if len(self._catalogs) >= CATALOGS_KEPT_MAX:
+                self._catalogs.clear()
+            self._catalogs[wanted] = catalog
+        return catalog
+
+    def _read(self) -> SchemaContract:
+        source = self._text(SCHEMA_SOURCE)
+        accepted = from_json(self._text(SCHEMA_IR))
+        state = _state(self._text(SCHEMA_STATE))
+        hashed = schema_hash(accepted)
+        if hashed != state:
+            raise SchemaDrift(
+                "the compiled schema of the graph does not match its record",
+                hint="restore the schema files from a backup",
+            )
+        try:
+            compiled = compile_schema(source)
+        except OmnigraphError as error:
+            raise SchemaDrift(
+                f"the schema file of the graph no longer compiles: {error}", hint=_DRIFT_HINT
+            ) from error
+        if shape_hash(compiled) != shape_hash(accepted):
+            raise SchemaDrift("the schema file of the graph is not the accepted schema", hint=_DRIFT_HINT)
+        return SchemaContract(source, accepted, hashed)
+
+    def _text(self, name: str) -> str:
+        text = self._adapter.read_text_if_exists(name)
+        if text is None:
+            raise SchemaContractMissing(name)
+        return text
+
+
+_DRIFT_HINT: Final = "restore the file and change the schema with `omnigraph schema apply`"
+
+
+def _state(text: str) -> str:
+    try:
+        value: Any = orjson.loads(text)
+        return str(value["schema_hash"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise InternalError(f"'{SCHEMA_STATE}' is damaged: it names no schema") from error

@@ -1,0 +1,244 @@
+"""One open graph: the rooms below, wired together, and what all writes and reads of a handle share."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from omnigraph.core.clock import SYSTEM_CLOCK, Clock
+from omnigraph.core.errors import BadRequest, GraphNotFound, InternalError
+from omnigraph.core.events import Warned, emit
+from omnigraph.core.ids import Branch, BranchName, TableKey
+from omnigraph.core.settings import Settings
+from omnigraph.engine.keys import KeyIndexCache
+from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
+from omnigraph.manifest.publisher import ManifestBatchPublisher
+from omnigraph.manifest.store import ManifestStore
+from omnigraph.recovery.context import recovery_context
+from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.objects import StorageAdapter, open_adapter
+from omnigraph.storage.tables import TableStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from omnigraph.catalog.schema import Catalog
+    from omnigraph.engine.commit import CommittedTable
+    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.storage.handles import SnapshotHandle
+
+T = TypeVar("T")
+
+HANDLES_KEPT_MAX: Final = 1024
+KEY_INDEX_SHARE: Final = 0.5
+"""Share of the cache budget that key indexes may fill."""
+OVERLAP_THREADS: Final = 4
+"""Threads that wait for the device while the writing thread prepares the next step."""
+
+
+class AfterPublish(Protocol):
+    """Called once a write is visible and its sidecar is gone, with the tables it touched (index
+    reconciliation).
+    """
+
+    def __call__(self, session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey]) -> None:
+        """Do what is worthwhile. A failure becomes a warning; the write has succeeded."""
+        ...
+
+
+_key_indexes: KeyIndexCache | None = None
+_key_indexes_lock = threading.Lock()
+
+
+def key_indexes(settings: Settings) -> KeyIndexCache:
+    """The key indexes of this process; the first handle decides how large they may grow."""
+    global _key_indexes  # noqa: PLW0603  shared by all handles on purpose
+    with _key_indexes_lock:
+        if _key_indexes is None:
+            _key_indexes = KeyIndexCache(int(settings.cache_bytes * KEY_INDEX_SHARE))
+        return _key_indexes
+
+
+class GraphSession:
+    """An open graph. Thread-safe; may be shared by any number of threads.
+
+    `read_only` sessions never write, not even to finish an interrupted write of somebody else.
+    """
+
+    def __init__(
+        self,
+        root: GraphRoot,
+        *,
+        settings: Settings,
+        adapter: StorageAdapter,
+        read_only: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.adapter = adapter
+        self.read_only = read_only
+        self.clock = clock
+        self.durability = DurabilityMode(settings.durability)
+        self.storage = TableStore(root, settings, adapter)
+        self.manifest = ManifestStore(root, settings, adapter)
+        self.publisher = ManifestBatchPublisher(self.manifest, clock)
+        self.commits = self.manifest.commits
+        self.schemas = SchemaContracts(adapter)
+        self.keys = key_indexes(settings)
+        self.after_publish: AfterPublish | None = None
+        self.recovery = recovery_context(
+            root, adapter, self.storage, self.manifest, self.publisher, settings, clock
+        )
+        self.queues = self.recovery.queues
+        self.lease = self.recovery.lease
+        self.sidecars = self.recovery.sidecars
+        self._handles: OrderedDict[tuple[str, Branch, int, str], SnapshotHandle] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    # --- entering --------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise `BadRequest` on a closed handle."""
+        if self._closed:
+            raise BadRequest("the graph is closed")
+
+    def begin_read(self) -> SchemaContract:
+        """What every public call does first: the handle is open and the schema on disk is the accepted
+        one.
+        """
+        self.check_open()
+        return self.schemas.current()
+
+    def begin_write(self) -> SchemaContract:
+        """As `begin_read`, for calls that write."""
+        if self.read_only:
+            raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
+        return self.begin_read()
+
+    def close(self) -> None:
+        """Finish the commit tables and let go of threads. Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+        if not self.read_only:
+            self.commits.flush()
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def catalog_of(self, snapshot: Snapshot) -> Catalog:
+        """The schema the snapshot's branch follows."""
+        return self.schemas.catalog(snapshot.schema_hash)
+
+    def branch_identity(self, branch: Branch) -> str:
+        """What tells this branch from a later one of the same name."""
+        return self.manifest.head(branch).token or ""
+
+    def open_entry(self, entry: TableEntry) -> SnapshotHandle:
+        """The table version a snapshot shows. The same object while it is in use, so caches recognise it."""
+        key = (entry.location, entry.branch, entry.version, entry.transaction_uuid)
+        with self._lock:
+            kept = self._handles.get(key)
+            if kept is not None:
+                self._handles.move_to_end(key)
+                return kept
+        handle = self.storage.open_version(entry.table_key, entry.location, entry.branch, entry.version)
+        self._remember(key, handle)
+        return handle
+
+    def _remember(self, key: tuple[str, Branch, int, str], handle: SnapshotHandle) -> None:
+        with self._lock:
+            self._handles[key] = handle
+            while len(self._handles) > HANDLES_KEPT_MAX:
+                self._handles.popitem(last=False)
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def fork_table(self, entry: TableEntry, branch: Branch) -> SnapshotHandle:
+        """Give `branch` its own reference on a table, at exactly the version it inherited."""
+        if branch is None:
+            raise InternalError("main inherits from nobody")
+        return self.storage.create_branch(
+            entry.table_key, entry.location, BranchName(branch), entry.branch, entry.version
+        )
+
+    def map_tables(
+        self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int = 1
+    ) -> list[T]:
+        """Run `work` for each table, in order, on at most `threads` threads."""
+        if threads <= 1 or len(keys) <= 1:
+            return [work(key) for key in keys]
+        with ThreadPoolExecutor(min(threads, len(keys)), "omnigraph-stage") as pool:
+            contexts = [contextvars.copy_context() for _ in keys]
+            return list(pool.map(lambda pair: pair[0].run(work, pair[1]), zip(contexts, keys, strict=True)))
+
+    def submit(self, work: Callable[..., T], *args: Any, **named: Any) -> Future[T]:
+        """Run `work` beside this thread, with its listeners."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(OVERLAP_THREADS, "omnigraph-overlap")
+            pool = self._pool
+        return pool.submit(contextvars.copy_context().run, work, *args, **named)
+
+    def after_commit(self, snapshot: Snapshot, committed: Sequence[CommittedTable]) -> None:
+        """Carry the caches over a publish of this handle, then offer the tables to the index reconciler.
+
+        The write has succeeded: nothing here may fail it.
+        """
+        for each in committed:
+            update, table = each.update, each.table
+            key = (each.handle.location, update.table_branch, update.table_version, update.transaction_uuid)
+            self._remember(key, each.handle)
+            if table.ids is None:
+                continue
+            try:
+                self.keys.extend(self.root.identity, self.storage, each.handle, table.ids, table.hidden)
+            except Exception as error:  # noqa: BLE001  a cache that cannot follow is dropped, never trusted
+                self.keys.forget(self.root.identity)
+                emit(Warned("the key index was dropped", str(error)))
+        if self.after_publish is None:
+            return
+        try:
+            self.after_publish(self, snapshot, [each.update.table_key for each in committed])
+        except Exception as error:  # noqa: BLE001  the write is visible; index work is never its failure
+            emit(Warned("index work after a write failed", str(error)))
+
+
+def connect_storage(
+    uri: str, *, settings: Settings | None, storage_options: Mapping[str, str] | None
+) -> tuple[GraphRoot, Settings, StorageAdapter]:
+    """The address, the settings and the adapter of a graph."""
+    chosen = settings or Settings.from_environment()
+    root = GraphRoot(uri, dict(storage_options or {}))
+    adapter = open_adapter(root.uri, root.storage_options, durability=DurabilityMode(chosen.durability))
+    return root, chosen, adapter
+
+
+def open_session(
+    uri: str,
+    *,
+    read_only: bool = False,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> GraphSession:
+    """Open an existing graph. Read-write opening first settles what dead writers left.
+
+    Raises `GraphNotFound`, `SchemaContractMissing`, `FormatTooNew`.
+    """
+    root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
+    session = GraphSession(root, settings=chosen, adapter=adapter, read_only=read_only, clock=clock)
+    if not session.manifest.dataset.exists():
+        raise GraphNotFound(root.uri, hint="create it with `omnigraph init`")
+    session.schemas.current()
+    return session
