@@ -1,0 +1,246 @@
+"""`verify`: every invariant of a healthy graph, checked by reading only."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from omnigraph.catalog.schema import Catalog, EdgeType
+from omnigraph.core.errors import OmnigraphError
+from omnigraph.core.ids import Branch, TableKey, node_table_key, show_branch
+from omnigraph.manifest.state import Snapshot, TableEntry
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.schema_state import staged_schema_files
+from omnigraph.storage.handles import SnapshotHandle
+
+
+class Rule(StrEnum):
+    """What a healthy graph keeps."""
+
+    NOTHING_PENDING = "nothing_pending"
+    TABLES_MATCH_SCHEMA = "tables_match_schema"
+    PIN_EXISTS = "pin_exists"
+    PIN_IS_HEAD = "pin_is_head"
+    PIN_IDENTITY = "pin_identity"
+    ROW_COUNT = "row_count"
+    COLUMNS = "columns"
+    ID_UNIQUE = "id_unique"
+    ENDPOINT_PRESENT = "endpoint_present"
+    COMMITS_CHAINED = "commits_chained"
+    PROJECTION_COMPLETE = "projection_complete"
+    AUDIT_MATCHES = "audit_matches"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken invariant."""
+
+    rule: Rule
+    where: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The result of a verification. `ok` means every check held."""
+
+    violations: tuple[Violation, ...]
+    branches: int
+    tables: int
+    rows: int
+    commits: int
+    pending: tuple[str, ...]
+    """Operations that wait for recovery."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.violations
+
+
+class _Tally:
+    """What has been looked at."""
+
+    def __init__(self) -> None:
+        self.tables = 0
+        self.rows = 0
+        self.commits = 0
+
+
+def verify(context: RecoveryContext, catalog_of: Callable[[Snapshot], Catalog]) -> VerifyReport:
+    """Check every branch of the graph. Settles nothing and writes nothing.
+
+    `catalog_of` gives the schema a snapshot's branch follows. Cost: every id, source and target of every
+    branch, and the whole history.
+    """
+    tally = _Tally()
+    found: list[Violation] = []
+    pending = _pending(context, found)
+    branches: tuple[Branch, ...] = (None, *context.manifest.branches())
+    for branch in branches:
+        where = show_branch(branch)
+        try:
+            snapshot = context.manifest.current(branch)
+            catalog = catalog_of(snapshot)
+        except OmnigraphError as error:
+            found.append(Violation(Rule.PIN_EXISTS, where, f"the branch cannot be read: {error}"))
+            continue
+        found.extend(_tables(context, snapshot, catalog, tally))
+        found.extend(_history(context, branch, tally))
+    found.extend(_projection(context))
+    found.extend(_audit(context))
+    return VerifyReport(
+        violations=tuple(found),
+        branches=len(branches),
+        tables=tally.tables,
+        rows=tally.rows,
+        commits=tally.commits,
+        pending=pending,
+    )
+
+
+def _pending(context: RecoveryContext, found: list[Violation]) -> tuple[str, ...]:
+    try:
+        names = context.sidecars.list()
+    except OmnigraphError as error:
+        found.append(Violation(Rule.NOTHING_PENDING, "__recovery", f"cannot be listed: {error}"))
+        return ()
+    found.extend(
+        Violation(Rule.NOTHING_PENDING, name, "an interrupted write waits for recovery") for name in names
+    )
+    found.extend(
+        Violation(Rule.NOTHING_PENDING, name, "a schema change was interrupted")
+        for name in sorted(staged_schema_files(context))
+    )
+    return tuple(name.removesuffix(".json") for name in names)
+
+
+def _tables(
+    context: RecoveryContext, snapshot: Snapshot, catalog: Catalog, tally: _Tally
+) -> Iterator[Violation]:
+    where = show_branch(snapshot.branch)
+    declared = {TableKey(key) for key in catalog.table_keys()}
+    for key in sorted(declared ^ set(snapshot.entries)):
+        problem = "is declared and has no table" if key in declared else "has a table and is not declared"
+        yield Violation(Rule.TABLES_MATCH_SCHEMA, f"{key} on {where}", problem)
+    handles: dict[TableKey, SnapshotHandle] = {}
+    for key, entry in snapshot.entries.items():
+        try:
+            handle = context.storage.open_version(key, entry.location, entry.branch, entry.version)
+        except OmnigraphError as error:
+            yield Violation(Rule.PIN_EXISTS, f"{key} on {where}", str(error))
+            continue
+        handles[key] = handle
+        tally.tables += 1
+        yield from _pin(context, snapshot.branch, entry, handle)
+    ids = {}
+    for key, handle in handles.items():
+        where_table = f"{key} on {where}"
+        try:
+            ids[key] = context.storage.read(handle, columns=["id"]).column("id")
+        except OmnigraphError as error:
+            yield Violation(Rule.PIN_EXISTS, where_table, f"rows cannot be read: {error}")
+            continue
+        tally.rows += len(ids[key])
+        yield from _rows(snapshot.entries[key], ids[key], where_table)
+    for key, handle in handles.items():
+        table_type = catalog.type_of(key) if key in declared else None
+        if table_type is None:
+            continue
+        missing = set(table_type.arrow_schema.names) ^ set(handle.schema.names)
+        if missing:
+            names = ", ".join(sorted(missing))
+            yield Violation(Rule.COLUMNS, f"{key} on {where}", f"columns differ from the schema: {names}")
+        if isinstance(table_type, EdgeType):
+            yield from _endpoints(context, table_type, handle, ids, where)
+
+
+def _pin(
+    context: RecoveryContext, branch: Branch, entry: TableEntry, handle: SnapshotHandle
+) -> Iterator[Violation]:
+    where = f"{entry.table_key} on {show_branch(branch)}"
+    if entry.branch == branch:
+        head = context.storage.head_version(entry.location, entry.branch)
+        if head != entry.version:
+            yield Violation(Rule.PIN_IS_HEAD, where, f"shows version {entry.version}, HEAD is {head}")
+    if handle.row_count != entry.row_count:
+        message = f"{handle.row_count} rows where {entry.row_count} are recorded"
+        yield Violation(Rule.ROW_COUNT, where, message)
+    identifier = context.storage.branch_identifier(entry.location, entry.branch)
+    if identifier != entry.branch_identifier:
+        yield Violation(Rule.PIN_IDENTITY, where, "its branch was made again under the same name")
+    made_by = context.storage.transaction_of(entry.location, entry.branch, entry.version)
+    if made_by is not None and entry.transaction_uuid not in {"", made_by.uuid}:
+        yield Violation(Rule.PIN_IDENTITY, where, "the version was made by another commit than recorded")
+
+
+def _rows(entry: TableEntry, ids: Any, where: str) -> Iterator[Violation]:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if len(ids) != entry.row_count:
+        yield Violation(Rule.ROW_COUNT, where, f"{len(ids)} rows are read, {entry.row_count} recorded")
+    distinct = pc.count_distinct(ids, mode="all").as_py()
+    if distinct != len(ids) or ids.null_count:
+        yield Violation(Rule.ID_UNIQUE, where, f"{len(ids)} rows have {distinct} different ids")
+
+
+def _endpoints(
+    context: RecoveryContext, edge: EdgeType, handle: SnapshotHandle, ids: dict[TableKey, Any], where: str
+) -> Iterator[Violation]:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    ends = context.storage.read(handle, columns=["src", "dst"])
+    for column, node in (("src", edge.source), ("dst", edge.target)):
+        known = ids.get(node_table_key(node))
+        if known is None:
+            continue
+        present = pc.is_in(ends.column(column), value_set=known.combine_chunks())
+        missing = len(ends) - (pc.sum(present).as_py() or 0)
+        if missing:
+            message = f"{missing} edges name a {node} in '{column}' that does not exist"
+            yield Violation(Rule.ENDPOINT_PRESENT, f"edge:{edge.name} on {where}", message)
+
+
+def _history(context: RecoveryContext, branch: Branch, tally: _Tally) -> Iterator[Violation]:
+    where = show_branch(branch)
+    try:
+        records = context.commits.list(branch)
+    except OmnigraphError as error:
+        yield Violation(Rule.COMMITS_CHAINED, where, f"the history cannot be read: {error}")
+        return
+    tally.commits += len(records)
+    for record, parent in pairwise(records):
+        if record.parent != parent.id or record.manifest_version <= parent.manifest_version:
+            yield Violation(Rule.COMMITS_CHAINED, where, f"{record.id} does not follow {parent.id}")
+    if not records or records[-1].parents:
+        yield Violation(Rule.COMMITS_CHAINED, where, "the history does not reach the first commit")
+
+
+def _projection(context: RecoveryContext) -> Iterator[Violation]:
+    """Every commit the commit tables have must have its first parent there too."""
+    lineage = context.commits.lineage()
+    ids = lineage.column("graph_commit_id").to_pylist()
+    known = set(ids)
+    if len(known) != len(ids):
+        yield Violation(Rule.PROJECTION_COMPLETE, "_graph_commits.lance", "a commit occurs twice")
+    for parent in lineage.column("parent_commit_id").to_pylist():
+        if parent is not None and parent not in known:
+            yield Violation(Rule.PROJECTION_COMPLETE, "_graph_commits.lance", f"{parent} is missing")
+
+
+def _audit(context: RecoveryContext) -> Iterator[Violation]:
+    records = context.recoveries.list()
+    operations = [each.operation_id for each in records]
+    if len(set(operations)) != len(operations):
+        yield Violation(Rule.AUDIT_MATCHES, "_graph_commit_recoveries.lance", "an operation occurs twice")
+    for each in records:
+        try:
+            commit = context.commits.show(each.graph_commit_id)
+        except OmnigraphError:
+            message = f"the commit {each.graph_commit_id} of {each.operation_id} does not exist"
+            yield Violation(Rule.AUDIT_MATCHES, "_graph_commit_recoveries.lance", message)
+            continue
+        if commit.recovers != each.operation_id:
+            message = f"the commit {commit.id} does not name {each.operation_id}"
+            yield Violation(Rule.AUDIT_MATCHES, "_graph_commit_recoveries.lance", message)
