@@ -40,6 +40,8 @@ class Diagnostic:
     snippet: str
     candidates: tuple[str, ...] = ()
     hint: str | None = None
+    type_name: str | None = None
+    property_name: str | None = None
 
     @property
     def suggestion(self) -> str | None:
@@ -71,6 +73,10 @@ class Diagnostic:
         form["source_error"] = self.source_error()
         if self.candidates:
             form["candidates"] = list(self.candidates)
+        if self.type_name is not None:
+            form["type_name"] = self.type_name
+        if self.property_name is not None:
+            form["property"] = self.property_name
         return form
 
 
@@ -83,6 +89,8 @@ def diagnose(
     severity: Severity = Severity.ERROR,
     candidates: Sequence[str] = (),
     hint: str | None = None,
+    type_name: str | None = None,
+    property_name: str | None = None,
 ) -> Diagnostic:
     """A diagnostic about `span` of `source`, with line, column and snippet filled in."""
     start = source.position(span.start)
@@ -100,6 +108,8 @@ def diagnose(
         snippet=_snippet(source.line_text(start.line), start.column),
         candidates=tuple(candidates[:CANDIDATES_MAX]),
         hint=hint,
+        type_name=type_name,
+        property_name=property_name,
     )
 
 

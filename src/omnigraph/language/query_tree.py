@@ -58,7 +58,7 @@ RANKINGS = frozenset({Function.NEAREST, Function.BM25, Function.RRF})
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. `value` is the Python value; for DATE and DATETIME the text as written, for LIST its elements.
+    """A constant. `value` is the Python value; for DATE and DATETIME the text as written.
 
     `text` is the spelling of a number, so that a formatter gives back `1.50` as it was.
     """

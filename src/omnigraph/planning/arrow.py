@@ -1,0 +1,80 @@
+"""Formulas and comparisons over Arrow columns: no loops over rows."""
+
+from functools import reduce
+from typing import Any, Final, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
+from omnigraph.language.query_tree import Operator
+from omnigraph.planning import predicate as p
+
+_KERNELS: Final = {
+    Operator.EQ: pc.equal,
+    Operator.NE: pc.not_equal,
+    Operator.LT: pc.less,
+    Operator.LE: pc.less_equal,
+    Operator.GT: pc.greater,
+    Operator.GE: pc.greater_equal,
+}
+
+
+def run_formula(formula: p.Formula, rows: Any) -> pa.BooleanArray:
+    """One boolean per row, never null."""
+    result = _run(formula, rows)
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    return pc.fill_null(result, False)
+
+
+def _run(formula: p.Formula, rows: Any) -> Any:
+    match formula:
+        case p.Constant():
+            return pa.array(np.full(rows.num_rows, formula.holds))
+        case p.HasValue():
+            column = rows.column(formula.column)
+            return pc.is_valid(column) if formula.wanted else pc.is_null(column)
+        case p.Test():
+            value = pa.scalar(formula.value, arrow_type(PropertyType(formula.kind)))
+            return _KERNELS[formula.op](rows.column(formula.column), value)
+        case p.InSet():
+            column = rows.column(formula.column)
+            values = pa.array(formula.values, arrow_type(PropertyType(formula.kind)))
+            found = pc.is_in(column, values)
+            return found if formula.wanted else pc.and_(pc.is_valid(column), pc.invert(found))
+        case p.TextTest():
+            return _wanted(text_test(rows.column(formula.column), formula.op, formula.text), formula.wanted)
+        case p.HasMember():
+            return _wanted(
+                has_member(rows.column(formula.column), formula.value, formula.kind), formula.wanted
+            )
+        case p.Every():
+            return reduce(pc.and_, (run_formula(part, rows) for part in formula.parts))
+        case p.Some():
+            return reduce(pc.or_, (run_formula(part, rows) for part in formula.parts))
+        case _:
+            assert_never(formula)
+
+
+def _wanted(found: Any, wanted: bool) -> Any:  # noqa: FBT001
+    return found if wanted else pc.invert(found)
+
+
+def text_test(column: Any, op: Operator, text: str) -> Any:
+    """`contains` or `starts_with` with a constant; null stays null."""
+    return pc.match_substring(column, text) if op is Operator.CONTAINS else pc.starts_with(column, text)
+
+
+def has_member(column: Any, value: Any, kind: ScalarKind) -> Any:
+    """Whether each list holds the value: null for a null list, and null elements equal nothing."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    scalar = pa.scalar(value, arrow_type(PropertyType(kind)))
+    parents = pc.list_parent_indices(column).to_numpy()
+    hits = pc.fill_null(pc.equal(pc.list_flatten(column), scalar), False).to_numpy(zero_copy_only=False)
+    found = np.zeros(len(column), np.bool_)
+    found[parents[hits]] = True
+    valid = pc.is_valid(column)
+    return pc.if_else(valid, pa.array(found), pa.scalar(None, pa.bool_()))

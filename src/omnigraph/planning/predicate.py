@@ -1,0 +1,383 @@
+"""The one definition of comparison: a predicate becomes exact tests, printed for Lance or run on Arrow.
+
+`normalize` removes `not` (three-valued: it is pushed to the tests), reads parameters, and converts every
+value to the type of its column without loss. What a conversion cannot express exactly becomes a test that
+can: on an integer column `> 2.5` is `>= 3`, `= 2.7` is never true, `< 3000000000` on an I32 is "has a
+value". Both arms then see the same formula, so they agree by construction. In a formula unknown behaves as
+false.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from omnigraph.catalog.schema import EdgeType, NodeType
+from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
+from omnigraph.language.query_tree import Operator
+from omnigraph.planning import ir
+from omnigraph.planning.values import Value, round_f32
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TableType: TypeAlias = NodeType | EdgeType
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Always or never."""
+
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HasValue:
+    """The column is not null, or is null when `wanted` is false."""
+
+    column: str
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """`column op value` with an ordering operator and a value of the column's own kind."""
+
+    column: str
+    op: Operator
+    value: Value
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class InSet:
+    """The column equals one of the values (or none, when not `wanted`), all of the column's own kind."""
+
+    column: str
+    values: tuple[Value, ...]
+    kind: ScalarKind
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextTest:
+    """`contains` or `starts_with` on a String column, exact and case-sensitive."""
+
+    column: str
+    op: Operator
+    text: str
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HasMember:
+    """A list column has this element; null elements equal nothing."""
+
+    column: str
+    value: Value
+    kind: ScalarKind
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All parts."""
+
+    parts: "tuple[Formula, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """At least one part."""
+
+    parts: "tuple[Formula, ...]"
+
+
+Formula: TypeAlias = Constant | HasValue | Test | InSet | TextTest | HasMember | Every | Some
+
+NEVER: Final = Constant(holds=False)
+ALWAYS: Final = Constant(holds=True)
+_OPPOSITE: Final = {
+    Operator.EQ: Operator.NE,
+    Operator.NE: Operator.EQ,
+    Operator.LT: Operator.GE,
+    Operator.GE: Operator.LT,
+    Operator.GT: Operator.LE,
+    Operator.LE: Operator.GT,
+}
+_UPWARDS: Final = frozenset({Operator.GT, Operator.GE})
+_DOWNWARDS: Final = frozenset({Operator.LT, Operator.LE})
+
+
+def normalize(
+    predicate: ir.Predicate,
+    owner: TableType,
+    params: Mapping[str, Value],
+    now: dt.datetime | None = None,
+) -> Formula:
+    """The formula that holds exactly where the predicate is true."""
+    return _Normalizer(owner, params, now).formula(predicate, wanted=True)
+
+
+def column_of(name: str, owner: TableType) -> tuple[str, PropertyType]:
+    """The stored column and the type of a property of a predicate; `from` and `to` are `src` and `dst`."""
+    if isinstance(owner, EdgeType) and name in {"from", "to"}:
+        return ("src" if name == "from" else "dst"), ir.STRING
+    return name, owner.by_name[name].type
+
+
+class _Normalizer:
+    def __init__(self, owner: TableType, params: Mapping[str, Value], now: dt.datetime | None) -> None:
+        self.owner = owner
+        self.params = params
+        self.now = now
+
+    def formula(self, predicate: ir.Predicate, *, wanted: bool) -> Formula:
+        """Where the predicate is true (wanted) or false (not wanted); unknown is neither."""
+        match predicate:
+            case ir.And():
+                parts = [self.formula(part, wanted=wanted) for part in predicate.parts]
+                return every(parts) if wanted else some(parts)
+            case ir.Or():
+                parts = [self.formula(part, wanted=wanted) for part in predicate.parts]
+                return some(parts) if wanted else every(parts)
+            case ir.Not():
+                return self.formula(predicate.part, wanted=not wanted)
+            case ir.IsNull():
+                column, _ = column_of(predicate.property, self.owner)
+                return HasValue(column, wanted=predicate.negated == wanted)
+            case ir.OneOf():
+                column, type_ = column_of(predicate.property, self.owner)
+                return in_set(column, type_.kind, predicate.values, wanted=wanted)
+            case ir.Compare():
+                return self._compare(predicate, wanted=wanted)
+
+    def _compare(self, test: ir.Compare, *, wanted: bool) -> Formula:
+        column, type_ = column_of(test.property, self.owner)
+        value = ir.value_of(test.value, self.params, self.now)
+        if value is None:
+            return NEVER  # unknown, and so is its negation
+        if test.op is Operator.CONTAINS and type_.is_list:
+            member = exact(value, type_.kind)
+            if member is None:
+                return NEVER if wanted else HasValue(column, wanted=True)
+            return HasMember(column, member, type_.kind, wanted)
+        if test.op in {Operator.CONTAINS, Operator.STARTS_WITH}:
+            return TextTest(column, test.op, str(value), wanted)
+        op = test.op if wanted else _OPPOSITE[test.op]
+        return ordering(column, type_.kind, op, value)
+
+
+def every(parts: list[Formula]) -> Formula:
+    """The conjunction, without constants."""
+    kept = tuple(part for part in parts if part != ALWAYS)
+    if NEVER in kept:
+        return NEVER
+    return kept[0] if len(kept) == 1 else Every(kept) if kept else ALWAYS
+
+
+def some(parts: list[Formula]) -> Formula:
+    """The disjunction, without constants."""
+    kept = tuple(part for part in parts if part != NEVER)
+    if ALWAYS in kept:
+        return ALWAYS
+    return kept[0] if len(kept) == 1 else Some(kept) if kept else NEVER
+
+
+def in_set(column: str, kind: ScalarKind, values: tuple[Value, ...], *, wanted: bool) -> Formula:
+    """Membership of a column in literal values; those the column cannot hold exactly are left out."""
+    held = tuple(dict.fromkeys(item for item in (exact(value, kind) for value in values) if item is not None))
+    if held:
+        return InSet(column, held, kind, wanted)
+    return NEVER if wanted else HasValue(column, wanted=True)
+
+
+def exact(value: Value, kind: ScalarKind) -> Value:
+    """The value as one the column can hold and equal, or None. F32 columns round to their own precision."""
+    if value is None or isinstance(value, tuple):
+        return None
+    if kind in INTEGER_BOUNDS:
+        if isinstance(value, float):
+            if not value.is_integer():
+                return None
+            value = int(value)
+        low, high = INTEGER_BOUNDS[kind]
+        return value if isinstance(value, int) and low <= value <= high else None
+    if kind in FLOAT_KINDS and isinstance(value, int | float):
+        return _exact_float(value, kind)
+    return value
+
+
+def _exact_float(value: float, kind: ScalarKind) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if kind is ScalarKind.F32:
+        number = round_f32(number)
+        return number if math.isfinite(number) else None
+    return number if number == value else None
+
+
+def ordering(column: str, kind: ScalarKind, op: Operator, value: Value) -> Formula:
+    """`column op value` for one of the six ordering operators, in the column's own kind."""
+    held = exact(value, kind)
+    if held is not None:
+        return _bool_ordering(column, op, held) if kind is ScalarKind.BOOL else Test(column, op, held, kind)
+    # The column never equals the value, so every comparison is one with its neighbours.
+    if op is Operator.EQ:
+        return NEVER
+    if op is Operator.NE:
+        return HasValue(column, wanted=True)
+    if not isinstance(value, int | float):
+        return NEVER
+    below, above = _neighbours(value, kind)
+    if op in _DOWNWARDS:
+        return _bounded(column, kind, Operator.LE, below)
+    return _bounded(column, kind, Operator.GE, above)
+
+
+def _bounded(column: str, kind: ScalarKind, op: Operator, bound: float) -> Formula:
+    if math.isinf(bound):
+        # Above everything the column holds, or below it: the comparison depends on the presence of a value
+        # only.
+        holds = (bound > 0) == (op is Operator.LE)
+        return HasValue(column, wanted=True) if holds else NEVER
+    return Test(column, op, bound, kind)
+
+
+def _neighbours(value: float, kind: ScalarKind) -> tuple[float, float]:
+    """The column's greatest value below and least value above one it cannot hold.
+
+    Both are plus infinity for a value above everything the column holds, minus infinity for one below.
+    """
+    if kind in INTEGER_BOUNDS:
+        low, high = INTEGER_BOUNDS[kind]
+        if value > high:
+            return math.inf, math.inf
+        return (-math.inf, -math.inf) if value < low else (math.floor(value), math.ceil(value))
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if kind is ScalarKind.F32 or math.isinf(number):
+        beyond = math.copysign(math.inf, number)
+        return beyond, beyond
+    if number < value:
+        return number, math.nextafter(number, math.inf)
+    return math.nextafter(number, -math.inf), number
+
+
+def _bool_ordering(column: str, op: Operator, value: Value) -> Formula:
+    """False < true, spelled as equality: not every engine orders booleans."""
+    allowed = [item for item in (False, True) if _holds(op, item, bool(value))]
+    match allowed:
+        case []:
+            return NEVER
+        case [only]:
+            return Test(column, Operator.EQ, only, ScalarKind.BOOL)
+        case _:
+            return HasValue(column, wanted=True)
+
+
+def _holds(op: Operator, left: bool, right: bool) -> bool:  # noqa: FBT001
+    checks: dict[Operator, Callable[[], bool]] = {
+        Operator.EQ: lambda: left == right,
+        Operator.NE: lambda: left != right,
+        Operator.LT: lambda: left < right,
+        Operator.LE: lambda: left <= right,
+        Operator.GT: lambda: left > right,
+        Operator.GE: lambda: left >= right,
+    }
+    return checks[op]()
+
+
+# Lance ------------------------------------------------------------------------------------------------------
+
+
+def to_lance_filter(
+    predicate: ir.Predicate,
+    owner: TableType,
+    params: Mapping[str, Value],
+    now: dt.datetime | None = None,
+) -> str | None:
+    """The filter text for a Lance scan, literals in the column's type; None when every row is selected."""
+    formula = normalize(predicate, owner, params, now)
+    return None if formula == ALWAYS else print_formula(formula)
+
+
+def print_formula(formula: Formula) -> str:
+    """A formula as SQL of the storage library."""
+    match formula:
+        case Constant():
+            return "true" if formula.holds else "false"
+        case HasValue():
+            return f"{_column(formula.column)} IS {'NOT ' if formula.wanted else ''}NULL"
+        case Test():
+            return f"{_column(formula.column)} {formula.op} {sql_literal(formula.value, formula.kind)}"
+        case InSet():
+            values = ", ".join(sql_literal(value, formula.kind) for value in formula.values)
+            return f"{_column(formula.column)} {'' if formula.wanted else 'NOT '}IN ({values})"
+        case TextTest():
+            text = sql_literal(formula.text, ScalarKind.STRING)
+            return f"{'' if formula.wanted else 'NOT '}{formula.op}({_column(formula.column)}, {text})"
+        case HasMember():
+            value = sql_literal(formula.value, formula.kind)
+            return f"{'' if formula.wanted else 'NOT '}array_has({_column(formula.column)}, {value})"
+        case Every():
+            return " AND ".join(f"({print_formula(part)})" for part in formula.parts)
+        case Some():
+            return " OR ".join(f"({print_formula(part)})" for part in formula.parts)
+
+
+def _column(name: str) -> str:
+    # Back-ticks keep keywords and case; double quotes would make a string of it.
+    return f"`{name}`"
+
+
+_SQL_TYPES: Final = {
+    ScalarKind.I32: "int",
+    ScalarKind.I64: "bigint",
+    ScalarKind.U32: "int unsigned",
+    ScalarKind.U64: "bigint unsigned",
+    ScalarKind.F32: "float",
+    ScalarKind.F64: "double",
+}
+
+
+def sql_literal(value: Value, kind: ScalarKind) -> str:
+    """A typed literal of the storage library's SQL."""
+    sql_type = _SQL_TYPES.get(kind)
+    if sql_type is not None:
+        return f"cast({value!r} as {sql_type})"
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case dt.datetime():
+            return f"timestamp '{value.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z'"
+        case dt.date():
+            return f"date '{value.isoformat()}'"
+        case _:
+            return "'" + str(value).replace("'", "''") + "'"
+
+
+# Arrow ------------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    predicate: ir.Predicate,
+    rows: "pa.Table | pa.RecordBatch",
+    owner: TableType,
+    params: Mapping[str, Value],
+    now: dt.datetime | None = None,
+) -> "pa.BooleanArray":
+    """One boolean per row, never null: true where the predicate is true. The rows have the type's columns."""
+    return evaluate_formula(normalize(predicate, owner, params, now), rows)
+
+
+def evaluate_formula(formula: Formula, rows: Any) -> Any:
+    """A formula over Arrow rows, as a boolean array without nulls."""
+    from omnigraph.planning.arrow import run_formula  # noqa: PLC0415 - checking a query loads no Arrow
+
+    return run_formula(formula, rows)
