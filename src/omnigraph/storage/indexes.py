@@ -105,6 +105,7 @@ def stage_indexes(
 
     dataset = lance_dataset(handle)
     coverage = {c.name: c for c in index_coverage(handle)}
+    present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
     built: list[Any] = []
     replaced: list[Any] = []
     emit(StorageCall("create_index", str(dataset.uri)))
@@ -112,12 +113,10 @@ def stage_indexes(
     with substrate(lambda: circumstances(pool, handle, writes=True)):
         for plan in plans:
             known = coverage.get(plan.name)
-            fragments = sorted(int(f.fragment_id) for f in dataset.get_fragments())
-            if known is not None and not rebuild:
-                if not known.uncovered:
-                    continue
-                fragments = sorted(known.uncovered)
-            if known is not None and rebuild:
+            fragments = _fragments_to_build(plan, known, present, rebuild=rebuild)
+            if fragments is None:
+                continue
+            if known is not None and fragments == present:
                 replaced.extend(_segments(dataset, plan.name))
             built.append(_build(dataset, plan, fragments))
     emit(DurableOperation("stage_index", str(dataset.uri), "after"))
@@ -138,6 +137,20 @@ def stage_indexes(
     )
     emit(TableStaged(handle.table_key, primitive, 0, size))
     return staged
+
+
+def _fragments_to_build(
+    plan: IndexPlan, known: IndexCoverage | None, present: list[int], *, rebuild: bool
+) -> list[int] | None:
+    """The fragments a build has to read; None when there is nothing to do."""
+    if known is None:
+        # On an empty table only a full-text index means anything: without one, searching is an error.
+        return present if present or plan.kind is IndexKind.INVERTED else None
+    if not present:
+        return None
+    if rebuild or not known.covered:
+        return present
+    return sorted(known.uncovered) or None
 
 
 def default_options(dataset: Any, plan: IndexPlan) -> dict[str, Any]:
