@@ -42,9 +42,9 @@ class CheckedSchema:
 def compile_schema(text: str | bytes, *, file: str | None = None, accepted: Catalog | None = None) -> Catalog:
     """The catalog of a schema text.
 
-    With `accepted`, identities continue those of the accepted schema, renames included; without it, all numbers are
-    handed out afresh. Raises SchemaSyntaxError, SchemaRuleError, SchemaCatalogError or SchemaIdentityError; the
-    error carries every finding.
+    With `accepted`, identities continue those of the accepted schema, renames included; without it, all numbers
+    are handed out afresh. Raises SchemaSyntaxError, SchemaRuleError, SchemaCatalogError or SchemaIdentityError;
+    the error carries every finding.
     """
     checked = resolve_schema(text, file=file, accepted=accepted)
     if checked.catalog is None:

@@ -43,8 +43,8 @@ class NonFiniteError(ValueError):
 def canonical_text(array: pa.Array | pa.ChunkedArray, type_: PropertyType) -> pa.StringArray:
     """The canonical text of every value; null stays null.
 
-    `array` has the Arrow type of `type_`, or is cast to it. Raises NonFiniteError for NaN and infinities, ValueError
-    for a list, vector or blob.
+    `array` has the Arrow type of `type_`, or is cast to it. Raises NonFiniteError for NaN and infinities,
+    ValueError for a list, vector or blob.
     """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
@@ -86,7 +86,7 @@ def _float_text(array: pa.Array) -> pa.StringArray:
 
 
 def _without_exponent(text: pa.StringArray) -> pa.StringArray:
-    """`1.25e-7` as `0.000000125`. Cost: one pass per distinct exponent, of which there are at most some 650."""
+    """`1.25e-7` as `0.000000125`. Cost: one pass per distinct exponent; there are at most some 650."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Constraints over properties: reading them from a body, and checking them against the finished property set."""
+"""Constraints over properties: reading them from a body, checking them against the finished properties."""
 
 from decimal import Decimal
 from typing import Final, assert_never
@@ -22,7 +22,7 @@ _ENDPOINTS: Final = frozenset({"src", "dst"})
 
 
 def body_constraint(node: ConstraintNode, owner: DraftType, findings: Findings) -> DraftConstraint | None:
-    """The constraint a body member declares; None when it is not legal on this kind of type or is malformed."""
+    """The constraint a body member declares; None when it is malformed or not legal on this kind of type."""
     match node:
         case GroupConstraintNode():
             kind = ConstraintKind(node.word)

@@ -34,7 +34,7 @@ _CARD_MAX: Final = 2**32 - 1
 
 
 def declare(tree: SchemaTree, findings: Findings) -> DraftSchema:
-    """The types of the tree. What breaks a rule is reported and left out or repaired, so that checking goes on."""
+    """The types of the tree. What breaks a rule is reported and repaired or left out, and checking goes on."""
     draft = DraftSchema({}, {}, {})
     folded: dict[str, str] = {}
     for node in tree.declarations:

@@ -44,8 +44,8 @@ def plan_schema(
 ) -> SchemaPlan:
     """The steps from `accepted` to the schema of `desired_text`. Pure.
 
-    An unsupported change is a step of the plan. Raises the schema error when the desired text is itself invalid
-    or its rename hints contradict the accepted schema. With `allow_data_loss` all drops are hard.
+    An unsupported change is a step of the plan. Raises the schema error when the desired text is invalid or its
+    rename hints contradict the accepted schema. With `allow_data_loss` all drops are hard.
     """
     resolved = resolve_schema(desired_text, file=file, accepted=accepted)
     if resolved.catalog is None:
@@ -271,7 +271,8 @@ class _TypeDiff:
         if constraint.kind is ConstraintKind.INDEX:
             yield AddConstraint(self._kind, name, constraint)
             return
-        reason = f"adding constraints other than @index is not supported: {constraint_text(constraint)} of '{name}'"
+        shown = constraint_text(constraint)
+        reason = f"adding constraints other than @index is not supported: {shown} of '{name}'"
         yield self._refuse(_entity(name, constraint), reason)
 
     @staticmethod

@@ -59,7 +59,7 @@ class DraftProperty:
 
 @dataclass(slots=True)
 class DraftType:
-    """A declared type without identities. `properties` holds injected ones too once interfaces are applied."""
+    """A declared type without identities. Once interfaces are applied `properties` holds injected ones too."""
 
     kind: TypeKind
     name: str

@@ -1,4 +1,4 @@
-"""Stable identities: numbers for types, properties and table incarnations that survive renames and are never reused."""
+"""Stable identities: numbers of types, properties and tables that survive renames and are never reused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,8 +39,8 @@ def number(draft: DraftSchema, accepted: Catalog | None, findings: Findings, *, 
     """The catalog of a checked draft.
 
     Without `accepted` all numbers are new and rename hints are inert. With it, an exact name match keeps the
-    number, a rename hint takes over the number of the old name, and everything else gets numbers that were never
-    used. Hints that cannot be followed are reported; the catalog is then not to be used.
+    number, a rename hint takes over the number of the old name, and everything else gets numbers that were
+    never used. Hints that cannot be followed are reported; the catalog is then not to be used.
     """
     numbering = _Numbering(1 if accepted is None else accepted.next_id)
     kept: dict[tuple[TypeKind, str], AcceptedType] = {}
@@ -96,7 +96,8 @@ def _match_types(
         elif hint.text not in known:
             elsewhere = [k for k in TypeKind if hint.text in _accepted_of(accepted, k)]
             code = Code.RENAME_OTHER_OWNER if elsewhere else Code.RENAME_UNKNOWN
-            message = f"{label} cannot be renamed from '{hint.text}': the accepted schema has no such {kind.value} type"
+            missing = f"the accepted schema has no such {kind.value} type"
+            message = f"{label} cannot be renamed from '{hint.text}': {missing}"
             findings.report(code, hint.span, message, candidates=near_names(hint.text, known))
         elif hint.text in claimed:
             _report_claimed(label, hint, claimed[hint.text], findings)

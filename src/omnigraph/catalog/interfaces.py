@@ -48,7 +48,8 @@ def _inject(
     first = offered[0]
     for interface, other in zip(contributors[1:], offered[1:], strict=True):
         if _terms(other) != _terms(first):
-            message = f"node '{node.name}': interfaces '{contributors[0]}' and '{interface}' declare '{name}' differently"
+            both = f"'{contributors[0]}' and '{interface}'"
+            message = f"node '{node.name}': interfaces {both} declare '{name}' differently"
             findings.report(Code.INTERFACES_DIFFER, node.span, message)
     node.properties[name] = inject(first, tuple(contributors))
 
@@ -64,7 +65,8 @@ def _compare(
     for interface in contributors:
         wanted = draft.interfaces[interface].properties[own.prop.name].prop
         if (wanted.type, wanted.nullable) != (own.prop.type, own.prop.nullable):
-            message = f"{node.name}.{own.prop.name} is {own.prop.type_text}, interface '{interface}' demands {wanted.type_text}"
+            found = f"{node.name}.{own.prop.name} is {own.prop.type_text}"
+            message = f"{found}, interface '{interface}' demands {wanted.type_text}"
             findings.report(Code.INTERFACE_TYPE_DIFFERS, own.span, message)
 
 

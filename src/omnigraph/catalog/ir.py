@@ -42,16 +42,12 @@ def to_json(catalog: Catalog) -> str:
 def from_json(text: str) -> Catalog:
     """The catalog of a stored form.
 
-    Raises FormatTooNew for a format number this version does not know, SchemaDrift for anything else that is not a
-    compiled schema.
+    Raises FormatTooNew for a format number this version does not know, SchemaDrift for anything else that is not
+    a compiled schema.
     """
     try:
         form = json.loads(text)
-        found = form["format"]
-        if not isinstance(found, int) or found < 1:
-            raise ValueError(f"format {found!r}")
-        if found > IR_FORMAT:
-            raise FormatTooNew(found=found, supported=IR_FORMAT)
+        _require_format(form["format"])
         return Catalog(
             nodes={n["name"]: _read_node(n) for n in form["nodes"]},
             edges={e["name"]: _read_edge(e) for e in form["edges"]},
@@ -63,8 +59,15 @@ def from_json(text: str) -> Catalog:
         raise SchemaDrift(f"the compiled schema cannot be read: {type(error).__name__}: {error}") from error
 
 
+def _require_format(found: object) -> None:
+    if not isinstance(found, int) or found < 1:
+        raise ValueError(f"format {found!r}")
+    if found > IR_FORMAT:
+        raise FormatTooNew(found=found, supported=IR_FORMAT)
+
+
 def schema_hash(catalog: Catalog) -> str:
-    """The content hash of the schema with its identities: comments, order of declarations and hints do not count.
+    """The content hash of the schema with its identities: comments, order and rename hints do not count.
 
     Two schemas with this hash share data: the same names, the same rules, the same stable numbers.
     """

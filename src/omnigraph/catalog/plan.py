@@ -88,7 +88,7 @@ class RenameType(Step):
 
 @dataclass(frozen=True, slots=True)
 class AddProperty(Step):
-    """A new property. Existing rows get null, or `backfill` when the property is required and has a default."""
+    """A new property. Existing rows get null, or `backfill` when it is required and has a default."""
 
     kind = "add_property"
     type_kind: TypeKind
@@ -144,7 +144,7 @@ class ExtendEnum(Step):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTypeMetadata(Step):
-    """`@description` or `@instruction` of a type changed. `annotations` holds the new values, None for removed."""
+    """`@description` or `@instruction` of a type changed. `annotations` has the new values, None for removed."""
 
     kind = "update_type_metadata"
     additive = True
@@ -262,7 +262,7 @@ class SchemaPlan:
 
 
 def is_additive(step: SchemaStep) -> bool:
-    """Whether a branch that has not adopted the step still reads right: new types, nullable properties, metadata."""
+    """Whether a branch that has not adopted the step still reads right."""
     if isinstance(step, AddProperty):
         return step.property_type.endswith("?")
     return step.additive

@@ -1,8 +1,8 @@
 """The canonical form of a schema text: one member per line, two spaces of indent, comments kept.
 
-A comment after code on its line stays there. A comment on its own line stays before what follows it. A comment
-in the middle of a member or header moves to its own line before it. Blank lines group members as the author did,
-never two in a row; a declaration with a body stands apart from its neighbours.
+A comment after code on its line stays there. A comment on its own line stays before what follows it. One in
+the middle of a member or header moves to its own line before it. Blank lines group members as the author
+did, never two in a row; a declaration with a body stands apart from its neighbours.
 """
 
 from bisect import bisect_left
@@ -89,7 +89,7 @@ class _Layout:
         return self._next > first
 
     def _own_lines(self, until: int, depth: int, *, apart: bool, anchor: int | None) -> None:
-        """Places the comments that start before `until` on lines of their own; the first carries the distance."""
+        """Places the comments that start before `until` on lines of their own."""
         while self._next < len(self._comments) and self._comments[self._next].start < until:
             comment = self._comments[self._next]
             self._next += 1

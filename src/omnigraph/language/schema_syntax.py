@@ -1,7 +1,7 @@
 """The parser of the schema language: text to a tree, or every syntax error of the text.
 
-Recursive descent; methods are named for the grammar rule they parse. After an error the parser continues at the
-next member or declaration, so one run reports several. Nothing here recurses with the depth of the input.
+Recursive descent; methods are named for the grammar rule they parse. After an error the parser continues at
+the next member or declaration, so one run reports several. Nothing recurses with the depth of the input.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ _FOREIGN_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedSchema:
-    """The outcome of parsing. `tree` holds what was understood; it is whole only when `diagnostics` is empty."""
+    """The outcome of parsing. `tree` is what was understood; it is whole only without `diagnostics`."""
 
     source: Source
     tree: SchemaTree
@@ -83,7 +83,7 @@ class ParsedSchema:
 
 
 def parse_schema(text: str, file: str | None = None) -> ParsedSchema:
-    """The tree of a schema text and its syntax errors in source order. Never raises. Cost: linear in the text."""
+    """The tree of a schema text and its syntax errors in source order. Never raises. Cost: linear."""
     return parse_schema_source(Source(text, file))
 
 

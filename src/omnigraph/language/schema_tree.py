@@ -10,16 +10,12 @@ from omnigraph.language.lexer import string_value
 from omnigraph.language.source import Span
 
 
-def _span() -> Span:
-    return field(compare=False, repr=False)
-
-
 @dataclass(frozen=True, slots=True)
 class Name:
     """A written name or enum value."""
 
     text: str
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 class LiteralKind(StrEnum):
@@ -38,7 +34,7 @@ class Literal:
 
     kind: LiteralKind
     text: str
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
     @property
     def value(self) -> str:
@@ -53,7 +49,7 @@ class AnnotationNode:
     name: Name
     value: Literal | None
     keywords: tuple[tuple[Name, Literal], ...]
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ class TypeExpr:
 
     base: ScalarExpr | ListExpr | EnumExpr | VectorExpr
     nullable: bool
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ class PropertyNode:
     name: Name
     type: TypeExpr
     annotations: tuple[AnnotationNode, ...]
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class GroupConstraintNode:
 
     word: str
     properties: tuple[Name, ...]
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,7 @@ class RangeNode:
     property: Name
     lower: str | None
     upper: str | None
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,7 @@ class CheckNode:
 
     property: Name
     pattern: Literal
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 ConstraintNode = GroupConstraintNode | RangeNode | CheckNode
@@ -141,8 +137,8 @@ class InterfaceNode:
 
     name: Name
     members: tuple[PropertyNode, ...]
-    header: Span = _span()
-    span: Span = _span()
+    header: Span = field(compare=False, repr=False)
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +149,8 @@ class NodeTypeNode:
     annotations: tuple[AnnotationNode, ...]
     implements: tuple[Name, ...]
     members: tuple[Member, ...]
-    header: Span = _span()
-    span: Span = _span()
+    header: Span = field(compare=False, repr=False)
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +159,7 @@ class CardinalityNode:
 
     lower: str
     upper: str | None
-    span: Span = _span()
+    span: Span = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +172,8 @@ class EdgeTypeNode:
     cardinality: CardinalityNode | None
     annotations: tuple[AnnotationNode, ...]
     members: tuple[Member, ...]
-    header: Span = _span()
-    span: Span = _span()
+    header: Span = field(compare=False, repr=False)
+    span: Span = field(compare=False, repr=False)
 
 
 Declaration = InterfaceNode | NodeTypeNode | EdgeTypeNode
