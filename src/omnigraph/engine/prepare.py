@@ -24,6 +24,7 @@ from omnigraph.engine.rows import constant, pending_schema, row_table
 from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.validate import PROBED_VALUES_MAX, TableChange, validate
 from omnigraph.engine.view import CommittedView
+from omnigraph.planning.assign import assigned_value
 from omnigraph.planning.ir import DeleteOp, InsertOp, UpdateOp, value_of
 from omnigraph.planning.predicate import evaluate, to_lance_filter
 
@@ -119,7 +120,7 @@ class _Run:
     # --- insert ----------------------------------------------------------------------------------------
 
     def insert(self, op: InsertOp) -> None:
-        values = {name: self._value(expr) for name, expr in op.assignments}
+        values = {name: self._assigned_value(op.type, name, expr) for name, expr in op.assignments}
         if isinstance(op.type, EdgeType):
             self._insert_edge(op, op.type, values)
         else:
@@ -230,7 +231,8 @@ class _Run:
         columns = {name: rows.column(name) for name in schema.names}
         for name, expr in op.assignments:
             prop = op.type.property_named(name)
-            columns[name] = constant(op.type, prop, self._value(expr), rows.num_rows)
+            value = self._assigned_value(op.type, name, expr)
+            columns[name] = constant(op.type, prop, value, rows.num_rows)
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _refuse_too_many(self, table_type: TableType, rows: int, predicate: Predicate) -> None:
@@ -300,6 +302,10 @@ class _Run:
 
     def _value(self, expr: ValueExpr) -> Value:
         return value_of(expr, self.params, self.now)
+
+    def _assigned_value(self, table_type: TableType, name: str, expr: ValueExpr) -> Value:
+        prop = table_type.property_named(name)
+        return assigned_value(expr, prop, table_type, params=self.params, now=self.now)
 
     def _condition(self, table_type: TableType, predicate: Predicate) -> RowFilter:
         text = to_lance_filter(predicate, table_type, self.params, self.now)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from omnigraph.catalog.schema import EdgeType, NodeType, Property
+from omnigraph.catalog.schema import EdgeType, Property
 from omnigraph.catalog.types import ScalarKind, arrow_type
 from omnigraph.core.errors import BlobPolicyError, PropertyValueError
-from omnigraph.planning.values import Misfit, Value, fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from omnigraph.catalog.schema import TableType
+    from omnigraph.planning.values import Value
 
 _BASE64 = "base64:"
 
@@ -35,7 +34,7 @@ def pending_schema(table_type: TableType) -> pa.Schema:
 
 
 def row_table(table_type: TableType, system: Mapping[str, str], values: Mapping[str, Value]) -> pa.Table:
-    """One row: the system columns, and every property, null where no value is given."""
+    """One row: the system columns, and every property, null where no value is given. Values are fitted."""
     schema = pending_schema(table_type)
     columns: list[Any] = [pa.array([system[name]], pa.string()) for name in schema.names if name in system]
     columns.extend(constant(table_type, prop, values.get(prop.name), 1) for prop in table_type.properties)
@@ -43,8 +42,8 @@ def row_table(table_type: TableType, system: Mapping[str, str], values: Mapping[
 
 
 def constant(table_type: TableType, prop: Property, value: Value, rows: int) -> pa.Array:
-    """A column that holds one value everywhere."""
-    stored = stored_value(table_type, prop, value)
+    """A column that holds one fitted value everywhere."""
+    stored = _stored(table_type, prop, value)
     arrow = arrow_type(prop.type)
     if rows == 1:
         return pa.array([stored], arrow)
@@ -53,27 +52,11 @@ def constant(table_type: TableType, prop: Property, value: Value, rows: int) -> 
     return pa.repeat(pa.scalar(stored, arrow), rows)
 
 
-def stored_value(table_type: TableType, prop: Property, value: Value) -> Any:
-    """The value as the column stores it.
-
-    Raises `PropertyValueError` when it does not fit the type. Membership of an enum is left to the
-    validator, which reports it as a broken rule.
-    """
-    if value is None:
-        return None
-    try:
-        fitted = fit(value, replace(prop.type, enum_values=None))
-    except Misfit as reason:
-        kind = "node" if isinstance(table_type, NodeType) else "edge"
-        raise PropertyValueError(
-            entity_kind=kind,
-            type_name=table_type.name,
-            property_name=prop.name,
-            message=f"{table_type.name}.{prop.name}: {reason}",
-        ) from None
-    if prop.type.kind is ScalarKind.BLOB:
-        return blob_bytes(table_type, prop, str(fitted))
-    return list(fitted) if isinstance(fitted, tuple) else fitted
+def _stored(table_type: TableType, prop: Property, value: Value) -> Any:
+    """A fitted value as the column stores it."""
+    if value is not None and prop.type.kind is ScalarKind.BLOB:
+        return blob_bytes(table_type, prop, str(value))
+    return list(value) if isinstance(value, tuple) else value
 
 
 def blob_bytes(table_type: TableType, prop: Property, text: str) -> bytes:

@@ -14,7 +14,9 @@ from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.engine.keys import KeyIndexCache
+from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
+from omnigraph.engine.upkeep import check_schema_published, settle_on_open
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
@@ -89,6 +91,7 @@ class GraphSession:
         self.publisher = ManifestBatchPublisher(self.manifest, clock)
         self.commits = self.manifest.commits
         self.schemas = SchemaContracts(adapter)
+        self.plans = PlanCache()
         self.keys = key_indexes(settings)
         self.after_publish: AfterPublish | None = None
         self.recovery = recovery_context(
@@ -132,7 +135,7 @@ class GraphSession:
         if pool is not None:
             pool.shutdown(wait=True)
         if not self.read_only:
-            self.commits.flush()
+            self.commits.close()
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -240,5 +243,7 @@ def open_session(
     session = GraphSession(root, settings=chosen, adapter=adapter, read_only=read_only, clock=clock)
     if not session.manifest.dataset.exists():
         raise GraphNotFound(root.uri, hint="create it with `omnigraph init`")
-    session.schemas.current()
+    if not read_only:
+        settle_on_open(session)
+    check_schema_published(session)
     return session

@@ -1,0 +1,253 @@
+"""`Graph`: everything a caller can do with one graph. It wires the rooms below and holds no rule of its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.ids import CommitId, normalize_branch, show_branch
+from omnigraph.engine.cancel import NEVER
+from omnigraph.engine.create import create_graph
+from omnigraph.engine.export import export_lines
+from omnigraph.engine.lookup import Entity, find_entity
+from omnigraph.engine.mutate import MutationResult, run_mutation
+from omnigraph.engine.session import GraphSession, open_session
+from omnigraph.engine.upkeep import refresh_session
+from omnigraph.manifest.branches import BranchStore
+from omnigraph.manifest.names import INTERNAL_NAMES
+from omnigraph.planning.params import bind_params
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from omnigraph.core.ids import Branch
+    from omnigraph.core.settings import Settings
+    from omnigraph.engine.cancel import Cancellation
+    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.recoveries import RecoveryRecord
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.recovery.verify import VerifyReport
+
+
+def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
+    """The text a caller means, and the file it came from: a string with a brace or a line break is the
+    text itself.
+    """
+    if isinstance(source, str) and any(mark in source for mark in "{}\n"):
+        return source, None
+    path = Path(source)
+    try:
+        return path.read_text(encoding="utf-8"), str(path)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"'{path}' is not UTF-8 text") from error
+    except OSError as error:
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+def writable_branch(name: str) -> Branch:
+    """The branch a write names. Internal names are refused before any I/O."""
+    branch = normalize_branch(name)
+    if branch in INTERNAL_NAMES:
+        raise BadRequest(f"'{name}' is an internal branch and cannot be written")
+    return branch
+
+
+class Commits:
+    """The history of a graph."""
+
+    def __init__(self, session: GraphSession) -> None:
+        self._session = session
+
+    def list(
+        self, *, branch: str = "main", actor: str | None = None, limit: int | None = None
+    ) -> list[CommitRecord]:
+        """Commits of a branch, newest first; `actor` keeps those of one actor."""
+        self._session.check_open()
+        return self._session.commits.list(normalize_branch(branch), actor=actor, limit=limit)
+
+    def show(self, commit_id: str) -> CommitRecord:
+        """One commit. Raises `CommitNotFound`."""
+        self._session.check_open()
+        return self._session.commits.show(CommitId(commit_id))
+
+    def head(self, *, branch: str = "main") -> CommitRecord:
+        """The newest commit of a branch."""
+        self._session.check_open()
+        return self._session.manifest.current(normalize_branch(branch)).commit
+
+
+class Branches:
+    """The branches of a graph."""
+
+    def __init__(self, session: GraphSession) -> None:
+        self._session = session
+
+    def create(self, name: str, *, from_branch: str = "main") -> Snapshot:
+        """Make a branch that shows what `from_branch` shows now. Tables fork at their first write."""
+        session = self._session
+        session.begin_write()
+        with session.lease.hold():
+            return BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+
+    def list(self) -> list[str]:
+        """All branches, main first, then by name."""
+        self._session.check_open()
+        return [show_branch(None), *self._session.manifest.branches()]
+
+
+class Graph:
+    """One open graph. Thread-safe; use it as a context manager or call `close`."""
+
+    def __init__(self, session: GraphSession) -> None:
+        self._session = session
+        self.commits = Commits(session)
+        self.branches = Branches(session)
+
+    @property
+    def session(self) -> GraphSession:
+        """The engine behind this handle; for the rooms of this package."""
+        return self._session
+
+    @property
+    def uri(self) -> str:
+        """Where the graph lives."""
+        return self._session.root.uri
+
+    def mutate(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = "main",
+        actor: str | None = None,
+        if_commit: str | None = None,
+        cancel: Cancellation | None = None,
+    ) -> MutationResult:
+        """Run a mutation query as one atomic, durable commit, or change nothing.
+
+        `source` is query text or a path. `if_commit` makes the write conditional on the head of the branch.
+        Raises `OmnigraphError`: the kind says whether trying again can help.
+        """
+        target = writable_branch(branch)
+        session = self._session
+        contract = session.begin_write()
+        text, _ = source_text(source)
+        snapshot = session.manifest.current(target)
+        catalog = contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
+        plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
+        return run_mutation(
+            session,
+            plan,
+            bind_params(plan, params),
+            branch=target,
+            actor=actor,
+            if_commit=None if if_commit is None else CommitId(if_commit),
+            cancel=NEVER if cancel is None else cancel,
+        )
+
+    def entity(self, type_name: str, entity_id: str, *, branch: str = "main") -> Entity:
+        """One node or edge by its id. Raises `EntityNotFound`, `TypeNotFound`."""
+        return find_entity(self._session, self._snapshot(branch), type_name, entity_id)
+
+    def export_chunks(self, *, branch: str = "main", types: Sequence[str] | None = None) -> Iterator[bytes]:
+        """The state of a branch as chunks of JSON lines, read at one snapshot."""
+        return export_lines(self._session, self._snapshot(branch), types=types)
+
+    def export(
+        self, target: IO[bytes] | None = None, *, branch: str = "main", types: Sequence[str] | None = None
+    ) -> str:
+        """The state of a branch as JSON lines. With `target` the lines go there and the result is empty."""
+        chunks = self.export_chunks(branch=branch, types=types)
+        if target is None:
+            return b"".join(chunks).decode()
+        for chunk in chunks:
+            target.write(chunk)
+        return ""
+
+    def refresh(self) -> None:
+        """Settle what dead writers left, as far as that is possible beside live ones, and re-read the
+        schema.
+        """
+        self._session.begin_write()
+        refresh_session(self._session)
+
+    def recoveries(self) -> tuple[RecoveryRecord, ...]:
+        """What recovery did to this graph, oldest first."""
+        self._session.check_open()
+        return self._session.recovery.recoveries.list()
+
+    def verify(self) -> VerifyReport:
+        """Check every invariant of the graph without changing it."""
+        from omnigraph.recovery.verify import verify  # noqa: PLC0415  rarely used and large
+
+        self._session.check_open()
+        return verify(self._session.recovery, self._session.catalog_of)
+
+    def close(self) -> None:
+        """Finish the commit tables and let go of threads. Calling it again does nothing."""
+        self._session.close()
+
+    def __enter__(self) -> Graph:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _snapshot(self, branch: str) -> Snapshot:
+        self._session.begin_read()
+        return self._session.manifest.current(normalize_branch(branch))
+
+
+def init(
+    uri: str | os.PathLike[str],
+    *,
+    schema: str | os.PathLike[str],
+    actor: str | None = None,
+    force: bool = False,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Graph:
+    """Create a graph and open it. `schema` is schema text or a path.
+
+    Raises `AlreadyInitialized`; `force` only takes over what an interrupted creation left.
+    """
+    text, file = source_text(schema)
+    session = create_graph(
+        os.fspath(uri),
+        text,
+        schema_file=file,
+        actor=actor,
+        force=force,
+        settings=settings,
+        storage_options=storage_options,
+    )
+    return Graph(session)
+
+
+def open_graph(
+    uri: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Graph:
+    """Open a graph for reading and writing; what dead writers left is settled first."""
+    return Graph(open_session(os.fspath(uri), settings=settings, storage_options=storage_options))
+
+
+def open_read_only(
+    uri: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Graph:
+    """Open a graph without ever writing to it, not even to settle what dead writers left."""
+    session = open_session(os.fspath(uri), read_only=True, settings=settings, storage_options=storage_options)
+    return Graph(session)

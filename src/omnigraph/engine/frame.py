@@ -1,0 +1,69 @@
+"""The working rows of a query: for each variable the ordinal of the entity it stands for, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from omnigraph.engine.images import Ordinals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """Working rows. -1 stands for a variable that an optional match left null."""
+
+    rows: int
+    columns: Mapping[str, Ordinals]
+
+    @staticmethod
+    def single() -> Frame:
+        """One row without variables: where a match begins."""
+        return Frame(1, {})
+
+    def __contains__(self, variable: str) -> bool:
+        return variable in self.columns
+
+    def __getitem__(self, variable: str) -> Ordinals:
+        return self.columns[variable]
+
+    def take(self, rows: NDArray[np.int64]) -> Frame:
+        """The rows at these positions, in this order, repeated where they repeat."""
+        return Frame(len(rows), {name: column[rows] for name, column in self.columns.items()})
+
+    def keep(self, mask: NDArray[np.bool_]) -> Frame:
+        """The rows for which the mask is true."""
+        if mask.all():
+            return self
+        return self.take(np.flatnonzero(mask))
+
+    def bind(self, variable: str, ordinals: Ordinals) -> Frame:
+        """The same rows with one more variable."""
+        return Frame(self.rows, {**self.columns, variable: ordinals})
+
+    def only(self, variables: Iterable[str]) -> Frame:
+        """The same rows with these variables alone."""
+        return Frame(self.rows, {name: self.columns[name] for name in variables})
+
+    def product(self, variable: str, ordinals: Ordinals) -> Frame:
+        """Every row with every entity."""
+        if self.rows == 1:
+            repeated = {name: np.repeat(column, len(ordinals)) for name, column in self.columns.items()}
+            return Frame(len(ordinals), {**repeated, variable: ordinals})
+        rows = np.repeat(np.arange(self.rows, dtype=np.int64), len(ordinals))
+        return self.take(rows).bind(variable, np.tile(ordinals, self.rows))
+
+
+def distinct_rows(columns: list[Ordinals], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One representative position for each distinct combination, and for each row which one it belongs to."""
+    if not columns or rows == 0:
+        return np.zeros(min(rows, 1), dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    stacked = np.stack(columns, axis=1)
+    _, first, inverse = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), inverse.reshape(-1).astype(np.int64)

@@ -1,0 +1,45 @@
+"""Compiled queries, kept by text and schema."""
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from omnigraph.catalog.schema import Catalog
+from omnigraph.core.errors import WrongQueryKind
+from omnigraph.planning.compile import compile_query
+from omnigraph.planning.ir import MutationPlan, Plan
+
+PLANS_KEPT_MAX: Final = 512
+TEXT_KEPT_CHARS_MAX: Final = 65_536
+"""A longer text is compiled each time: keeping it would cost more memory than the plan is worth."""
+
+
+class PlanCache:
+    """Plans of recently used queries. Thread-safe; plans are frozen values."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[tuple[str, str | None, str], Plan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> Plan:
+        """The plan of a query; compiled when it was not used lately."""
+        key = (text, name, schema_hash)
+        with self._lock:
+            kept = self._plans.get(key)
+            if kept is not None:
+                self._plans.move_to_end(key)
+                return kept
+        made = compile_query(text, catalog, name=name)
+        if len(text) <= TEXT_KEPT_CHARS_MAX:
+            with self._lock:
+                self._plans[key] = made
+                while len(self._plans) > PLANS_KEPT_MAX:
+                    self._plans.popitem(last=False)
+        return made
+
+    def mutation(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> MutationPlan:
+        """As `plan`; a read query is `WrongQueryKind`."""
+        found = self.plan(text, name, catalog, schema_hash)
+        if not isinstance(found, MutationPlan):
+            raise WrongQueryKind(f"'{found.name}' only reads", hint="run it with query")
+        return found

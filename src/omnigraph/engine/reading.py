@@ -1,0 +1,167 @@
+"""What one run of a read query has at hand: tables at one snapshot, parameter values, and its limits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.catalog.types import ScalarKind
+from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
+from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.cancel import NEVER, Cancellation
+from omnigraph.engine.images import ColumnCache, TableImage
+from omnigraph.engine.text import TextIndex, build_text_index
+from omnigraph.language.query_tree import Operator
+from omnigraph.planning import ir, predicate
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.engine.compare import Mask
+    from omnigraph.engine.images import Ordinals
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.values import Value
+
+PAIR_BYTES: Final = 16
+"""What one pair of a hop costs while it is being made: the row and the node."""
+
+SCANNED_IN_MEMORY_ROWS_MAX: Final = 200_000
+"""Up to this size a filter runs over columns in memory; above it the table is asked, unless they are there."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """The bounds of one run. `claim` is asked before working rows are made."""
+
+    memory_bytes_max: int
+    deadline: float | None = None
+    cancellation: Cancellation = NEVER
+    peak_bytes: int = 0
+
+    def claim(self, pairs: int) -> None:
+        """Refuse working rows beyond the memory limit; notice cancellation and the time limit."""
+        size = pairs * PAIR_BYTES
+        self.peak_bytes = max(self.peak_bytes, size)
+        if size > self.memory_bytes_max:
+            raise ResourceLimit(
+                resource="query_memory_bytes",
+                limit=self.memory_bytes_max,
+                actual=size,
+                hint="narrow the match, or raise OMNIGRAPH_QUERY_MEMORY_BYTES",
+            )
+        self.check()
+
+    def check(self) -> None:
+        """Notice cancellation and the time limit."""
+        self.cancellation.raise_if_requested()
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise DeadlineExceeded("the query ran longer than its time limit")
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """One run of one query."""
+
+    session: GraphSession
+    snapshot: Snapshot
+    params: Mapping[str, Value]
+    now: dt.datetime | None
+    limits: Limits
+    columns: ColumnCache
+    adjacency: AdjacencyCache
+    _images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
+    _texts: dict[tuple[str, str], TextIndex] = field(default_factory=dict[tuple[str, str], TextIndex])
+
+    def image(self, owner: NodeType | EdgeType) -> TableImage:
+        """The table of a type at this snapshot."""
+        found = self._images.get(owner.table_key)
+        if found is None:
+            entry = self.snapshot.entries.get(owner.table_key)
+            if entry is None:
+                raise TypeAbsentAtSnapshot(owner.name)
+            found = TableImage(
+                identity=self.session.root.identity,
+                storage=self.session.storage,
+                handle=self.session.open_entry(entry),
+                keys=self.session.keys,
+                cache=self.columns,
+            )
+            self._images[owner.table_key] = found
+        return found
+
+    def edge_tables(self, edge: EdgeType, catalog_nodes: Mapping[str, NodeType]) -> EdgeTables:
+        """An edge table with its endpoint tables."""
+        return EdgeTables(
+            edges=self.image(edge),
+            sources=self.image(catalog_nodes[edge.source]),
+            targets=self.image(catalog_nodes[edge.target]),
+        )
+
+    def value(self, expression: ir.ValueExpr) -> Value:
+        """What a constant expression stands for in this run."""
+        return ir.value_of(expression, self.params, self.now)
+
+    def select(self, node: NodeType, test: ir.Predicate | None) -> Ordinals:
+        """The ordinals of the live nodes for which the predicate is true."""
+        image = self.image(node)
+        if test is None:
+            return image.live()
+        key = self._key_of(node, test)
+        if key is not None:
+            found = image.find(pa.array([key], pa.string()))
+            found = found[found >= 0]
+            return found[self.holds(node, test, found)]
+        formula = predicate.normalize(test, node, self.params, self.now)
+        needed = columns_of(formula)
+        if image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached:
+            live = image.live()
+            return live[self.holds(node, test, live)]
+        return image.select(predicate.print_formula(formula))
+
+    def holds(self, owner: NodeType | EdgeType, test: ir.Predicate, ordinals: Ordinals) -> Mask:
+        """For which of these entities the predicate is true; never for -1."""
+        formula = predicate.normalize(test, owner, self.params, self.now)
+        needed = sorted(columns_of(formula)) or ["id"]
+        rows = self.image(owner).table(needed, ordinals)
+        mask = np.asarray(predicate.evaluate_formula(formula, rows).to_numpy(zero_copy_only=False))
+        return mask & (ordinals >= 0)
+
+    def text_index(self, reference: ir.PropertyRef) -> TextIndex:
+        """The analysed text of a property, over all live rows of the snapshot."""
+        key = (reference.owner.table_key, reference.prop.name)
+        found = self._texts.get(key)
+        if found is None:
+            image = self.image(reference.owner)
+            live = image.live()
+            found = build_text_index(image.take(reference.prop.name, live), live)
+            self._texts[key] = found
+        return found
+
+    def _key_of(self, node: NodeType, test: ir.Predicate) -> str | None:
+        """The id that the predicate pins by equality with a one-property String key."""
+        if len(node.key) != 1 or node.by_name[node.key[0]].type.kind is not ScalarKind.STRING:
+            return None
+        parts = test.parts if isinstance(test, ir.And) else (test,)
+        for part in parts:
+            if isinstance(part, ir.Compare) and part.op is Operator.EQ and part.property == node.key[0]:
+                value = self.value(part.value)
+                return value if isinstance(value, str) else None
+        return None
+
+
+def columns_of(formula: predicate.Formula) -> frozenset[str]:
+    """The columns a formula reads."""
+    match formula:
+        case predicate.Constant():
+            return frozenset()
+        case predicate.Every() | predicate.Some():
+            return frozenset[str]().union(*(columns_of(part) for part in formula.parts))
+        case _:
+            return frozenset({formula.column})

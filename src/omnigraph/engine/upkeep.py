@@ -1,0 +1,71 @@
+"""Settling what dead writers left: when a graph is opened for writing, and on refresh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omnigraph.core.errors import ResourceBusy, SchemaDrift
+from omnigraph.core.events import Warned, emit
+from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
+from omnigraph.manifest.migrations import migrate
+from omnigraph.recovery.heal import Healed, heal_pending_sidecars_roll_forward
+from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
+from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
+from omnigraph.recovery.sweep import Swept, sweep
+from omnigraph.recovery.torn import repair_torn_manifests
+
+if TYPE_CHECKING:
+    from omnigraph.engine.session import GraphSession
+
+
+def settle_on_open(session: GraphSession) -> Swept:
+    """What a read-write open does before it reads the schema, in this order.
+
+    Torn manifests, internal migrations, interrupted schema renames, the full sweep, the commit tables.
+    Cost when nothing is pending: a few probes and one listing.
+    """
+    repair_torn_manifests(session.recovery)
+    migrate(session.manifest, session.manifest.head(None))
+    _reconcile_schema(session)
+    swept = sweep(session.recovery)
+    session.commits.complete()
+    return swept
+
+
+def refresh_session(session: GraphSession) -> Healed:
+    """Finish interrupted schema renames, then heal what can be healed beside live writers."""
+    _reconcile_schema(session)
+    healed = heal_pending_sidecars_roll_forward(session.recovery)
+    session.schemas.current()
+    return healed
+
+
+def check_schema_published(session: GraphSession) -> None:
+    """Raise `SchemaDrift` when main follows another schema than the one on disk.
+
+    That is the state between the publish of a schema apply and its last rename: the new tables with the old
+    schema would be misread.
+    """
+    contract = session.schemas.current()
+    if session.manifest.current(None).schema_hash != contract.hash:
+        raise SchemaDrift(
+            "a schema change was published and its files are not in place yet",
+            hint="open the graph read-write once, which completes the change",
+        )
+
+
+def _reconcile_schema(session: GraphSession) -> None:
+    """The stand-alone reconcile; with a pending sidecar the sidecar decides instead."""
+    context = session.recovery
+    if not staged_schema_files(context):
+        return
+    try:
+        with (
+            context.queues.acquire_many([SCHEMA_APPLY_KEY]),
+            context.lease.hold(wait_s_max=LEASE_OPEN_WAIT_S_MAX),
+        ):
+            if not context.sidecars.list():
+                reconcile_schema_state(context, sidecar_present=False)
+    except ResourceBusy:
+        # The staged files may belong to the process that is writing now.
+        emit(Warned("an interrupted schema change was left alone", "another process is writing"))
