@@ -271,9 +271,10 @@ def test_publish_migrates_a_branch_of_an_older_format(tmp_path: Path) -> None:
 
 def test_manifest_stamp_above_refused_for_write(tmp_path: Path) -> None:
     manifest_with_stamp(tmp_path, 9)
+    reader = open_store(tmp_path, read_only=True)
+    assert reader.current(None).pin(PERSON) == 1
+    assert reader.commits.list()[0].operation == "init"
     store = open_store(tmp_path)
-    assert store.current(None).pin(PERSON) == 1
-    assert store.commits.list()[0].operation == "init"
     files = data_files(tmp_path)
     with pytest.raises(FormatTooNew):
         publish(store, [update(PERSON, 2)], {PERSON: 1})
