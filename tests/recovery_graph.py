@@ -9,9 +9,9 @@ from omnigraph.core.ids import BranchName, OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.engine.create import create_graph
 from omnigraph.engine.session import GraphSession, connect_storage
+from omnigraph.engine.upkeep import settle_on_open
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind, to_text
-from omnigraph.recovery.sweep import recover_at_open
 from omnigraph.storage.handles import Stamp
 
 SCHEMA = """
@@ -41,7 +41,7 @@ class RawGraph:
     def open(cls, path, settings=FAST):
         """A read-write open as a new process would do it: nothing is remembered, everything is settled."""
         graph = cls.attach(path, settings)
-        graph.swept = recover_at_open(graph.context, wait_s_max=0.2)
+        graph.swept = settle_on_open(graph.session)
         return graph
 
     @classmethod

@@ -9,15 +9,11 @@ from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
-from omnigraph.manifest.migrations import migrate
 from omnigraph.manifest.recoveries import RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.heal import promote_schema, queue_keys
-from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
-from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
 from omnigraph.recovery.settle import RecoveryMode, settle
-from omnigraph.recovery.sidecar import Sidecar, WriterKind
-from omnigraph.recovery.torn import repair_torn_manifests
+from omnigraph.recovery.sidecar import Sidecar
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +23,6 @@ class Swept:
     settled: tuple[RecoveryRecord, ...] = ()
     pending: tuple[OperationId, ...] = ()
     """Left alone: their writers may live, or a restore was not possible beside other writers."""
-
-
-def recover_at_open(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX) -> Swept:
-    """Everything a read-write open does before it reads the schema.
-
-    In this order: make torn datasets openable, bring the manifest to the current format, reconcile the schema
-    files, sweep.
-    Cost when all is well: a listing per control dataset and branch, one of the sidecars, a few probes.
-    """
-    repair_torn_manifests(context, wait_s_max=wait_s_max)
-    migrate(context.manifest, context.manifest.head(None))
-    _reconcile_schema(context, wait_s_max)
-    return sweep(context, wait_s_max=wait_s_max)
-
-
-def _reconcile_schema(context: RecoveryContext, wait_s_max: float) -> None:
-    """Settle staged schema files that no sidecar claims; those of a sidecar are settled together with it."""
-    if not staged_schema_files(context):
-        return
-    try:
-        with (
-            context.queues.acquire_many([SCHEMA_APPLY_KEY], wait_s_max=wait_s_max),
-            context.lease.hold(wait_s_max=wait_s_max),
-        ):
-            if all(each.writer_kind is not WriterKind.SCHEMA_APPLY for each in context.sidecars.pending()):
-                reconcile_schema_state(context, sidecar_present=False)
-    except ResourceBusy:
-        emit(Warned("another process is changing the schema"))
 
 
 def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX) -> Swept:

@@ -25,26 +25,36 @@ def repair_torn_manifests(
     if not context.root.is_local:
         return ()
     sidecars = context.sidecars.pending()
+    places = _places(context, sidecars)
+    if not any(find_torn_manifest(context.root, location, branch) for location, branch in places):
+        return ()
     try:
         with context.lease.hold(wait_s_max=wait_s_max):
-            return _repair(context, sidecars)
+            return _repair(context, sidecars, places)
     except ResourceBusy:
         return ()
 
 
-def _repair(context: RecoveryContext, sidecars: tuple[Sidecar, ...]) -> tuple[TornManifest, ...]:
-    places: list[tuple[str, Branch]] = [(name, None) for name in (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES)]
+def _places(context: RecoveryContext, sidecars: tuple[Sidecar, ...]) -> list[tuple[str, Branch]]:
+    """Every dataset and branch a write may have been cut off in; the states of the graph come last."""
     prefix = f"{context.root.uri}/"
+    places: list[tuple[str, Branch]] = [(name, None) for name in (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES)]
     places.extend(
         (pin.table_path.removeprefix(prefix), pin.table_branch) for each in sidecars for pin in each.tables
     )
-    removed = [
-        torn
-        for location, branch in dict.fromkeys(places)
-        for torn in remove_torn_manifests(context.root, location, branch)
-    ]
-    for branch in (None, *context.manifest.all_branches()):
-        removed.extend(_repair_states(context, branch, sidecars))
+    places.extend((MANIFEST, branch) for branch in (None, *context.manifest.all_branches()))
+    return list(dict.fromkeys(places))
+
+
+def _repair(
+    context: RecoveryContext, sidecars: tuple[Sidecar, ...], places: list[tuple[str, Branch]]
+) -> tuple[TornManifest, ...]:
+    removed: list[TornManifest] = []
+    for location, branch in places:
+        if location == MANIFEST:
+            removed.extend(_repair_states(context, branch, sidecars))
+        else:
+            removed.extend(remove_torn_manifests(context.root, location, branch))
     return tuple(removed)
 
 
