@@ -10,15 +10,18 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import boto3
+import pyarrow as pa
 import pytest
 
+from omnigraph.core.ids import node_table_key
 from omnigraph.core.settings import Settings
-from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.handles import SnapshotHandle, Stamp
+from omnigraph.storage.layout import GraphRoot, table_location
 from omnigraph.storage.objects import StorageAdapter, open_adapter
 from omnigraph.storage.tables import TableStore
 
@@ -121,3 +124,30 @@ S3 = StoreCase("s3", s3_store)
 
 ALL_STORES = [LOCAL, MEMORY, pytest.param(S3, marks=pytest.mark.s3)]
 TABLE_STORES = [LOCAL, pytest.param(S3, marks=pytest.mark.s3)]
+
+PERSON = node_table_key("Person")
+PLACE = table_location(PERSON)
+STAMP = Stamp("01JTESTOPERATION0000000000", PERSON)
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64())])
+
+
+def rows(ids: Iterable[str], n: int = 0) -> pa.Table:
+    """Rows of the example table."""
+    ids = list(ids)
+    return pa.table({"id": ids, "n": [n] * len(ids)}, schema=SCHEMA)
+
+
+def content(tables: TableStore, handle: SnapshotHandle) -> dict[str, int]:
+    """The example table as a dictionary; fails when one id has two rows."""
+    found = tables.read(handle, columns=["id", "n"]).to_pylist()
+    by_id = {row["id"]: row["n"] for row in found}
+    assert len(by_id) == len(found), "one id, two rows"
+    return by_id
+
+
+def filled(tables: TableStore, *groups: Iterable[str]) -> SnapshotHandle:
+    """The example table with one fragment per group of ids, opened anew."""
+    handle = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+    for ids in groups:
+        handle = tables.commit_staged(handle, tables.stage_append(handle, rows(ids), STAMP))
+    return tables.open_version(PERSON, PLACE, None, handle.version)
