@@ -1,0 +1,152 @@
+"""Staged index builds: one commit, growing coverage, right answers with and without."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from omnigraph.storage.handles import SnapshotHandle, lance_dataset
+from omnigraph.storage.indexes import IndexKind, IndexPlan
+from omnigraph.storage.tables import TableStore
+from stores import PERSON, PLACE, STAMP, Store, local_store
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("v", pa.list_(pa.float32(), 4)),
+    ]
+)
+ORDERED = IndexPlan(IndexKind.BTREE, "id")
+TEXT = IndexPlan(IndexKind.INVERTED, "text")
+VECTOR = IndexPlan(IndexKind.VECTOR, "v", {"metric": "L2", "num_partitions": 2})
+ALL = [ORDERED, TEXT, VECTOR]
+
+
+def some(first: int, count: int, mark: str = "plain") -> pa.Table:
+    numbers = range(first, first + count)
+    flat = np.arange(first * 4, (first + count) * 4, dtype=np.float32)
+    return pa.table(
+        {
+            "id": [f"k{n}" for n in numbers],
+            "text": [f"{mark} word{n}" for n in numbers],
+            "v": pa.FixedSizeListArray.from_arrays(pa.array(flat), 4),
+        },
+        schema=SCHEMA,
+    )
+
+
+def add(tables: TableStore, handle: SnapshotHandle, data: pa.Table) -> SnapshotHandle:
+    return tables.commit_staged(handle, tables.stage_append(handle, data, STAMP))
+
+
+def index(
+    tables: TableStore, handle: SnapshotHandle, plans: list[IndexPlan] = ALL, **how: bool
+) -> SnapshotHandle:
+    staged = tables.stage_indexes(handle, plans, STAMP, **how)
+    assert staged is not None
+    return tables.commit_staged(handle, staged)
+
+
+def answers(handle: SnapshotHandle, number: int) -> list[list[str]]:
+    dataset = lance_dataset(handle)
+    query = np.arange(number * 4, number * 4 + 4, dtype=np.float32)
+    near = {"column": "v", "q": query, "k": 1, "nprobes": 8}
+    return [
+        dataset.to_table(columns=["id"], filter=f"id = 'k{number}'")["id"].to_pylist(),
+        dataset.to_table(columns=["id", "_score"], full_text_query=f"word{number}")["id"].to_pylist(),
+        dataset.to_table(columns=["id", "_distance"], nearest=near)["id"].to_pylist(),
+    ]
+
+
+def test_several_indexes_are_one_commit_and_all_answer(table_store: Store) -> None:
+    tables = table_store.tables()
+    base = add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64))
+    staged = tables.stage_indexes(base, ALL, STAMP)
+    assert staged is not None
+    assert tables.head_version(PLACE, None) == base.version
+    assert staged.bytes > 0
+    after = tables.commit_staged(base, staged)
+    assert after.version == base.version + 1
+    assert {c.name: c.covered for c in tables.index_coverage(after)} == {
+        "id_idx": {0},
+        "text_fts": {0},
+        "v_vec": {0},
+    }
+    assert answers(after, 7) == [["k7"]] * 3
+    plan = lance_dataset(after).scanner(filter="id = 'k7'").explain_plan()
+    assert "ScalarIndexQuery" in plan
+
+
+def test_coverage_grows_by_segments_and_a_rebuild_folds_them(tmp_path: Path) -> None:
+    tables = local_store(tmp_path).tables()
+    handle = index(tables, add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64)))
+    handle = add(tables, handle, some(64, 64))
+    assert tables.has_unindexed_fragments(handle, ALL)
+    (ordered,) = tables.index_coverage(handle, "id")
+    assert (ordered.covered, ordered.uncovered) == ({0}, {1})
+    handle = index(tables, handle)
+    assert not tables.has_unindexed_fragments(handle, ALL)
+    assert {c.segments for c in tables.index_coverage(handle)} == {2}
+    assert tables.stage_indexes(handle, ALL, STAMP) is None
+    for number in (7, 100):
+        assert answers(handle, number) == [[f"k{number}"]] * 3
+    handle = index(tables, handle, rebuild=True)
+    assert {c.segments for c in tables.index_coverage(handle)} == {1}
+    for number in (7, 100):
+        assert answers(handle, number) == [[f"k{number}"]] * 3
+
+
+def test_a_replaced_row_is_found_by_its_new_value_only(tmp_path: Path) -> None:
+    tables = local_store(tmp_path).tables()
+    handle = index(tables, add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64)))
+    handle = tables.commit_staged(handle, tables.stage_merge_insert(handle, some(7, 1, "fresh"), STAMP))
+    dataset = lance_dataset(handle)
+    assert answers(handle, 7) == [["k7"]] * 3
+    assert dataset.to_table(columns=["id", "_score"], full_text_query="fresh")["id"].to_pylist() == ["k7"]
+    assert len(dataset.to_table(columns=["id", "_score"], full_text_query="plain")) == 63
+    (ordered,) = tables.index_coverage(handle, "id")
+    assert (ordered.covered, ordered.uncovered) == ({0}, {1})
+
+
+def test_an_empty_table_gets_its_text_index_at_once(tmp_path: Path) -> None:
+    tables = local_store(tmp_path).tables()
+    made = tables.create_table(PERSON, PLACE, SCHEMA, STAMP, indexes=ALL)
+    assert [c.name for c in tables.index_coverage(made)] == ["text_fts"]
+    assert not tables.has_unindexed_fragments(made, ALL)
+    filled = add(tables, made, some(0, 64))
+    assert lance_dataset(filled).to_table(columns=["id", "_score"], full_text_query="word9")[
+        "id"
+    ].to_pylist() == ["k9"]
+    assert tables.has_unindexed_fragments(filled, ALL)
+    handle = index(tables, filled)
+    assert {c.segments for c in tables.index_coverage(handle)} == {1}
+    assert answers(handle, 9) == [["k9"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "column", "name"),
+    [
+        ("stage_create_btree_index", "id", "id_idx"),
+        ("stage_create_inverted_index", "text", "text_fts"),
+        ("stage_create_vector_index", "v", "v_vec"),
+    ],
+)
+def test_single_builds(tmp_path: Path, method: str, column: str, name: str) -> None:
+    tables = local_store(tmp_path).tables()
+    base = add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64))
+    staged = getattr(tables, method)(base, column, STAMP)
+    assert all(Path(file).is_file() for file in staged.files)
+    after = tables.commit_staged(base, staged)
+    assert [c.name for c in tables.index_coverage(after)] == [name]
+
+
+def test_a_fork_uses_the_indexes_it_inherited(table_store: Store) -> None:
+    tables = table_store.tables()
+    base = index(tables, add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64)))
+    made = tables.create_branch(PERSON, PLACE, "review", None, base.version)
+    made = index(tables, add(tables, made, some(64, 64)))
+    assert {frozenset(c.covered) for c in tables.index_coverage(made)} == {frozenset({0, 1})}
+    for number in (7, 100):
+        assert answers(made, number) == [[f"k{number}"]] * 3
