@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.errors import BadRequest, IoFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.create import create_graph
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.result import Rows
     from omnigraph.manifest.record import CommitRecord
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
@@ -151,9 +152,53 @@ class Graph:
             cancel=NEVER if cancel is None else cancel,
         )
 
+    def query(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str | None = None,
+        at: str | None = None,
+        cancel: Cancellation | None = None,
+    ) -> Rows:
+        """Run a read query at the head of a branch (`main` unless named), or at the commit `at`.
+
+        The whole query sees one commit. `source` is query text or a path.
+        """
+        from omnigraph.engine.query import run_query  # noqa: PLC0415  a writer never needs it
+
+        if branch is not None and at is not None:
+            raise TargetConflict("give either a branch or a commit, not both")
+        self._session.begin_read()
+        text, _ = source_text(source)
+        snapshot = self._target(branch, at)
+        return run_query(
+            self._session,
+            snapshot,
+            text,
+            params,
+            name=name,
+            at_commit=at,
+            cancellation=NEVER if cancel is None else cancel,
+        )
+
     def entity(self, type_name: str, entity_id: str, *, branch: str = "main") -> Entity:
         """One node or edge by its id. Raises `EntityNotFound`, `TypeNotFound`."""
         return find_entity(self._session, self._snapshot(branch), type_name, entity_id)
+
+    def schema_source(self) -> str:
+        """The accepted schema, as it was written."""
+        return self._session.begin_read().source
+
+    def snapshot(self, *, branch: str = "main") -> Snapshot:
+        """What a branch shows now: its commit and the version and size of every table."""
+        return self._snapshot(branch)
+
+    def pending(self) -> tuple[str, ...]:
+        """The operations whose writers stopped half-way and that recovery has not settled yet."""
+        self._session.check_open()
+        return tuple(self._session.sidecars.list())
 
     def export_chunks(self, *, branch: str = "main", types: Sequence[str] | None = None) -> Iterator[bytes]:
         """The state of a branch as chunks of JSON lines, read at one snapshot."""
@@ -200,6 +245,11 @@ class Graph:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _target(self, branch: str | None, at: str | None) -> Snapshot:
+        if at is not None:
+            return self._session.manifest.at_commit(CommitId(at))
+        return self._session.manifest.current(normalize_branch(branch or "main"))
 
     def _snapshot(self, branch: str) -> Snapshot:
         self._session.begin_read()

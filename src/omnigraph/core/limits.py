@@ -78,3 +78,7 @@ CACHE_MEMORY_SHARE: Final = 0.25
 """Share of the machine's memory the read caches may fill when no bound is set."""
 CACHE_BYTES_FALLBACK: Final = 1 * GIB
 """Bound of the read caches when the machine does not tell its memory."""
+
+# Queries
+QUERY_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
+"""Working rows one query may hold (a setting)."""

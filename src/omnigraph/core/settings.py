@@ -45,6 +45,9 @@ class Settings:
     spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])
     bulk_rows_in_process_max: int = limits.BULK_ROWS_IN_PROCESS_MAX
     bulk_bytes_in_process_max: int = limits.BULK_BYTES_IN_PROCESS_MAX
+    query_memory_bytes: int = limits.QUERY_MEMORY_BYTES_DEFAULT
+    query_seconds: int | None = None
+    """The time limit of one query; None: no limit."""
     debug: bool = False
 
     @classmethod
@@ -75,6 +78,8 @@ class Settings:
             bulk_bytes_in_process_max=_positive(
                 values.get("bulk_bytes_in_process_max"), default.bulk_bytes_in_process_max
             ),
+            query_memory_bytes=_positive(values.get("query_memory_bytes"), default.query_memory_bytes),
+            query_seconds=_positive(values.get("query_seconds"), 0) or None,
             debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
         )
 

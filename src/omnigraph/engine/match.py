@@ -230,7 +230,8 @@ def _selectivity(node: ir.NodeVariable, waiting: list[ir.Condition]) -> int:
     pushed, _ = _pushable(node, waiting)
     tests = _flat([*([node.matches] if node.matches is not None else []), *pushed])
     for test in tests:
-        pinned = isinstance(test, ir.Compare) and test.op is Operator.EQ
-        if pinned and node.type.key == (test.property,):
+        if not isinstance(test, ir.Compare) or test.op is not Operator.EQ:
+            continue
+        if node.type.key == (test.property,):
             return 0
     return 1 if tests else 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 Scores = NDArray[np.float64]
 
 FUZZY_EDITS_DEFAULT = 2
+RRF_K_DEFAULT = 60
+UNRANKED = np.iinfo(np.int64).max >> 1
+"""The place of an entity that an arm does not rank; small enough to count on."""
 
 
 def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> Mask:
@@ -62,7 +66,7 @@ def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Value
         case ir.Bm25():
             return _scores_column(relevance(reading, operand, frame[operand.property.variable]))
         case ir.Rrf():
-            raise QueryRuntimeError("rrf is a ranking and has a value only where it orders the result")
+            return _scores_column(fuse(reading, operand, frame).scores)
         case _:
             assert_never(operand)
 
@@ -131,3 +135,45 @@ def distances(reading: Reading, nearest: ir.Nearest, ordinals: Ordinals) -> Scor
         target = np.array(query, dtype=np.float32).astype(np.float64)
         result[known] = np.sqrt(((rows - target) ** 2).sum(axis=1))
     return result[place.reshape(-1)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """A fused ranking of the rows: the score, and the place in each arm that breaks ties."""
+
+    scores: Scores
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+
+
+def fuse(reading: Reading, rrf: ir.Rrf, frame: Frame) -> Fused:
+    """Reciprocal rank fusion; NaN for entities that neither arm ranks."""
+    ordinals = frame[rrf.variable]
+    nodes, place = np.unique(ordinals, return_inverse=True)
+    ids = reading.image(rrf.first.property.owner).take("id", nodes)
+    k = reading.value(rrf.k)
+    constant = k if isinstance(k, int) else RRF_K_DEFAULT
+    first, second = (_ranks(reading, arm, nodes, ids) for arm in (rrf.first, rrf.second))
+    scores = np.zeros(len(nodes), dtype=np.float64)
+    for ranks in (first, second):
+        scores += np.where(ranks < UNRANKED, 1.0 / (constant + ranks + 1), 0.0)
+    scores[(first == UNRANKED) & (second == UNRANKED)] = np.nan
+    rows = place.reshape(-1)
+    return Fused(scores[rows], first[rows], second[rows])
+
+
+def _ranks(reading: Reading, arm: ir.Nearest | ir.Bm25, nodes: Ordinals, ids: Any) -> NDArray[np.int64]:
+    """The place of each entity in one arm, best first, from 0."""
+    if isinstance(arm, ir.Nearest):
+        keys, depth = distances(reading, arm, nodes), reading.rank_depth
+    else:
+        keys, depth = -relevance(reading, arm, nodes), None
+    ranked = np.flatnonzero(~np.isnan(keys))
+    order = pc.sort_indices(
+        pa.table({"key": keys[ranked], "id": ids.take(pa.array(ranked))}),
+        sort_keys=[("key", "ascending"), ("id", "ascending")],
+    )
+    best = ranked[np.asarray(order)][:depth]
+    ranks = np.full(len(nodes), UNRANKED, dtype=np.int64)
+    ranks[best] = np.arange(len(best))
+    return ranks

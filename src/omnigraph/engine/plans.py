@@ -7,7 +7,7 @@ from typing import Final
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import WrongQueryKind
 from omnigraph.planning.compile import compile_query
-from omnigraph.planning.ir import MutationPlan, Plan
+from omnigraph.planning.ir import MutationPlan, Plan, ReadPlan
 
 PLANS_KEPT_MAX: Final = 512
 TEXT_KEPT_CHARS_MAX: Final = 65_536
@@ -42,4 +42,11 @@ class PlanCache:
         found = self.plan(text, name, catalog, schema_hash)
         if not isinstance(found, MutationPlan):
             raise WrongQueryKind(f"'{found.name}' only reads", hint="run it with query")
+        return found
+
+    def read(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> ReadPlan:
+        """As `plan`; a mutation is `WrongQueryKind`."""
+        found = self.plan(text, name, catalog, schema_hash)
+        if not isinstance(found, ReadPlan):
+            raise WrongQueryKind(f"'{found.name}' changes data", hint="run it with mutate")
         return found

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
+from omnigraph.core.ids import TableKey
 from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.images import ColumnCache, TableImage
@@ -33,7 +34,7 @@ PAIR_BYTES: Final = 16
 """What one pair of a hop costs while it is being made: the row and the node."""
 
 SCANNED_IN_MEMORY_ROWS_MAX: Final = 200_000
-"""Up to this size a filter runs over columns in memory; above it the table is asked, unless they are there."""
+"""Up to this size a filter runs over columns in memory; above it only when they are there already."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,11 @@ class Limits:
         """Notice cancellation and the time limit."""
         self.cancellation.raise_if_requested()
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise DeadlineExceeded("the query ran longer than its time limit")
+            raise DeadlineExceeded(
+                "the query ran longer than its time limit",
+                writing=False,
+                hint="narrow the match, or raise OMNIGRAPH_QUERY_SECONDS",
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +81,8 @@ class Reading:
     limits: Limits
     columns: ColumnCache
     adjacency: AdjacencyCache
+    rank_depth: int | None = None
+    """How many nodes the vector arm of a fused ranking looks at; None: all."""
     _images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
     _texts: dict[tuple[str, str], TextIndex] = field(default_factory=dict[tuple[str, str], TextIndex])
 
@@ -83,7 +90,7 @@ class Reading:
         """The table of a type at this snapshot."""
         found = self._images.get(owner.table_key)
         if found is None:
-            entry = self.snapshot.entries.get(owner.table_key)
+            entry = self.snapshot.entries.get(TableKey(owner.table_key))
             if entry is None:
                 raise TypeAbsentAtSnapshot(owner.name)
             found = TableImage(

@@ -1,0 +1,241 @@
+"""From working rows to result rows: projection, grouping, distinct, order, limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.catalog.types import arrow_type
+from omnigraph.engine.compare import as_array
+from omnigraph.engine.operands import distances, fuse, operand_values, relevance
+from omnigraph.language.query_tree import Function
+from omnigraph.planning import ir
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from omnigraph.engine.frame import Frame
+    from omnigraph.engine.reading import Reading
+
+SortColumns = list[tuple[Any, str]]
+_AGGREGATES = {
+    Function.COUNT: "count",
+    Function.SUM: "sum",
+    Function.AVG: "mean",
+    Function.MIN: "min",
+    Function.MAX: "max",
+}
+
+
+def result_table(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> pa.Table:
+    """The result rows of a query over the working rows of its match."""
+    if plan.is_aggregate:
+        return _aggregate_result(reading, plan, frame)
+    ranking: SortColumns = []
+    if plan.ranking is not None:
+        ranking, ranked = _ranking(reading, plan.ranking, frame)
+        frame, ranking = frame.take(ranked), [(values.take(pa.array(ranked)), way) for values, way in ranking]
+    columns = [_column(reading, column, frame) for column in plan.columns]
+    if plan.distinct:
+        columns, keep = _distinct(columns)
+        order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
+        return _cut(plan, columns, order)
+    wanted = ranking + _sort_columns(reading, plan, frame, columns)
+    if not wanted:
+        return _cut(plan, columns, None)
+    order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
+    return _cut(plan, columns, order)
+
+
+def _schema(plan: ir.ReadPlan) -> pa.Schema:
+    return pa.schema([pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in plan.columns])
+
+
+def _cut(plan: ir.ReadPlan, columns: list[Any], order: NDArray[np.int64] | None) -> pa.Table:
+    rows = len(columns[0])
+    chosen = np.arange(rows, dtype=np.int64) if order is None else order
+    end = None if plan.limit is None else plan.offset + plan.limit
+    chosen = chosen[plan.offset : end]
+    if order is not None or len(chosen) < rows:
+        columns = [column.take(pa.array(chosen)) for column in columns]
+    return pa.Table.from_arrays(columns, schema=_schema(plan))
+
+
+def _column(reading: Reading, column: ir.Column, frame: Frame) -> Any:
+    expression = column.expression
+    assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
+    values = as_array(operand_values(reading, expression, frame), frame.rows)
+    kind = arrow_type(column.type)
+    return values if values.type == kind else values.cast(kind)
+
+
+def _distinct(columns: list[Any]) -> tuple[list[Any], Any]:
+    codes = _group_codes(columns)
+    _, first = np.unique(codes, return_index=True)
+    keep = pa.array(np.sort(first))
+    return [column.take(keep) for column in columns], keep
+
+
+def _group_codes(columns: list[Any]) -> NDArray[np.int64]:
+    """One number a row; equal exactly where all columns are equal, null being equal to null."""
+    rows = len(columns[0])
+    codes = np.zeros(rows, dtype=np.int64)
+    for column in columns:
+        mine = _codes(column)
+        width = int(mine.max()) + 1 if rows else 1
+        # Renumbered after each column, so that the product of two never overflows.
+        _, codes = np.unique(codes * width + mine, return_inverse=True)
+        codes = codes.reshape(-1).astype(np.int64)
+    return codes
+
+
+def _codes(column: Any) -> NDArray[np.int64]:
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        # Lists have no dictionary form: number the elements, then compare the lists as byte strings.
+        flat = _codes(column.flatten())
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), dtype=np.int64)
+        ends = np.cumsum(lengths)
+        raw = flat.tobytes()
+        parts = [raw[(e - n) * 8 : e * 8] for e, n in zip(ends.tolist(), lengths.tolist(), strict=True)]
+        known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        return _codes(pa.array(parts, pa.binary(), mask=~known))
+    if pa.types.is_floating(kind):
+        column = pc.add(column, pa.scalar(0.0, kind))  # both zeros are one value
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _sort_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame, columns: list[Any]) -> SortColumns:
+    wanted: SortColumns = []
+    for key in plan.order:
+        match key.expression:
+            case ir.ColumnRef():
+                values = columns[key.expression.index]
+            case ir.PropertyRef():
+                values = as_array(operand_values(reading, key.expression, frame), frame.rows)
+            case ir.Aggregate():
+                raise AssertionError(key)
+            case _:
+                assert_never(key.expression)
+        wanted.append((values, "descending" if key.descending else "ascending"))
+    return wanted
+
+
+def _tie_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> SortColumns:
+    owners = _owners(plan.match)
+    ties: SortColumns = []
+    for variable in plan.ties:
+        if variable in frame:
+            ties.append((reading.image(owners[variable]).take("id", frame[variable]), "ascending"))
+    return ties
+
+
+def _owners(block: ir.Block) -> dict[str, Any]:
+    owners: dict[str, Any] = {}
+    for inner in block.walk():
+        owners |= {node.name: node.type for node in inner.nodes}
+        owners |= dict(inner.edges)
+    return owners
+
+
+def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
+    """Row positions in order; null sorts below every value, whatever the direction."""
+    table: dict[str, Any] = {}
+    keys: list[tuple[str, str]] = []
+    for number, (values, way) in enumerate(columns):
+        if values.null_count:
+            table[f"v{number}"] = pc.is_valid(values).cast(pa.int8())
+            keys.append((f"v{number}", way))
+        plain = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+        table[f"k{number}"] = plain
+        keys.append((f"k{number}", way))
+    if not keys:
+        return np.arange(rows, dtype=np.int64)
+    return np.asarray(pc.sort_indices(pa.table(table), sort_keys=keys), dtype=np.int64)
+
+
+def _ranking(reading: Reading, ranking: ir.Ranking, frame: Frame) -> tuple[SortColumns, NDArray[np.int64]]:
+    """Sort columns of a leading search, best first, and the rows that it ranks at all."""
+    match ranking:
+        case ir.Nearest():
+            scores = distances(reading, ranking, frame[ranking.property.variable])
+            keys: SortColumns = [(pa.array(scores), "ascending")]
+        case ir.Bm25():
+            scores = relevance(reading, ranking, frame[ranking.property.variable])
+            keys = [(pa.array(scores), "descending")]
+        case ir.Rrf():
+            fused = fuse(reading, ranking, frame)
+            scores = fused.scores
+            keys = [
+                (pa.array(scores), "descending"),
+                (pa.array(fused.first), "ascending"),
+                (pa.array(fused.second), "ascending"),
+            ]
+        case _:
+            assert_never(ranking)
+    return keys, np.flatnonzero(~np.isnan(scores))
+
+
+def _aggregate_result(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> pa.Table:
+    keys = [_column(reading, plan.columns[index], frame) for index in plan.grouping]
+    if keys:
+        codes = _group_codes(keys)
+        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+        groups = len(first)
+        heads = [key.take(pa.array(first)) for key in keys]
+    else:
+        codes, groups, heads = np.zeros(frame.rows, dtype=np.int64), 1, []
+    codes = codes.reshape(-1)
+    named = dict(zip(plan.grouping, heads, strict=True))
+    columns: list[Any] = []
+    for index, column in enumerate(plan.columns):
+        if isinstance(column.expression, ir.Aggregate):
+            columns.append(_aggregate(reading, column.expression, frame, codes, groups))
+        else:
+            columns.append(named[index])
+    if not plan.order:
+        return _cut(plan, columns, None)
+    wanted: SortColumns = []
+    for key in plan.order:
+        match key.expression:
+            case ir.ColumnRef():
+                values = columns[key.expression.index]
+            case ir.Aggregate():
+                values = _aggregate(reading, key.expression, frame, codes, groups)
+            case ir.PropertyRef():
+                raise AssertionError(key)
+            case _:
+                assert_never(key.expression)
+        wanted.append((values, "descending" if key.descending else "ascending"))
+    ties: SortColumns = [(c, "ascending") for c in columns if not pa.types.is_nested(c.type)]
+    return _cut(plan, columns, _sorted(wanted + ties, groups))
+
+
+def _aggregate(
+    reading: Reading, aggregate: ir.Aggregate, frame: Frame, codes: NDArray[np.int64], groups: int
+) -> Any:
+    """One value a group. Everything but a count is null over no values."""
+    kind = arrow_type(aggregate.type)
+    if aggregate.function is Function.COUNT and isinstance(aggregate.argument, ir.NodeRef):
+        present = frame[aggregate.argument.variable] >= 0
+        return pa.array(np.bincount(codes[present], minlength=groups), kind)
+    values = as_array(operand_values(reading, aggregate.argument, frame), frame.rows)
+    if aggregate.function is Function.COUNT:
+        known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        return pa.array(np.bincount(codes[known], minlength=groups), kind)
+    if aggregate.function in {Function.SUM, Function.AVG}:
+        values = values.cast(pa.float64())
+    table = pa.table({"group": codes, "value": values})
+    name = _AGGREGATES[aggregate.function]
+    done = table.group_by("group").aggregate([("value", name)])
+    place = np.full(groups, -1, dtype=np.int64)
+    place[np.asarray(done.column("group").to_numpy())] = np.arange(done.num_rows)
+    missing = place < 0
+    result = done.column(f"value_{name}").combine_chunks()
+    if isinstance(result, pa.ChunkedArray):
+        result = pa.concat_arrays(result.chunks) if result.num_chunks else pa.array([], result.type)
+    return result.take(pa.array(place, mask=missing if missing.any() else None)).cast(kind)

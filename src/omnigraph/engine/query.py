@@ -1,0 +1,99 @@
+"""Read queries: from text to rows, at one snapshot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from omnigraph.core.ids import show_branch
+from omnigraph.engine.adjacency import AdjacencyCache
+from omnigraph.engine.cancel import NEVER, Cancellation
+from omnigraph.engine.frame import Frame
+from omnigraph.engine.images import ColumnCache
+from omnigraph.engine.match import Matcher
+from omnigraph.engine.project import result_table
+from omnigraph.engine.reading import Limits, Reading
+from omnigraph.engine.result import Rows
+from omnigraph.planning.params import bind_params
+from omnigraph.planning.values import as_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+
+COLUMN_SHARE: Final = 0.25
+ADJACENCY_SHARE: Final = 0.25
+"""Shares of the cache budget; the key indexes have the rest."""
+
+
+class ReadCaches:
+    """What reads of a process share: columns and adjacency, named by the contents of the tables."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self.columns = ColumnCache(int(cache_bytes * COLUMN_SHARE))
+        self.adjacency = AdjacencyCache(int(cache_bytes * ADJACENCY_SHARE))
+
+
+_caches: ReadCaches | None = None
+_caches_lock = threading.Lock()
+
+
+def read_caches(session: GraphSession) -> ReadCaches:
+    """The read caches of this process; the first handle decides how large they may grow."""
+    global _caches  # noqa: PLW0603 - shared by all handles on purpose
+    with _caches_lock:
+        if _caches is None:
+            _caches = ReadCaches(session.settings.cache_bytes)
+        return _caches
+
+
+def run_query(
+    session: GraphSession,
+    snapshot: Snapshot,
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    at_commit: str | None = None,
+    cancellation: Cancellation = NEVER,
+) -> Rows:
+    """Run one read query against one snapshot. `at_commit` is set when the caller named a commit.
+
+    Raises QuerySyntaxError, QueryTypeError, WrongQueryKind, the ParamError family, ResourceLimit,
+    DeadlineExceeded or Cancelled; never changes anything.
+    """
+    catalog = session.catalog_of(snapshot)
+    caches = read_caches(session)
+    plan = session.plans.read(text, name, catalog, snapshot.schema_hash)
+    bound = bind_params(plan, params)
+    seconds = session.settings.query_seconds
+    reading = Reading(
+        session=session,
+        snapshot=snapshot,
+        params=bound,
+        now=_now(session) if plan.uses_now else None,
+        limits=Limits(
+            memory_bytes_max=session.settings.query_memory_bytes,
+            deadline=None if seconds is None else time.monotonic() + seconds,
+            cancellation=cancellation,
+        ),
+        columns=caches.columns,
+        adjacency=caches.adjacency,
+        rank_depth=None if plan.limit is None else plan.offset + plan.limit,
+    )
+    frame = Matcher(reading, catalog.nodes).run(plan.match, Frame.single())
+    return Rows(
+        table=result_table(reading, plan, frame),
+        query_name=plan.name,
+        branch=None if at_commit is not None else show_branch(snapshot.branch),
+        snapshot=at_commit,
+        commit_id=snapshot.commit.id,
+    )
+
+
+def _now(session: GraphSession) -> dt.datetime:
+    return as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))

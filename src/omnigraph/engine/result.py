@@ -1,0 +1,130 @@
+"""What a query answers: columns in projection order, read as Arrow, as Python rows or as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HTML_ROWS_MAX: Final = 50
+"""Rows a notebook shows; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The result of one read query, at one commit.
+
+    Two columns may carry the same name; row objects then keep the later value.
+    """
+
+    table: pa.Table
+    query_name: str
+    branch: str | None
+    """The branch that was read; None when a commit was named instead."""
+    snapshot: str | None
+    commit_id: str
+    """The head commit of what was read: the precondition of a conditional write."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names in projection order."""
+        return tuple(self.table.column_names)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.to_dicts())
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return _row_dicts(self.table.slice(range(len(self))[index], 1))[0]
+
+    def to_arrow(self) -> pa.Table:
+        """The result as an Arrow table."""
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """The result as a pandas DataFrame."""
+        return self.table.to_pandas()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary a row, with Python dates and date-times."""
+        return _row_dicts(self.table)
+
+    def json_rows(self) -> list[dict[str, Any]]:
+        """One dictionary a row, holding only what JSON can say."""
+        names = self.columns
+        values = [json_values(column) for column in self.table.columns]
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def envelope(self) -> dict[str, Any]:
+        """The answer of the command line and of the service."""
+        target = {"branch": self.branch} if self.snapshot is None else {"snapshot": self.snapshot}
+        return {
+            "query_name": self.query_name,
+            "target": target,
+            "row_count": len(self),
+            "columns": list(self.columns),
+            "rows": self.json_rows(),
+            "graph_commit_id": self.commit_id,
+        }
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} x {', '.join(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        shown = self.table.slice(0, HTML_ROWS_MAX)
+        cells = zip(*(json_values(column) for column in shown.columns), strict=True)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row) + "</tr>" for row in cells
+        )
+        more = f"<p>{len(self) - HTML_ROWS_MAX} more rows</p>" if len(self) > HTML_ROWS_MAX else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _row_dicts(table: pa.Table) -> list[dict[str, Any]]:
+    values = [column.to_pylist() for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _cell(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def json_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """A column as JSON says it: ISO dates, UTC date-times with milliseconds, exact numbers."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _json_moments(column).to_pylist()
+    if pa.types.is_float32(kind):
+        return json_values(column.cast(pa.float64()))
+    if pa.types.is_float64(kind):
+        values = column.to_pylist()
+        finite = pc.all(pc.is_finite(column)).as_py()
+        return values if finite is not False else [_json_float(value) for value in values]
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        if pa.types.is_timestamp(kind.value_type) or pa.types.is_date(kind.value_type):
+            return [
+                None if v is None else _json_moments(pa.array(v, kind.value_type)).to_pylist()
+                for v in column.to_pylist()
+            ]
+        return column.to_pylist()
+    return column.to_pylist()
+
+
+def _json_moments(column: Any) -> Any:
+    text = column.cast(pa.string())
+    return text if pa.types.is_date(column.type) else pc.replace_substring(text, " ", "T", max_replacements=1)
+
+
+def _json_float(value: float | None) -> float | str | None:
+    if value is None or value - value == 0:
+        return value
+    return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")  # noqa: PLR0124 - only NaN differs
