@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from omnigraph.core.errors import BadRequest, IoFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
@@ -238,7 +238,7 @@ class Graph:
         """Finish the commit tables and let go of threads. Calling it again does nothing."""
         self._session.close()
 
-    def __enter__(self) -> Graph:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

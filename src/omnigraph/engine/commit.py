@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.publisher import PreparedPublish
     from omnigraph.manifest.record import TableSummary
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.recovery.queues import Guards
@@ -218,6 +219,12 @@ def _queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
 def _commit_and_publish(
     session: GraphSession, write: StagedWrite, intent: WriteIntent, cancel: Cancellation
 ) -> tuple[Snapshot, Sequence[CommittedTable]]:
+    """Phases A to D, under the queues and the lease.
+
+    What does not depend on each other overlaps: the sidecar becomes durable and the staged files are synced
+    while the rows of the publish are written. Nothing moves before the sidecar is durable; nothing is
+    published before every file is.
+    """
     staging = write.staging
     current = session.manifest.current(staging.branch)
     _check_authority(session, staging, current, intent)
@@ -225,14 +232,50 @@ def _commit_and_publish(
     expected = {**staging.read_set, **{key: current.pin(key) for key in staging.written_tables()}}
     cancel.raise_if_requested()
     sidecar = _sidecar(session, staging, tables, intent)
+    sidecar_written = session.submit(session.sidecars.write, sidecar)
     data_synced = session.submit(session.storage.make_durable, [table.staged for table in tables.values()])
-    session.sidecars.write(sidecar)
+    prepared = None
+    try:
+        prepared = _prepare_publish(session, staging, tables, expected, intent)
+    finally:
+        sidecar_written.result()
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
     _check_inline(staging, current)
-    committed = _commit_tables(session, staging, _fork_all(session, staging, tables), data_synced)
-    published = _publish(session, staging, committed, expected, intent)
+    forked = _fork_all(session, staging, tables)
+    committed = _commit_tables(session, staging, forked, tables, data_synced, prepared)
+    published = _publish(session, staging, committed, expected, intent, prepared)
     session.sidecars.delete_or_warn(sidecar.operation_id)
     return published, committed
+
+
+def _prepare_publish(
+    session: GraphSession,
+    staging: MutationStaging,
+    tables: Mapping[TableKey, StagedTable],
+    expected: Mapping[TableKey, int],
+    intent: WriteIntent,
+) -> PreparedPublish | None:
+    """Write the rows of the publish ahead of the commits, whose versions are known: each is the pin plus one.
+
+    None where they are not: a fork gets its identity when it is made, an inline commit has its own version.
+    """
+    forks = any(table.entry.branch != staging.branch for table in tables.values())
+    if forks or staging.inline_committed:
+        return None
+    changes = [_announced(table) for _, table in sorted(tables.items())]
+    return session.publisher.prepare(staging.branch, changes, expected, _record(staging, intent))
+
+
+def _announced(table: StagedTable) -> SubTableUpdate:
+    entry, staged = table.entry, table.staged
+    return SubTableUpdate(
+        table_key=entry.table_key,
+        table_version=entry.version + 1,
+        table_branch=entry.branch,
+        row_count=entry.row_count + staged.rows - staged.rows_removed,
+        transaction_uuid=staged.transaction_uuid,
+        branch_identifier=entry.branch_identifier,
+    )
 
 
 def _check_authority(
@@ -361,11 +404,13 @@ def _commit_tables(
     session: GraphSession,
     staging: MutationStaging,
     tables: Mapping[TableKey, StagedTable],
+    staged: Mapping[TableKey, StagedTable],
     data_synced: Future[None],
+    prepared: PreparedPublish | None,
 ) -> list[CommittedTable]:
     """Phase B: move each HEAD once, in key order, and make everything the publish will name durable.
 
-    `data_synced` is the sync of the staged files, which runs beside the sidecar write and the commits.
+    `data_synced` is the sync of the files of `staged`, which runs beside the sidecar write and the commits.
     """
     committed: list[CommittedTable] = []
     try:
@@ -375,12 +420,27 @@ def _commit_tables(
             committed.append(CommittedTable(_update(session, table, handle), handle, table))
             failpoint(Window.MUTATION_POST_TABLE_COMMIT)
         data_synced.result()
-        session.storage.make_durable([each.handle for each in committed])
+        session.make_durable(_new_files(session, staged, committed, prepared))
     except Exception as error:
         if committed:
             raise _stopped(staging.operation_id, error) from error
         raise
     return committed
+
+
+def _new_files(
+    session: GraphSession,
+    staged: Mapping[TableKey, StagedTable],
+    committed: Sequence[CommittedTable],
+    prepared: PreparedPublish | None,
+) -> list[str]:
+    """What the publish will name and what is not synced yet: versions, files written after a fork, its own
+    rows.
+    """
+    synced = {path for table in staged.values() for path in table.staged.files}
+    paths = [path for each in committed for path in session.storage.new_files(each.handle)]
+    rows = [] if prepared is None else [session.root.local_path(name) for name in prepared.files]
+    return [path for path in (*paths, *rows) if path not in synced]
 
 
 def _update(session: GraphSession, table: StagedTable, handle: SnapshotHandle) -> SubTableUpdate:
@@ -404,9 +464,25 @@ def _publish(
     committed: Sequence[CommittedTable],
     expected: Mapping[TableKey, int],
     intent: WriteIntent,
+    prepared: PreparedPublish | None,
 ) -> Snapshot:
     changes = [*(each.update for each in committed), *staging.inline_committed.values()]
-    record = CommitIntent(
+    changes.sort(key=lambda change: change.table_key)
+    try:
+        failpoint(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+        if prepared is not None:
+            if tuple(changes) != prepared.changes:
+                raise InternalError("the tables are not what the publish was prepared for")
+            return session.publisher.publish_prepared(prepared, files_synced=True)
+        return session.publisher.publish(staging.branch, changes, expected, _record(staging, intent))
+    except RowLevelCasContention:
+        raise
+    except Exception as error:
+        raise _stopped(staging.operation_id, error) from error
+
+
+def _record(staging: MutationStaging, intent: WriteIntent) -> CommitIntent:
+    return CommitIntent(
         commit_id=intent.commit_id,
         operation=intent.operation,
         actor=intent.actor,
@@ -414,15 +490,6 @@ def _publish(
         summary=intent.summary,
         expected_head=intent.if_commit,
     )
-    try:
-        failpoint(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
-        return session.publisher.publish(
-            staging.branch, sorted(changes, key=lambda change: change.table_key), expected, record
-        )
-    except RowLevelCasContention:
-        raise
-    except Exception as error:
-        raise _stopped(staging.operation_id, error) from error
 
 
 def _stopped(operation_id: OperationId, error: Exception) -> OmnigraphError:

@@ -20,7 +20,7 @@ from omnigraph.engine.upkeep import check_schema_published, settle_on_open
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
-from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter, open_adapter
 from omnigraph.storage.tables import TableStore
@@ -193,19 +193,24 @@ class GraphSession:
             pool = self._pool
         return pool.submit(contextvars.copy_context().run, work, *args, **named)
 
+    def make_durable(self, paths: Sequence[str]) -> None:
+        """Sync new local files and the directories that name them: one round."""
+        if self.root.is_local:
+            make_durable(paths, self.durability, root=self.root.uri)
+
     def after_commit(self, snapshot: Snapshot, committed: Sequence[CommittedTable]) -> None:
         """Carry the caches over a publish of this handle, then offer the tables to the index reconciler.
 
         The write has succeeded: nothing here may fail it.
         """
         for each in committed:
-            update, table = each.update, each.table
-            key = (each.handle.location, update.table_branch, update.table_version, update.transaction_uuid)
-            self._remember(key, each.handle)
+            table = each.table
             if table.ids is None:
                 continue
             try:
-                self.keys.extend(self.root.identity, self.storage, each.handle, table.ids, table.hidden)
+                # Opened anew: the handle of the commit still lists the files the commit had to sync.
+                handle = self.open_entry(snapshot.entries[each.update.table_key])
+                self.keys.extend(self.root.identity, self.storage, handle, table.ids, table.hidden)
             except Exception as error:  # noqa: BLE001  a cache that cannot follow is dropped, never trusted
                 self.keys.forget(self.root.identity)
                 emit(Warned("the key index was dropped", str(error)))
