@@ -198,7 +198,7 @@ class Graph:
     def pending(self) -> tuple[str, ...]:
         """The operations whose writers stopped half-way and that recovery has not settled yet."""
         self._session.check_open()
-        return tuple(self._session.sidecars.list())
+        return tuple(name.removesuffix(".json") for name in self._session.sidecars.list())
 
     def export_chunks(self, *, branch: str = "main", types: Sequence[str] | None = None) -> Iterator[bytes]:
         """The state of a branch as chunks of JSON lines, read at one snapshot."""
