@@ -54,6 +54,8 @@ class Problem:
     property: str | None = None
     file: str | None = None
     line: int | None = None
+    limit: int | None = None
+    actual: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON members, without absent ones and without the internal order."""

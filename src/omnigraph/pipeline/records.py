@@ -78,7 +78,7 @@ class ChunkParser:
             parsed += [rows for rows in self._parse_group(group) if rows.rows]
         return parsed, len(chunk.starts), records
 
-    # --- grouping ------------------------------------------------------------------------------------------
+    # --- grouping --------------------------------------------------------------------------------
 
     def _groups(self, chunk: "_Chunk", numbers: Lines) -> Iterator["_Group"]:
         """Lines that begin with the type, grouped without parsing; all others after looking into each."""
@@ -134,20 +134,30 @@ class ChunkParser:
 
     def _line_over_limits(self, line: bytes, number: int) -> bool:
         if len(line) > RECORD_BYTES_MAX:
-            self._refuse(
-                number, f"{len(line)} bytes in one record, at most {RECORD_BYTES_MAX}", "resource_limit"
-            )
+            self._refuse_size(number, "record_bytes", len(line), RECORD_BYTES_MAX)
             return True
         if len(line) > RECORD_STRUCTURE_MAX:
             bare = _STRING.sub(b"", line)
             structure = sum(bare.count(byte) for byte in _STRUCTURE)
             if structure > RECORD_STRUCTURE_MAX:
-                message = f"{structure} structural characters in one record, at most {RECORD_STRUCTURE_MAX}"
-                self._refuse(number, message, "resource_limit")
+                self._refuse_size(number, "record_structure", structure, RECORD_STRUCTURE_MAX)
                 return True
         return False
 
-    # --- parsing -------------------------------------------------------------------------------------------
+    def _refuse_size(self, line: int, resource: str, actual: int, limit: int) -> None:
+        self.refused.append(line)
+        self.log.add_one(
+            Problem(
+                kind="resource_limit",
+                order=self.order_base + line,
+                message=f"{resource} of one record is {actual:,}, at most {limit:,}",
+                property=resource,
+                limit=limit,
+                actual=actual,
+            )
+        )
+
+    # --- parsing ---------------------------------------------------------------------------------
 
     def _parse_group(self, group: "_Group") -> list[ParsedRows]:
         if not group.data:

@@ -1,0 +1,230 @@
+"""Columns of one type, from CSV, Parquet or a DataFrame, to stored types.
+
+Column names are `id`, `from` and `to` (or `src` and `dst`) for the identity of a row, and property names. A
+value is taken when it means the same in the property's type; otherwise the record is refused and named.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
+from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
+from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.pipeline.convert import Converted, Refusal, convert, expectation, shown
+from omnigraph.pipeline.exact import RESERVED_NAMES
+from omnigraph.pipeline.problems import Problem, ProblemLog
+from omnigraph.pipeline.records import ParsedRows, keep
+
+_SOURCE_NAMES = ("from", "src")
+_TARGET_NAMES = ("to", "dst")
+
+
+def type_named(catalog: Catalog, name: str) -> TableType:
+    """The node or edge type a one-type source holds. Raises LoadFormatError."""
+    found = catalog.node(name) or catalog.edge(name)
+    if found is None:
+        raise LoadFormatError(line=None, message=f"unknown type '{name}'", hint="name the type of the file")
+    return found
+
+
+@dataclass(slots=True)
+class ColumnReader:
+    """Converts tables of one type. `order_base` is the order of row 0 of the split."""
+
+    catalog: Catalog
+    type_name: str
+    order_base: int
+    log: ProblemLog
+    refused: list[int] = field(default_factory=list[int])
+
+    def parse(self, table: pa.Table, first_row: int) -> ParsedRows:
+        """The rows in stored types; rows with a value that does not fit are refused."""
+        table_type = type_named(self.catalog, self.type_name)
+        self._check_names(table, table_type)
+        lines = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
+        bad = np.zeros(table.num_rows, np.bool_)
+        columns: dict[str, pa.Array] = {}
+        absent: dict[str, Any] = {}
+        for prop in table_type.properties:
+            given = prop.name in table.column_names
+            absent[prop.name] = np.full(table.num_rows, not given)
+            if not given:
+                columns[prop.name] = pa.nulls(table.num_rows, arrow_type(prop.type))
+                continue
+            converted = stored_column(_flat(table.column(prop.name)), prop)
+            columns[prop.name] = converted.column
+            self._note(converted.refusals, table_type, prop.name, lines, bad)
+        ends: list[pa.StringArray | None] = [None, None]
+        if isinstance(table_type, EdgeType):
+            ends = [
+                self._end(table, table_type, names, lines, bad) for names in (_SOURCE_NAMES, _TARGET_NAMES)
+            ]
+        ids = self._ids(table)
+        rows = ParsedRows(table_type, lines, ids, ends[0], ends[1], columns, absent)
+        return keep(rows, ~bad) if bad.any() else rows
+
+    def _check_names(self, table: pa.Table, table_type: TableType) -> None:
+        ends = {*_SOURCE_NAMES, *_TARGET_NAMES} if isinstance(table_type, EdgeType) else set[str]()
+        seen: set[str] = set()
+        for name in table.column_names:
+            if name in seen:
+                raise BadRequest(f"the column '{name}' of {table_type.name} occurs twice")
+            seen.add(name)
+            if name == "id" or name in ends:
+                continue
+            if name in RESERVED_NAMES:
+                raise BadRequest(f"'{name}' is a reserved name")
+            if table_type.get(name) is None:
+                raise BadRequest(f"unknown field '{name}' for {table_type.name}")
+
+    def _ids(self, table: pa.Table) -> pa.StringArray:
+        if "id" not in table.column_names:
+            return pa.nulls(table.num_rows, pa.string())
+        return _text_column(_flat(table.column("id")), "id")
+
+    def _end(
+        self, table: pa.Table, edge: EdgeType, names: tuple[str, str], lines: Any, bad: Any
+    ) -> pa.StringArray:
+        given = [name for name in names if name in table.column_names]
+        if len(given) != 1:
+            raise BadRequest(f"{edge.name} needs exactly one of the columns '{names[0]}' and '{names[1]}'")
+        column = _text_column(_flat(table.column(given[0])), given[0])
+        missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        if missing.any():
+            refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"'{names[0]}' is required")
+            self._note((refusal,), edge, names[0], lines, bad)
+        return column
+
+    def _note(
+        self, refusals: tuple[Refusal, ...], table_type: TableType, name: str, lines: Any, bad: Any
+    ) -> None:
+        for refusal in refusals:
+            fresh = refusal.rows[~bad[refusal.rows]]
+            self.refused += lines[fresh].tolist()
+            problems = (
+                Problem(
+                    kind=refusal.kind,
+                    order=self.order_base + int(lines[row]),
+                    message=f"{table_type.name}.{refusal.describe(row)}",
+                    entity_kind=table_type.kind.value,
+                    type_name=table_type.name,
+                    property=name,
+                )
+                for row in fresh.tolist()
+            )
+            self.log.add(refusal.kind, problems, len(fresh))
+            bad[refusal.rows] = True
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    flat = column.combine_chunks()
+    if isinstance(flat, pa.ChunkedArray):
+        flat = pa.concat_arrays(flat.chunks)
+    return flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat
+
+
+def _text_column(column: pa.Array, name: str) -> pa.StringArray:
+    """Ids and endpoints. Whole numbers are their own canonical text."""
+    if pa.types.is_integer(column.type) or pa.types.is_large_string(column.type):
+        return column.cast(pa.string())
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), pa.string())
+    if not pa.types.is_string(column.type):
+        raise BadRequest(f"the column '{name}' holds {column.type}, expected text")
+    return column
+
+
+def stored_column(column: pa.Array, prop: Property) -> Converted:
+    """One column in the property's stored type. Raises BadRequest when the column's type can never fit."""
+    target = arrow_type(prop.type)
+    if pa.types.is_null(column.type):
+        return Converted(pa.nulls(len(column), target))
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
+    if prop.type.is_blob and (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        return Converted(column.cast(target))
+    if prop.type.is_list or prop.type.is_vector:
+        return _stored_list(column, prop)
+    return _stored_scalar(column, prop)
+
+
+def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
+    kind = prop.type.kind
+    if kind in INTEGER_BOUNDS:
+        return _whole_numbers(column, prop)
+    if kind in FLOAT_KINDS and _is_number(column.type):
+        return convert(column.cast(pa.float64(), safe=False), prop)
+    if kind is ScalarKind.DATE and pa.types.is_date(column.type):
+        return Converted(column.cast(pa.date32()))
+    if kind is ScalarKind.DATETIME and pa.types.is_timestamp(column.type):
+        return Converted(_utc_milliseconds(column))
+    if kind in {ScalarKind.DATE, ScalarKind.DATETIME} and pa.types.is_integer(column.type):
+        return convert(column.cast(pa.int64()), prop)
+    fits = pa.types.is_boolean if kind is ScalarKind.BOOL else pa.types.is_string
+    if not fits(column.type):
+        raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}")
+    return convert(column, prop)
+
+
+def _utc_milliseconds(column: pa.Array) -> pa.Array:
+    """Cut to milliseconds; a moment without zone is UTC."""
+    cut = pc.floor_temporal(column, unit="millisecond") if column.type.unit in {"us", "ns"} else column
+    if column.type.tz is None:
+        return cut.cast(pa.timestamp("ms"), safe=False).cast(pa.timestamp("ms", tz="UTC"))
+    return cut.cast(pa.timestamp("ms", tz="UTC"), safe=False)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _whole_numbers(column: pa.Array, prop: Property) -> Converted:
+    """Integers within the bounds of the type; a decimal only when it is whole (U64 travels as a decimal)."""
+    target = arrow_type(prop.type)
+    if not (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
+        raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}")
+    try:
+        return Converted(column.cast(target))
+    except pa.ArrowInvalid:
+        bad = np.array([not _casts(column.slice(row, 1), target) for row in range(len(column))], np.bool_)
+        nulled = pc.if_else(pa.array(bad), pa.scalar(None, column.type), column)
+
+        def describe(row: int) -> str:
+            return f"{prop.name}: {shown(column[row].as_py())} is not {expectation(prop.type)}"
+
+        return Converted(nulled.cast(target), (Refusal("format", np.flatnonzero(bad), describe),))
+
+
+def _casts(value: pa.Array, target: pa.DataType) -> bool:
+    try:
+        value.cast(target)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _stored_list(column: pa.Array, prop: Property) -> Converted:
+    if not (
+        pa.types.is_list(column.type)
+        or pa.types.is_large_list(column.type)
+        or pa.types.is_fixed_size_list(column.type)
+    ):
+        raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected a list")
+    element = column.type.value_type
+    if prop.type.is_vector or prop.type.kind in FLOAT_KINDS:
+        if not _is_number(element):
+            raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected numbers")
+        return convert(column.cast(pa.list_(pa.float64())), prop)
+    wanted = arrow_type(PropertyType(prop.type.kind))
+    if prop.type.kind in INTEGER_BOUNDS and pa.types.is_integer(element):
+        return convert(column.cast(pa.list_(wanted)), prop)
+    if element.equals(wanted) or pa.types.is_string(element) or pa.types.is_large_string(element):
+        as_text = pa.types.is_large_string(element) or pa.types.is_string(element)
+        return convert(column.cast(pa.list_(pa.string() if as_text else wanted)), prop)
+    raise BadRequest(
+        f"the column '{prop.name}' holds {column.type}, expected a list of {prop.type.kind.value}"
+    )

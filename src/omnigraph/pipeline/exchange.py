@@ -1,0 +1,97 @@
+"""Key columns on their way from the tasks that see the rows to the tasks that compare them.
+
+A *fact file* holds a few columns of many rows, cut into partitions by the hash of the first column: rows with
+equal keys are in the same partition of every file. Files are named by their writer, so a retried task leaves
+a file that nobody reads, never a row twice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from omnigraph.core.ids import new_ulid
+from omnigraph.engine.key_segments import hash_keys, string_array
+
+FactFiles = dict[str, list[str]]
+"""Files per space. A space is a name such as `id/node:Person`."""
+
+
+def partition_of(keys: pa.StringArray, partitions: int) -> NDArray[np.int64]:
+    """The partition of each key. Null keys go to partition 0."""
+    if partitions == 1:
+        return np.zeros(len(keys), np.int64)
+    filled = keys.fill_null("") if keys.null_count else keys
+    return (hash_keys(string_array(filled)) % np.uint64(partitions)).astype(np.int64)
+
+
+@dataclass(slots=True)
+class FactWriter:
+    """Writes fact files below one directory. One writer per task; the names say which."""
+
+    directory: str
+    partitions: int
+    _tables: dict[str, list[pa.Table]] = field(default_factory=dict[str, list[pa.Table]])
+    files: FactFiles = field(default_factory=FactFiles)
+
+    def add(self, space: str, table: pa.Table) -> None:
+        """Add rows to a space; the first column is the key."""
+        if table.num_rows:
+            self._tables.setdefault(space, []).append(table)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        return sum(int(table.nbytes) for tables in self._tables.values() for table in tables)
+
+    def flush(self) -> None:
+        """Write what was added since the last flush: one file per space."""
+        for space, tables in self._tables.items():
+            whole = pa.concat_tables(tables)
+            folder = Path(self.directory) / space.replace("/", "~").replace(":", ".")
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{new_ulid()}.arrow"
+            _write_partitioned(whole, path, self.partitions)
+            self.files.setdefault(space, []).append(str(path))
+        self._tables.clear()
+
+
+def _write_partitioned(table: pa.Table, path: Path, partitions: int) -> None:
+    """One record batch per partition, so that a reader gets its partition without reading the others."""
+    where = partition_of(string_array(table.column(0)), partitions)
+    if partitions > 1:
+        table = table.take(pa.array(np.argsort(where, kind="stable")))
+    sizes = np.bincount(where, minlength=partitions)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    table = table.combine_chunks()
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for begin, size in zip(starts[:-1].tolist(), sizes.tolist(), strict=True):
+            part = table.slice(begin, size).combine_chunks().to_batches()
+            writer.write_batch(part[0] if part else _empty(table.schema))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def read_facts(files: Mapping[str, Sequence[str]], space: str, partition: int) -> pa.Table | None:
+    """The rows of one partition of a space; None when nobody wrote any."""
+    batches: list[pa.RecordBatch] = []
+    for path in files.get(space, ()):
+        with pa.memory_map(path) as source:
+            batches.append(pa.ipc.open_file(source).get_batch(partition))
+    if not batches:
+        return None
+    return pa.Table.from_batches(batches).combine_chunks()
+
+
+def merged(parts: Iterable[FactFiles]) -> FactFiles:
+    """All files of several writers."""
+    whole: FactFiles = {}
+    for part in parts:
+        for space, paths in part.items():
+            whole.setdefault(space, []).extend(paths)
+    return whole

@@ -1,0 +1,155 @@
+"""Who runs the pieces of a load: a loop in this process, or Spark. The pieces do not know."""
+
+import contextvars
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from omnigraph.core.errors import InternalError, OmnigraphError
+from omnigraph.core.events import Progress, emit
+from omnigraph.core.settings import Settings
+from omnigraph.pipeline.session import SparkRuntime
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+RESULT_COLUMNS: Final = "number long, result binary"
+
+
+class Executor(Protocol):
+    """Runs one function over many items. Results come back in the order of the items."""
+
+    @property
+    def name(self) -> str:
+        """`local` or `spark`."""
+        ...
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether every task sees the temporary directory of this machine."""
+        ...
+
+    def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Run the function over every item. The first failure stops the stage and is raised."""
+        ...
+
+
+class LocalExecutor:
+    """Runs the pieces on a few threads of this process: Arrow and Lance release the interpreter lock."""
+
+    def __init__(self, settings: Settings, operation: str) -> None:
+        self._threads = max(1, min(settings.load_concurrency, os.cpu_count() or 1))
+        self._operation = operation
+
+    @property
+    def name(self) -> str:
+        """See `Executor.name`."""
+        return "local"
+
+    @property
+    def shares_files(self) -> bool:
+        """See `Executor.shares_files`."""
+        return True
+
+    def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See `Executor.map`."""
+        results: list[Result] = []
+        threads = min(self._threads, len(items))
+        if threads <= 1:
+            for item in items:
+                results.append(function(item))
+                self._report(stage, len(results), len(items))
+            return results
+        with ThreadPoolExecutor(threads, "omnigraph-load") as pool:
+            contexts = [contextvars.copy_context() for _ in items]
+            pairs = list(zip(contexts, items, strict=True))
+            try:
+                for result in pool.map(lambda pair: pair[0].run(function, pair[1]), pairs):
+                    results.append(result)
+                    self._report(stage, len(results), len(items))
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return results
+
+    def _report(self, stage: str, done: int, total: int) -> None:
+        emit(Progress(operation=self._operation, stage=stage, done=done, total=total, unit="tasks"))
+
+
+class SparkExecutor:
+    """Runs one Spark task per item. Only the result of the attempt that Spark accepted comes back."""
+
+    def __init__(self, runtime: SparkRuntime, operation: str) -> None:
+        self.runtime = runtime
+        self._operation = operation
+
+    @property
+    def name(self) -> str:
+        """See `Executor.name`."""
+        return "spark"
+
+    @property
+    def shares_files(self) -> bool:
+        """True when driver and tasks are on this machine."""
+        if self.runtime.remote:
+            return False
+        return str(self.runtime.spark.conf.get("spark.master", "")).startswith("local[")
+
+    def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See `Executor.map`."""
+        if not items:
+            return []
+        task = partial(run_numbered, pickle.dumps((function, list(items))))
+        count = len(items)
+        spark = self.runtime.spark
+
+        def action() -> list[Any]:
+            # The last operator, collected exactly once: a count or a cache would stage everything twice.
+            return spark.range(0, count, 1, count).mapInArrow(task, RESULT_COLUMNS).collect()
+
+        rows = self.runtime.run(action, operation=self._operation, stage=stage, total=count)
+        return [unpacked(result) for result in ordered(rows, count)]
+
+
+def ordered(rows: Iterable[Any], count: int) -> list[bytes]:
+    """The result of every item once, by number."""
+    by_number = {int(row["number"]): bytes(row["result"]) for row in rows}
+    if len(by_number) != count:
+        raise InternalError(f"{count} tasks gave {len(by_number)} results")
+    return [by_number[number] for number in range(count)]
+
+
+def run_numbered(packed: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of a Spark task: run the function over the items whose numbers arrive."""
+    function, items = pickle.loads(packed)  # noqa: S301 - made by our own driver
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield result_batch(number, packed_result(function, items[number]))
+
+
+def packed_result(function: Callable[[Any], Any], item: Any) -> bytes:
+    """The result, or the refusal, as bytes. A refusal of ours is an answer, not a task to retry."""
+    try:
+        return pickle.dumps((True, function(item)))
+    except OmnigraphError as error:
+        return pickle.dumps((False, error))
+
+
+def unpacked(result: bytes) -> Any:
+    """The result of a task; raises what it refused with."""
+    succeeded, value = pickle.loads(result)  # noqa: S301 - made by our own tasks
+    if not succeeded:
+        raise value
+    return value
+
+
+def result_batch(number: int, result: bytes) -> pa.RecordBatch:
+    """One row of a task's answer."""
+    return pa.RecordBatch.from_pydict(
+        {"number": pa.array([number], pa.int64()), "result": pa.array([result], pa.binary())}
+    )

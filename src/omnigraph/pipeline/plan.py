@@ -1,0 +1,134 @@
+"""What a load is going to do, as small frozen values that travel to tasks: no handle, client or context."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omnigraph.catalog.schema import Catalog, EdgeType, TableType
+from omnigraph.core.ids import Branch, TableKey
+from omnigraph.core.settings import Settings
+from omnigraph.storage.layout import GraphRoot
+
+
+class LoadMode(StrEnum):
+    """What a load does with rows that are there already."""
+
+    APPEND = "append"
+    MERGE = "merge"
+    OVERWRITE = "overwrite"
+    PATCH = "patch"
+
+    @property
+    def upserts(self) -> bool:
+        """Whether an existing id is replaced instead of refused."""
+        return self in {LoadMode.MERGE, LoadMode.PATCH}
+
+
+class SourceFormat(StrEnum):
+    """How the bytes of a source are read."""
+
+    JSON_LINES = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One piece of one source file. Every line belongs to the split in which it begins."""
+
+    number: int
+    path: str
+    name: str
+    """How messages call the file."""
+    format: SourceFormat
+    start: int = 0
+    end: int | None = None
+    """Bytes of the file, or row groups of a Parquet file; None reads to the end."""
+    compression: str | None = None
+    type_name: str | None = None
+    """The one type of a CSV or Parquet source."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """Where one table is read and where its new files go."""
+
+    table_key: TableKey
+    location: str
+    branch: Branch
+    version: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """Everything a task of one load needs."""
+
+    root: GraphRoot
+    settings: Settings
+    catalog: Catalog
+    mode: LoadMode
+    operation_id: str
+    targets: Mapping[TableKey, TableTarget]
+    exchange: str
+    """The directory of the fact files, seen by every task."""
+    partitions: int
+    replaced_types: frozenset[str] = field(default_factory=frozenset[str])
+    """Table keys an overwrite replaces even without a record."""
+
+    def target(self, table_type: TableType) -> TableTarget:
+        """The pinned table of a type."""
+        return self.targets[TableKey(table_type.table_key)]
+
+
+def constrained(edge: EdgeType) -> bool:
+    """Whether the number of edges of a source is bounded."""
+    return edge.card_min > 0 or edge.card_max is not None
+
+
+# Names of the spaces facts live in. Input facts first, committed facts with a leading `c`.
+
+
+def id_space(table_key: str) -> str:
+    """Ids the input names: id, order, then what pass one hands on."""
+    return f"id/{table_key}"
+
+
+def unique_space(table_key: str, group: int) -> str:
+    """Unique tuples of the input: tuple, order, id."""
+    return f"unique/{table_key}/{group}"
+
+
+def end_space(table_key: str, side: str) -> str:
+    """Node ids that edges of the input refer to: node id, order, edge id."""
+    return f"end/{table_key}/{side}"
+
+
+def committed_id_space(table_key: str) -> str:
+    """Ids of committed rows: id, address, then what pass one hands on."""
+    return f"cid/{table_key}"
+
+
+def committed_unique_space(table_key: str, group: int) -> str:
+    """Unique tuples of committed rows: tuple, id."""
+    return f"cunique/{table_key}/{group}"
+
+
+def committed_end_space(table_key: str, side: str) -> str:
+    """Node ids that committed edges refer to: node id, edge id."""
+    return f"cend/{table_key}/{side}"
+
+
+def freed_unique_space(table_key: str, group: int) -> str:
+    """Tuples of committed rows that this load replaces: tuple, id."""
+    return f"funique/{table_key}/{group}"
+
+
+def freed_source_space(table_key: str) -> str:
+    """Former sources of committed edges that this load replaces: source, order of the replacing record."""
+    return f"fsource/{table_key}"
+
+
+def superseded_space(table_key: str, column: str) -> str:
+    """Values of input records that a later record of the same id makes void: value, order."""
+    return f"void/{table_key}/{column}"

@@ -1,0 +1,51 @@
+"""One split as records in stored types, whatever the format of its file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from omnigraph.catalog.schema import Catalog
+from omnigraph.pipeline.columns import ColumnReader
+from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.problems import ProblemLog, order_of
+from omnigraph.pipeline.records import ChunkParser, ParsedRows
+from omnigraph.pipeline.sources import read_chunks, read_tables
+
+
+@dataclass(slots=True)
+class SplitReader:
+    """Reads one split once, in pieces. The counts are final when the iterator is drained."""
+
+    catalog: Catalog
+    split: Split
+    presence: bool
+    lines: int = 0
+    records: int = 0
+    bytes: int = 0
+    refused: list[int] = field(default_factory=list[int])
+
+    def parsed(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
+        """The records of the split, grouped by type, piece by piece; what is wrong goes to `log`."""
+        if self.split.format is SourceFormat.JSON_LINES:
+            yield from self._json_lines(log)
+        else:
+            yield from self._columns(log)
+
+    def _json_lines(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
+        parser = ChunkParser(self.catalog, order_of(self.split.number, 0), self.presence, log)
+        for chunk in read_chunks(self.split):
+            parsed, lines, records = parser.parse(chunk, self.lines)
+            self.lines += lines
+            self.records += records
+            self.bytes += len(chunk)
+            yield parsed
+        self.refused = parser.refused
+
+    def _columns(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
+        reader = ColumnReader(self.catalog, self.split.type_name or "", order_of(self.split.number, 0), log)
+        for table in read_tables(self.split):
+            rows = reader.parse(table, self.lines)
+            self.lines += table.num_rows
+            self.records += table.num_rows
+            self.bytes += int(table.nbytes)
+            yield [rows] if rows.rows else []
+        self.refused = reader.refused

@@ -1,0 +1,155 @@
+"""What a load says when it is done, and the error it raises when it refuses."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnigraph.core.errors import (
+    BlobPolicyError,
+    ConstraintViolation,
+    KeyConflict,
+    LoadFormatError,
+    OmnigraphError,
+    ResourceLimit,
+    Violation,
+)
+from omnigraph.manifest.record import CommitRecord
+from omnigraph.pipeline.problems import KINDS, Problem, ProblemLog
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCount:
+    """What happened to the records of one type: read = inserted + replaced + superseded + refused."""
+
+    name: str
+    entities_loaded: int
+    inserted: int
+    replaced: int
+    superseded: int
+    refused: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON members."""
+        return {
+            "name": self.name,
+            "entities_loaded": self.entities_loaded,
+            "inserted": self.inserted,
+            "replaced": self.replaced,
+            "superseded": self.superseded,
+            "refused": self.refused,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """The outcome of a load. `commit` is None when there was nothing to publish."""
+
+    branch: str
+    base_branch: str | None
+    branch_created: bool
+    mode: str
+    engine: str
+    nodes: tuple[TypeCount, ...]
+    edges: tuple[TypeCount, ...]
+    records_read: int
+    records_refused: int
+    """All refused records, also those whose type is not known."""
+    bytes_read: int
+    seconds: Mapping[str, float]
+    """Per stage, in the order in which they ran."""
+    actor: str | None
+    commit: CommitRecord | None
+    rejects: str | None = None
+    """The directory of the refused records, when it was asked for."""
+    problems: tuple[Problem, ...] = ()
+    problem_totals: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def total_entities(self) -> int:
+        """Records loaded, over all types."""
+        return sum(count.entities_loaded for count in (*self.nodes, *self.edges))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape the command line and the service give."""
+        from omnigraph.engine.mutate import commit_dict  # noqa: PLC0415 - loads the whole engine
+
+        body: dict[str, Any] = {
+            "branch": self.branch,
+            "base_branch": self.base_branch,
+            "branch_created": self.branch_created,
+            "mode": self.mode,
+            "engine": self.engine,
+            "nodes": [count.to_dict() for count in self.nodes],
+            "edges": [count.to_dict() for count in self.edges],
+            "total_entities": self.total_entities,
+            "records_read": self.records_read,
+            "records_refused": self.records_refused,
+            "bytes_read": self.bytes_read,
+            "seconds": {stage: round(value, 3) for stage, value in self.seconds.items()},
+            "actor_id": self.actor,
+            "commit": None if self.commit is None else commit_dict(self.commit),
+        }
+        if self.rejects is not None:
+            body["rejects"] = self.rejects
+            body["problems"] = [problem.to_dict() for problem in self.problems]
+            body["problem_totals"] = dict(self.problem_totals)
+        return body
+
+
+def refusal(log: ProblemLog) -> OmnigraphError:
+    """The error of a load that was refused: the first problem is the headline, all kept ones are listed."""
+    problems = log.in_order()
+    error = _headline(problems, log)
+    error.details["problems"] = [problem.to_dict() for problem in problems]
+    error.details["problem_totals"] = {kind: log.totals[kind] for kind in KINDS if kind in log.totals}
+    return error
+
+
+def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
+    first = problems[0]
+    more = log.total - 1
+    tail = f" (and {more} more)" if more else ""
+    match first.kind:
+        case "format":
+            return LoadFormatError(line=first.line, file=first.file, message=first.message + tail)
+        case "blob_policy":
+            return BlobPolicyError(_placed(first) + tail)
+        case "resource_limit":
+            return ResourceLimit(
+                resource=first.property or "record",
+                limit=first.limit or 0,
+                actual=first.actual or 0,
+                hint=_placed(first),
+            )
+        case "key_conflict":
+            return KeyConflict(
+                entity_kind=first.entity_kind or "node",
+                type_name=first.type_name or "",
+                entity_id=first.entity_id,
+                line=first.line,
+            )
+        case _:
+            rules = [problem for problem in problems if problem.kind not in _NOT_RULES]
+            total = sum(count for kind, count in log.totals.items() if kind not in _NOT_RULES)
+            return ConstraintViolation(violations=[_violation(each) for each in rules], total=total)
+
+
+_NOT_RULES = frozenset({"format", "blob_policy", "resource_limit", "key_conflict"})
+
+
+def _placed(problem: Problem) -> str:
+    where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
+    return f"{where}: {problem.message}" if where else problem.message
+
+
+def _violation(problem: Problem) -> Violation:
+    return Violation(
+        rule=problem.kind,
+        entity_kind=problem.entity_kind or "node",
+        type_name=problem.type_name or "",
+        entity_id=problem.entity_id,
+        property=problem.property,
+        message=problem.message,
+        line=problem.line,
+        file=problem.file,
+    )

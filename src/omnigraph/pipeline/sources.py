@@ -1,0 +1,228 @@
+"""Where records come from: files, directories, patterns, standard input; cut into pieces tasks can read."""
+
+import glob
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+from omnigraph.core.errors import BadRequest, IoFailure, ResourceLimit
+from omnigraph.core.limits import MIB
+from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.records import RECORD_BYTES_MAX
+
+SPLIT_BYTES: Final = 64 * MIB
+"""Bytes of one split of a file that can be cut."""
+CHUNK_BYTES: Final = 8 * MIB
+"""Bytes parsed at a time."""
+PARQUET_ROWS: Final = 65_536
+
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_FORMATS: Final = {
+    ".jsonl": SourceFormat.JSON_LINES,
+    ".ndjson": SourceFormat.JSON_LINES,
+    ".json": SourceFormat.JSON_LINES,
+    ".csv": SourceFormat.CSV,
+    ".parquet": SourceFormat.PARQUET,
+}
+
+
+def spool(stream: BinaryIO, directory: Path) -> Path:
+    """Copy a stream that can be read once into a file that can be split and read again."""
+    path = directory / "stdin.jsonl"
+    with path.open("wb") as target:
+        shutil.copyfileobj(stream, target, CHUNK_BYTES)
+    return path
+
+
+def expand(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The files a list of files, directories and patterns names, sorted within each entry.
+
+    Raises IoFailure for a name that matches nothing: an input somebody forgot is not an empty input.
+    """
+    files: list[Path] = []
+    for source in sources:
+        text = os.fspath(source)
+        path = Path(text)
+        if path.is_dir():
+            found = sorted(each for each in path.rglob("*") if each.is_file() and _wanted(each))
+        elif path.exists():
+            found = [path]
+        else:
+            matches = glob.iglob(text, recursive=True)  # noqa: PTH207 - a pattern may be absolute
+            found = sorted(Path(each) for each in matches if Path(each).is_file())
+        if not found:
+            raise IoFailure(f"no input file at '{text}'")
+        files += found
+    return files
+
+
+def _wanted(path: Path) -> bool:
+    return not path.name.startswith((".", "_")) and format_of(path) is not None
+
+
+def compression_of(path: Path) -> str | None:
+    """How the file is compressed, by its name."""
+    return _COMPRESSIONS.get(path.suffix.lower())
+
+
+def format_of(path: Path) -> SourceFormat | None:
+    """The format a file name announces; None for an unknown ending."""
+    name = path.with_suffix("") if compression_of(path) else path
+    return _FORMATS.get(name.suffix.lower())
+
+
+def plan_splits(
+    files: Sequence[Path],
+    *,
+    format_: SourceFormat | None = None,
+    type_name: str | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> list[Split]:
+    """Cut files into splits in input order. A file without a known ending is JSON lines.
+
+    CSV and Parquet files hold one type: `type_name`, or the part of the file name before its first dot.
+    """
+    splits: list[Split] = []
+    for path in files:
+        kind = format_ or format_of(path) or SourceFormat.JSON_LINES
+        compression = compression_of(path)
+        one_type = None
+        if kind is not SourceFormat.JSON_LINES:
+            one_type = type_name or path.name.split(".", 1)[0]
+        elif type_name is not None:
+            raise BadRequest(f"'{path}' is JSON lines: its records name their types themselves")
+        for start, end in _ranges(path, kind, compression, split_bytes):
+            splits.append(
+                Split(
+                    number=len(splits),
+                    path=str(path.absolute()),
+                    name=str(path),
+                    format=kind,
+                    start=start,
+                    end=end,
+                    compression=compression,
+                    type_name=one_type,
+                )
+            )
+    return splits
+
+
+def _ranges(
+    path: Path, kind: SourceFormat, compression: str | None, split_bytes: int
+) -> list[tuple[int, int | None]]:
+    size = path.stat().st_size
+    if kind is SourceFormat.PARQUET:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet sources
+
+        groups = pq.ParquetFile(path).metadata.num_row_groups
+        per_split = max(1, groups * split_bytes // max(size, 1))
+        return [(at, min(at + per_split, groups)) for at in range(0, groups, per_split)]
+    if compression is not None or kind is SourceFormat.CSV or size <= split_bytes:
+        return [(0, None)]
+    count = -(-size // split_bytes)
+    return [(size * at // count, size * (at + 1) // count) for at in range(count)]
+
+
+def input_bytes(splits: Sequence[Split]) -> int:
+    """Bytes of all files, as stored."""
+    return sum(Path(path).stat().st_size for path in {split.path for split in splits})
+
+
+def read_chunks(split: Split, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The split's lines, as chunks that end with a whole line. Memory: about two chunks."""
+    if split.compression is not None:
+        with pa.input_stream(split.path, compression=split.compression) as stream:
+            yield from _whole_lines(stream.read, chunk_bytes, limit=None)
+        return
+    with Path(split.path).open("rb") as file:
+        skipped = 0
+        if split.start > 0:
+            # The line that begins before this split belongs to the one before.
+            file.seek(split.start - 1)
+            skipped = len(file.readline())
+        begin = max(split.start - 1, 0) + skipped if split.start > 0 else 0
+        limit = None if split.end is None else split.end - begin
+        if limit is None or limit > 0:
+            yield from _whole_lines(file.read, chunk_bytes, limit=limit)
+
+
+def _whole_lines(read: Callable[[int], bytes], chunk_bytes: int, *, limit: int | None) -> Iterator[bytes]:
+    """Chunks of whole lines; with `limit`, of the lines that begin within that many bytes."""
+    held = b""
+    passed = 0
+    while True:
+        block = read(chunk_bytes)
+        data = held + block
+        if limit is not None and passed + len(data) >= limit:
+            # The last line that begins before the limit ends at the first newline at or behind `limit - 1`.
+            cut = data.find(b"\n", max(limit - passed - 1, 0))
+            if cut >= 0:
+                yield data[: cut + 1]
+                return
+        if not block:
+            if data:
+                yield data
+            return
+        end = data.rfind(b"\n") + 1
+        if limit is not None:
+            end = min(end, data.rfind(b"\n", 0, max(limit - passed, 0)) + 1)
+        if end > 0:
+            yield data[:end]
+            passed += end
+        held = data[end:]
+        if len(held) > 2 * RECORD_BYTES_MAX:
+            raise ResourceLimit(resource="record_bytes", limit=RECORD_BYTES_MAX, actual=len(held))
+
+
+def read_tables(split: Split) -> Iterator[pa.Table]:
+    """The rows of a CSV or Parquet split, in pieces."""
+    if split.format is SourceFormat.PARQUET:
+        yield from _parquet_tables(split)
+    else:
+        yield from _csv_tables(split)
+
+
+def _parquet_tables(split: Split) -> Iterator[pa.Table]:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet sources
+
+    file = pq.ParquetFile(split.path)
+    groups = list(range(split.start, split.end if split.end is not None else file.metadata.num_row_groups))
+    for batch in file.iter_batches(PARQUET_ROWS, row_groups=groups, use_threads=False):
+        yield pa.Table.from_batches([batch])
+
+
+def _csv_tables(split: Split) -> Iterator[pa.Table]:
+    """Every cell as text; the reader of columns knows what the type wants."""
+    import pyarrow.csv as pc  # noqa: PLC0415 - only for CSV sources
+
+    with pa.input_stream(split.path, compression=split.compression) as stream:
+        head = stream.read(CHUNK_BYTES)
+    names = csv_header(head)
+    options = pc.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        strings_can_be_null=True,
+        null_values=[""],
+        quoted_strings_can_be_null=False,
+    )
+    with pa.input_stream(split.path, compression=split.compression) as stream:
+        reader = pc.open_csv(
+            stream,
+            read_options=pc.ReadOptions(use_threads=False, block_size=CHUNK_BYTES),
+            parse_options=pc.ParseOptions(newlines_in_values=True),
+            convert_options=options,
+        )
+        for batch in reader:
+            yield pa.Table.from_batches([batch])
+
+
+def csv_header(head: bytes) -> list[str]:
+    """The column names of a CSV file from its first bytes."""
+    import csv  # noqa: PLC0415 - only for CSV sources
+    import io  # noqa: PLC0415
+
+    text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
+    return next(csv.reader(text), [])

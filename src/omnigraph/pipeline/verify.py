@@ -1,0 +1,173 @@
+"""Drive the checks over the whole input: read the committed keys they need, run both passes, add up."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnigraph.catalog.schema import EdgeType
+from omnigraph.core.ids import node_table_key
+from omnigraph.pipeline.checks import Checked, CheckTask, Orders, check_ids, check_references
+from omnigraph.pipeline.exchange import FactFiles, merged
+from omnigraph.pipeline.executors import Executor
+from omnigraph.pipeline.fragments import ScanTask, scan_committed
+from omnigraph.pipeline.plan import LoadMode, LoadPlan, constrained
+from omnigraph.pipeline.problems import ProblemLog
+from omnigraph.storage.fragments import open_pinned, open_tables
+
+Number = TypeVar("Number", np.int64, np.uint64)
+
+SCAN_ROWS: Final = 2_000_000
+"""Committed rows one task reads."""
+
+
+@dataclass(slots=True)
+class TableNeed:
+    """What the checks want to know about the committed rows of one table."""
+
+    ids: bool = False
+    unique: bool = False
+    ends: set[str] = field(default_factory=set[str])
+
+
+@dataclass(slots=True)
+class Verified:
+    """What the checks found, over all partitions."""
+
+    log: ProblemLog
+    at_fault: Orders
+    superseded: dict[str, Orders]
+    replaced: dict[str, NDArray[np.uint64]]
+    replaced_orders: dict[str, Orders]
+    tables_read: frozenset[str]
+    unblamed: int
+    """Violations that no record of the input causes."""
+
+
+def needs(plan: LoadPlan, touched: Iterable[str], given_ids: Mapping[str, int]) -> dict[str, TableNeed]:
+    """Which committed key columns decide about this load. A table without rows is never read."""
+    wanted: dict[str, TableNeed] = {}
+    keys = set(touched)
+    overwrite = plan.mode is LoadMode.OVERWRITE
+
+    def need(key: str) -> TableNeed:
+        return wanted.setdefault(key, TableNeed())
+
+    for key in keys:
+        table_type = plan.catalog.type_of(key)
+        if not overwrite:
+            need(key).ids |= given_ids.get(key, 0) > 0
+            need(key).unique |= bool(table_type.unique)
+        if isinstance(table_type, EdgeType):
+            if constrained(table_type):
+                need(key).ends.add("src")
+            for name in (table_type.source, table_type.target):
+                node = node_table_key(name)
+                if not (overwrite and node in keys):
+                    need(node).ids = True
+    if overwrite:
+        for edge in plan.catalog.edges.values():
+            if edge.table_key in keys:
+                continue
+            for side, name in (("src", edge.source), ("dst", edge.target)):
+                if node_table_key(name) in keys:
+                    need(edge.table_key).ends.add(side)
+    return {key: each for key, each in wanted.items() if each.ids or each.unique or each.ends}
+
+
+def scan_tasks(plan: LoadPlan, wanted: Mapping[str, TableNeed]) -> list[ScanTask]:
+    """Cut the committed tables into groups of fragments."""
+    store = open_tables(plan.root, plan.settings)
+    tasks: list[ScanTask] = []
+    for key in sorted(wanted):
+        target = plan.target(plan.catalog.type_of(key))
+        if target.rows == 0:
+            continue
+        handle = open_pinned(store, target.table_key, target.location, target.branch, target.version)
+        group: list[int] = []
+        rows = 0
+        need = wanted[key]
+        for fragment in store.fragments(handle):
+            group.append(fragment.id)
+            rows += fragment.live_rows
+            if rows >= SCAN_ROWS:
+                tasks.append(_scan_task(plan, key, group, need))
+                group, rows = [], 0
+        if group:
+            tasks.append(_scan_task(plan, key, group, need))
+    return tasks
+
+
+def _scan_task(plan: LoadPlan, key: str, group: Sequence[int], need: TableNeed) -> ScanTask:
+    return ScanTask(
+        plan=plan,
+        table_key=key,
+        fragments=tuple(group),
+        ids=need.ids,
+        unique=need.unique,
+        ends=tuple(sorted(need.ends)),
+    )
+
+
+@dataclass(slots=True)
+class Verifier:
+    """The checks of one prepared load against one snapshot. `refused` may grow between runs (rejects)."""
+
+    plan: LoadPlan
+    executor: Executor
+    small: Executor
+    """Runs the passes when there is one partition only: a task of its own would cost more than the work."""
+    touched: tuple[str, ...]
+    input_facts: FactFiles
+    given_ids: Mapping[str, int]
+    _committed: FactFiles | None = None
+    _read: frozenset[str] = frozenset()
+
+    def run(self, refused: Orders) -> Verified:
+        """Both passes over every partition, with the refused records left out."""
+        if self._committed is None:
+            wanted = needs(self.plan, self.touched, self.given_ids)
+            tasks = scan_tasks(self.plan, wanted)
+            self._committed = merged(self.executor.map("read committed keys", scan_committed, tasks))
+            self._read = frozenset(wanted)
+        files = merged([self.input_facts, self._committed])
+        first = self._pass("check ids", check_ids, files, refused)
+        handed_on = merged([files, *(each.facts for each in first)])
+        second = self._pass("check references", check_references, handed_on, refused)
+        return self._added_up(first, second)
+
+    def _pass(
+        self, stage: str, function: Callable[[CheckTask], Checked], files: FactFiles, refused: Orders
+    ) -> list[Checked]:
+        tasks = [
+            CheckTask(self.plan, files, partition, self.touched, refused)
+            for partition in range(self.plan.partitions)
+        ]
+        executor = self.small if len(tasks) == 1 else self.executor
+        return executor.map(stage, function, tasks)
+
+    def _added_up(self, first: Sequence[Checked], second: Sequence[Checked]) -> Verified:
+        log = ProblemLog()
+        at_fault: list[Orders] = []
+        for each in (*first, *second):
+            log.merge(each.log)
+            at_fault += each.at_fault
+        return Verified(
+            log=log,
+            at_fault=np.unique(np.concatenate(at_fault)) if at_fault else np.empty(0, np.int64),
+            superseded=_joined([each.superseded for each in first]),
+            replaced=_joined([each.replaced for each in first]),
+            replaced_orders=_joined([each.replaced_orders for each in first]),
+            tables_read=self._read,
+            unblamed=sum(each.unblamed for each in second),
+        )
+
+
+def _joined(parts: "Sequence[Mapping[str, NDArray[Number]]]") -> "dict[str, NDArray[Number]]":
+    whole: dict[str, list[NDArray[Number]]] = {}
+    for part in parts:
+        for key, values in part.items():
+            whole.setdefault(key, []).append(values)
+    return {key: np.concatenate(values) for key, values in whole.items()}

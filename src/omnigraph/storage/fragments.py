@@ -1,0 +1,62 @@
+"""The task side of a bulk write: fragments written far from the process that will commit them."""
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from omnigraph.core.ids import Branch, TableKey
+from omnigraph.core.settings import Settings
+from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.handles import SnapshotHandle, Stamp, staged_work
+from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.objects import open_adapter
+from omnigraph.storage.tables import TableStore
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFragments:
+    """Fragments nobody points at, as JSON that the committing process adopts."""
+
+    fragments: tuple[str, ...]
+    rows: int
+    bytes: int
+    files: tuple[str, ...]
+    """Local paths of the data files; empty on object stores."""
+
+
+def open_tables(root: GraphRoot, settings: Settings) -> TableStore:
+    """The tables of a graph in this process, opened once per root: a task never inherits a handle."""
+    return _open_tables(root.uri, tuple(sorted(root.storage_options.items())), settings.durability)
+
+
+@functools.lru_cache(maxsize=8)
+def _open_tables(uri: str, options: tuple[tuple[str, str], ...], durability: str) -> TableStore:
+    root = GraphRoot(uri, dict(options))
+    settings = Settings(durability=durability)  # pyright: ignore[reportArgumentType]
+    adapter = open_adapter(root.uri, root.storage_options, durability=DurabilityMode(durability))
+    return TableStore(root, settings, adapter)
+
+
+def open_pinned(
+    store: TableStore, table_key: TableKey, location: str, branch: Branch, version: int
+) -> SnapshotHandle:
+    """A table at the version a load was planned against."""
+    return store.open_version(table_key, location, branch, version)
+
+
+def write_uncommitted_fragments(
+    store: TableStore, handle: SnapshotHandle, data: Any, *, operation_id: str, replaces_all: bool
+) -> WrittenFragments:
+    """Write rows below the table's directory and make them durable; no HEAD moves and nobody refers to them.
+
+    `replaces_all`: the rows will be the whole content of the table. `data` is a table or a reader.
+    """
+    stamp = Stamp(operation_id, handle.table_key)
+    if replaces_all:
+        staged = store.stage_overwrite(handle, data, stamp)
+    else:
+        staged = store.stage_append(handle, data, stamp)
+    store.make_durable([staged])
+    described = tuple(json.dumps(fragment.to_json()) for fragment in staged_work(staged).new_fragments)
+    return WrittenFragments(described, staged.rows, staged.bytes, staged.files)
