@@ -8,6 +8,7 @@ from omnigraph.language.diagnostics import Diagnostic, in_source_order
 from omnigraph.language.source import Source
 from omnigraph.planning import ir
 from omnigraph.planning.check_mutation import MutationCheck
+from omnigraph.planning.check_read import ReadCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,6 @@ def check_query(query: tree.Query, catalog: Catalog, source: Source | None = Non
             check = MutationCheck(query, catalog, where)
             plan = check.plan(query.body)
         case tree.ReadBody():
-            from omnigraph.planning.check_read import ReadCheck  # noqa: PLC0415
-
             check = ReadCheck(query, catalog, where)
             plan = check.plan(query.body)
     if check.diagnostics:

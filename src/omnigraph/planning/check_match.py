@@ -1,0 +1,423 @@
+"""Type check of match blocks: bindings, traversals, filters, `maybe` and `not`."""
+
+from dataclasses import dataclass, field
+
+from omnigraph.catalog.schema import EdgeType, NodeType, Property
+from omnigraph.language import query_tree as tree
+from omnigraph.language.query_tree import LiteralKind, Operator
+from omnigraph.language.source import Span
+from omnigraph.planning import ir
+from omnigraph.planning.check_mutation import compare_refusal
+from omnigraph.planning.check_operand import Bound, OperandCheck, Scope
+from omnigraph.planning.typing import comparable
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node variable of a block under construction."""
+
+    type: NodeType
+    declared: bool
+    outer: bool
+    anonymous: bool = False
+    matches: list[ir.Predicate] = field(default_factory=list)
+
+    def finish(self, name: str) -> ir.NodeVariable:
+        matches = tuple(self.matches)
+        joined = None if not matches else matches[0] if len(matches) == 1 else ir.And(matches)
+        return ir.NodeVariable(name, self.type, joined, self.declared, self.outer, self.anonymous)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A block under construction."""
+
+    scope: Scope
+    nodes: dict[str, _Node] = field(default_factory=dict)
+    edges: dict[str, EdgeType] = field(default_factory=dict)
+    traversals: list[ir.Traversal] = field(default_factory=list)
+    conditions: list[ir.Condition] = field(default_factory=list)
+    optionals: list[ir.Block] = field(default_factory=list)
+    negations: list[ir.Block] = field(default_factory=list)
+
+    def finish(self) -> ir.Block:
+        return ir.Block(
+            nodes=tuple(node.finish(name) for name, node in self.nodes.items()),
+            edges=tuple(self.edges.items()),
+            traversals=tuple(self.traversals),
+            conditions=tuple(self.conditions),
+            optionals=tuple(self.optionals),
+            negations=tuple(self.negations),
+            outer=frozenset(self.scope.needed),
+        )
+
+
+class MatchCheck(OperandCheck):
+    """Blocks. Bindings, traversals and `maybe` in source order, then filters, then negations."""
+
+    _anonymous = 0
+
+    def block(self, clauses: tuple[tree.Clause, ...], scope: Scope) -> ir.Block:
+        """The typed block; `scope` receives the variables it introduces."""
+        draft = _Draft(scope)
+        for clause in clauses:
+            match clause:
+                case tree.Binding():
+                    self._binding(clause, draft)
+                case tree.Traversal():
+                    self._traversal(clause, draft)
+                case tree.Maybe():
+                    self._maybe(clause, draft)
+                case _:
+                    pass
+        for clause in clauses:
+            match clause:
+                case tree.Filter():
+                    self._filter(clause, draft)
+                case tree.NullTest():
+                    self._null_test(clause, draft)
+                case tree.TextSearch():
+                    search = self.search(clause.call, draft.scope)
+                    if search is not None:
+                        draft.conditions.append(ir.SearchTest(search, wanted=True))
+                case _:
+                    pass
+        for clause in clauses:
+            if isinstance(clause, tree.Negation):
+                draft.negations.append(self._inner(clause.clauses, clause.span, "not", draft))
+        return draft.finish()
+
+    def _inner(self, clauses: tuple[tree.Clause, ...], span: Span, word: str, draft: _Draft) -> ir.Block:
+        scope = Scope(draft.scope)
+        before = len(self.diagnostics)
+        block = self.block(clauses, scope)
+        if not scope.mentioned and len(self.diagnostics) == before:
+            opening = Span(span.start, span.start + len(word))
+            message = f"this {word}-block uses no variable from outside"
+            hint = "mention one in a traversal, a filter or a binding of the block itself"
+            self.report("T9", opening, message, hint=hint)
+        if word == "maybe":
+            for name, bound in scope.own.items():
+                draft.scope.own[name] = Bound(name, bound.type, bound.at, optional=True)
+        return block
+
+    def _maybe(self, clause: tree.Maybe, draft: _Draft) -> None:
+        draft.optionals.append(self._inner(clause.clauses, clause.span, "maybe", draft))
+
+    # Bindings
+
+    def _binding(self, clause: tree.Binding, draft: _Draft) -> None:
+        node = self.catalog.nodes.get(clause.type_name)
+        if node is None:
+            self._unknown_node_type(clause)
+        name = clause.variable.name
+        if clause.variable.is_anonymous:
+            if node is None:
+                return
+            name = self._fresh_name()
+        bound = draft.scope.find(name)
+        if bound is None:
+            draft.scope.own[name] = Bound(name, node, clause.span.start)
+        elif not self._may_rebind(clause, bound, node, draft):
+            return
+        if node is None:
+            return
+        known = draft.nodes.get(name)
+        if known is None:
+            outer = bound is not None and name not in draft.scope.own
+            known = draft.nodes[name] = _Node(node, declared=True, outer=outer)
+            known.anonymous = clause.variable.is_anonymous
+        known.declared = True
+        for match in clause.matches:
+            predicate = self._property_match(match, node)
+            if predicate is not None:
+                known.matches.append(predicate)
+
+    def _unknown_node_type(self, clause: tree.Binding) -> None:
+        name = clause.type_name
+        hint = None
+        if name in self.catalog.edges:
+            spelled = name[0].lower() + name[1:]
+            hint = f"'{name}' is an edge type; edges are bound in a traversal, as in $a $e:{spelled} $b"
+        elif name in self.catalog.interfaces:
+            hint = f"'{name}' is an interface; name one of the node types that implement it"
+        self.report(
+            "T1", clause.type_span, f"no node type '{name}'", near=(name, self.catalog.nodes), hint=hint
+        )
+
+    def _may_rebind(self, clause: tree.Binding, bound: Bound, node: NodeType | None, draft: _Draft) -> bool:
+        name = bound.name
+        if isinstance(bound.type, EdgeType):
+            self.report("T23", clause.variable.span, f"'${name}' names an edge and cannot be bound to a node")
+            return False
+        if self._is_locally_optional(bound, draft):
+            self._report_optional(clause.variable)
+            return False
+        if bound.type is None or node is None:
+            return False
+        if bound.type.name != node.name:
+            message = f"'${name}' is a {bound.type.name} and cannot also be a {node.name}"
+            self.report("", clause.span, message)
+            return False
+        return True
+
+    def _is_locally_optional(self, bound: Bound, draft: _Draft) -> bool:
+        return bound.optional and bound.name in draft.scope.own
+
+    def _report_optional(self, variable: tree.Variable) -> None:
+        message = f"'${variable.name}' comes from a maybe-block and may be null here"
+        hint = "continue from it in a maybe-block, or test it with is null"
+        self.report("", variable.span, message, hint=hint)
+
+    def _fresh_name(self) -> str:
+        self._anonymous += 1
+        return f"_:{self._anonymous}"
+
+    def _property_match(self, match: tree.PropertyMatch, owner: NodeType) -> ir.Predicate | None:
+        prop = owner.get(match.property)
+        if prop is None:
+            message = f"'{owner.name}' has no property '{match.property}'"
+            self.report(
+                "T2",
+                match.property_span,
+                message,
+                near=(match.property, owner.by_name),
+                type_name=owner.name,
+                property_name=match.property,
+            )
+            return None
+        value = self._matched_value(match, prop)
+        if value is None:
+            return None
+        operator = Operator.CONTAINS if prop.type.is_list else Operator.EQ
+        return ir.Compare(prop.name, operator, value)
+
+    def _matched_value(self, match: tree.PropertyMatch, prop: Property) -> ir.ValueExpr | None:
+        """The value a property is matched with: T3 for literals, T7 for parameters, T14 for unknown ones."""
+        atom = match.value
+        value: ir.ValueExpr | None
+        if isinstance(atom, tree.Variable):
+            code, what, value = "T7", "the parameter", self.parameter(atom)
+        elif isinstance(atom, tree.Now):
+            code, what, value = "T7", "now()", self.value(atom)
+        else:
+            code, what, value = "T3", "the literal", self.literal(atom)
+        if value is None:
+            return None
+        reason: str | None = None
+        element = ir.PropertyType(prop.type.kind, enum_values=prop.type.enum_values)
+        if prop.type.is_blob or prop.type.is_vector:
+            reason, code = f"property '{prop.name}' is {prop.type.text()} and cannot be matched", "T3"
+        elif isinstance(atom, tree.Literal) and atom.kind is LiteralKind.NULL:
+            reason = f"'{prop.name}: null' never matches; write is null as a filter"
+        elif not comparable(element, value.type):
+            reason = f"property '{prop.name}' is {prop.type.text()}, {what} is {value.type.text()}"
+        elif (
+            isinstance(value, ir.Literal)
+            and element.is_enum
+            and value.value not in (element.enum_values or ())
+        ):
+            reason = f"property '{prop.name}' is one of {', '.join(element.enum_values or ())}"
+        if reason is not None:
+            self.report(code, atom.span, reason, property_name=prop.name)
+            return None
+        return value
+
+    # Traversals
+
+    def _traversal(self, clause: tree.Traversal, draft: _Draft) -> None:
+        edge = self.catalog.edge(clause.edge)
+        if edge is None:
+            known = [name[0].lower() + name[1:] for name in self.catalog.edges]
+            message = f"no edge type matches '{clause.edge}'"
+            self.report("T4", clause.edge_span, message, near=(clause.edge, known))
+            self._leave_unknown(clause, draft)
+            return
+        ends_fit = self._check_ends(clause, draft)
+        bounds = self._hop_bounds(clause)
+        edge_fits = self._check_edge_variable(clause, draft)
+        if not (ends_fit and edge_fits) or bounds is None:
+            self._leave_unknown(clause, draft)
+            return
+        if clause.undirected and edge.source != edge.target:
+            message = f"{edge.name} joins {edge.source} to {edge.target} and has no undirected form"
+            self.report("T22", clause.edge_span, message)
+            self._leave_unknown(clause, draft)
+            return
+        self._add_traversal(clause, edge, bounds, draft)
+
+    def _add_traversal(
+        self, clause: tree.Traversal, edge: EdgeType, bounds: tuple[int, int], draft: _Draft
+    ) -> None:
+        left = None if clause.source.is_anonymous else draft.scope.find(clause.source.name)
+        reverse = (
+            edge.source != edge.target
+            and left is not None
+            and left.type is not None
+            and left.type.name == edge.target
+        )
+        wanted = (edge.target, edge.source) if reverse else (edge.source, edge.target)
+        names = [
+            self._end(variable, self.catalog.nodes[type_name], edge, clause, draft)
+            for variable, type_name in zip((clause.source, clause.target), wanted, strict=True)
+        ]
+        if clause.edge_variable is not None and not clause.edge_variable.is_anonymous:
+            name = clause.edge_variable.name
+            draft.scope.own[name] = Bound(name, edge, clause.span.start)
+            draft.edges[name] = edge
+            edge_variable = name
+        else:
+            edge_variable = None
+        first, second = names
+        if first is None or second is None:
+            return
+        low, high = bounds
+        if edge.source != edge.target and low == 1:
+            high = 1  # ends of different types cannot be chained
+        traversal = ir.Traversal(
+            edge=edge,
+            source=second if reverse else first,
+            target=first if reverse else second,
+            undirected=clause.undirected,
+            low=low,
+            high=high,
+            multi=clause.hops is not None,
+            edge_variable=edge_variable,
+            from_left=not reverse,
+        )
+        draft.traversals.append(traversal)
+
+    def _end(
+        self,
+        variable: tree.Variable,
+        wanted: NodeType,
+        edge: EdgeType,
+        clause: tree.Traversal,
+        draft: _Draft,
+    ) -> str | None:
+        """The variable at one end, introduced when it is new; T5 when it is of another type."""
+        name = variable.name
+        if variable.is_anonymous:
+            name = self._fresh_name()
+            draft.nodes[name] = _Node(wanted, declared=False, outer=False, anonymous=True)
+            return name
+        bound = draft.scope.find(name)
+        if bound is None:
+            draft.scope.own[name] = Bound(name, wanted, clause.span.start)
+            draft.nodes[name] = _Node(wanted, declared=False, outer=False)
+            return name
+        if bound.type is None:
+            return None
+        if bound.type.name != wanted.name:
+            message = (
+                f"'${name}' is a {bound.type.name}, edge {edge.name} connects {edge.source} and {edge.target}"
+            )
+            self.report("T5", variable.span, message)
+            return None
+        return name
+
+    def _check_ends(self, clause: tree.Traversal, draft: _Draft) -> bool:
+        """No edge variable and no locally optional variable at an end, and not both ends anonymous."""
+        good = True
+        if clause.source.is_anonymous and clause.target.is_anonymous:
+            self.report("", clause.span, "a traversal between two anonymous ends restricts nothing")
+            good = False
+        for variable in (clause.source, clause.target):
+            bound = None if variable.is_anonymous else draft.scope.find(variable.name)
+            if bound is None:
+                continue
+            if isinstance(bound.type, EdgeType):
+                message = f"'${variable.name}' names an edge and cannot be an end of a traversal"
+                self.report("T23", variable.span, message)
+                good = False
+            elif self._is_locally_optional(bound, draft):
+                self._report_optional(variable)
+                good = False
+        return good
+
+    def _check_edge_variable(self, clause: tree.Traversal, draft: _Draft) -> bool:
+        variable = clause.edge_variable
+        if variable is None or variable.is_anonymous:
+            return True
+        message: str | None = None
+        if clause.hops is not None and (clause.hops.low, clause.hops.high) != (1, 1):
+            high = "any" if clause.hops.high is None else clause.hops.high
+            message = f"'${variable.name}' names one edge and cannot span {clause.hops.low} to {high} hops"
+        elif variable.name in {clause.source.name, clause.target.name}:
+            message = f"'${variable.name}' cannot name the edge and one of its ends"
+        elif draft.scope.find(variable.name) is not None:
+            message = f"'${variable.name}' is bound already; an edge needs a new name"
+        if message is not None:
+            self.report("T23", variable.span, message)
+        return message is None
+
+    def _hop_bounds(self, clause: tree.Traversal) -> tuple[int, int] | None:
+        hops = clause.hops
+        if hops is None:
+            return (1, 1)
+        message: str | None = None
+        if hops.high is None:
+            message = f"hop range {{{hops.low},}} has no upper bound"
+        elif hops.low < 1:
+            message = f"hop range {{{hops.low},{hops.high}}} must start at 1 or more"
+        elif hops.low > hops.high:
+            message = f"hop range {{{hops.low},{hops.high}}} is empty"
+        if message is not None or hops.high is None:
+            self.report("T15", hops.span, message or "")
+            return None
+        return (hops.low, hops.high)
+
+    def _leave_unknown(self, clause: tree.Traversal, draft: _Draft) -> None:
+        """After an error the variables count as bound, so that their later uses are not reported."""
+        variables = [clause.source, clause.target]
+        if clause.edge_variable is not None:
+            variables.append(clause.edge_variable)
+        for variable in variables:
+            if not variable.is_anonymous and draft.scope.find(variable.name) is None:
+                draft.scope.own[variable.name] = Bound(variable.name, None, clause.span.start)
+
+    # Filters
+
+    def _filter(self, clause: tree.Filter, draft: _Draft) -> None:
+        left = self._compared(clause.left, draft.scope)
+        right = self._compared(clause.right, draft.scope)
+        if left is None or right is None:
+            return
+        for operand, expression in ((left, clause.left), (right, clause.right)):
+            if isinstance(operand, ir.NodeRef):
+                message = (
+                    f"'${operand.variable}' is a node and cannot be compared; compare one of its properties"
+                )
+                self.report("T7", expression.span, message)
+                return
+            if isinstance(operand, ir.Rrf):
+                self.report("T21", expression.span, "rrf orders rows and cannot be compared in match")
+                return
+        reason = compare_refusal(left.type, clause.operator, right.type)
+        if reason is not None:
+            self.report("T7", clause.span, reason)
+            return
+        draft.conditions.append(_simplified(ir.Comparison(left, clause.operator, right)))
+
+    def _compared(self, expression: tree.Expression, scope: Scope) -> ir.Operand | None:
+        if isinstance(expression, tree.Literal) and expression.kind is LiteralKind.NULL:
+            hint = "write is null, or is not null"
+            self.report("T7", expression.span, "nothing compares with null", hint=hint)
+            return None
+        return self.operand(expression, scope)
+
+    def _null_test(self, clause: tree.NullTest, draft: _Draft) -> None:
+        operand = self._compared(clause.operand, draft.scope)
+        if operand is not None:
+            draft.conditions.append(ir.NullCheck(operand, clause.negated))
+
+
+def _simplified(condition: ir.Comparison) -> ir.Condition:
+    """`search(…) = true` and its kin as a search test."""
+    for search, other in ((condition.left, condition.right), (condition.right, condition.left)):
+        if isinstance(search, ir.Search) and isinstance(other, ir.Literal) and isinstance(other.value, bool):
+            if condition.op is Operator.EQ:
+                return ir.SearchTest(search, wanted=other.value)
+            if condition.op is Operator.NE:
+                return ir.SearchTest(search, wanted=not other.value)
+    return condition

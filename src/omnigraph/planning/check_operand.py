@@ -1,0 +1,336 @@
+"""Type check of operands of read queries: variables, properties, search functions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from omnigraph.catalog.schema import EdgeType, NodeType
+from omnigraph.catalog.types import INTEGER_KINDS, PropertyType
+from omnigraph.language import query_tree as tree
+from omnigraph.language.query_tree import AGGREGATES, Function, LiteralKind
+from omnigraph.language.source import Span
+from omnigraph.planning import ir
+from omnigraph.planning.typing import Typing
+from omnigraph.planning.values import Misfit, fit
+
+_TEXT_CODES: Final = {
+    Function.SEARCH: "T19",
+    Function.FUZZY: "T19",
+    Function.MATCH_TEXT: "T20",
+    Function.BM25: "T20",
+}
+RRF_K_DEFAULT: Final = 60
+FUZZY_EDITS_DEFAULT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A variable in scope. `type` is None after an error, so that one mistake is reported once.
+
+    `at` is where the text introduces it. `optional` marks variables that a `maybe` block may leave null.
+    """
+
+    name: str
+    type: NodeType | EdgeType | None
+    at: int
+    optional: bool = False
+
+
+class Scope:
+    """The variables visible in a block: its own and those of the enclosing ones."""
+
+    def __init__(self, parent: "Scope | None" = None) -> None:
+        self.parent = parent
+        self.own: dict[str, Bound] = {}
+        self.mentioned: set[str] = set()
+        """Variables of enclosing blocks that this block mentions itself."""
+        self.needed: set[str] = set()
+        """Variables of enclosing blocks that this block or one inside it mentions."""
+
+    def find(self, name: str) -> Bound | None:
+        """The innermost variable of this name; finding it in an enclosing block is noted as a mention."""
+        if name in self.own:
+            return self.own[name]
+        passed: list[Scope] = [self]
+        scope = self.parent
+        while scope is not None:
+            if name in scope.own:
+                self.mentioned.add(name)
+                for inner in passed:
+                    inner.needed.add(name)
+                return scope.own[name]
+            passed.append(scope)
+            scope = scope.parent
+        return None
+
+    def names(self) -> Iterator[str]:
+        """Every visible name."""
+        yield from self.own
+        if self.parent is not None:
+            yield from self.parent.names()
+
+
+class OperandCheck(Typing):
+    """Operands against a scope. Every method returns None after a report."""
+
+    number_params: dict[str, tuple[int, str]]
+
+    def operand(self, expression: tree.Expression, scope: Scope) -> ir.Operand | None:
+        """An operand of a filter or a projection, aliases and aggregates excepted."""
+        match expression:
+            case tree.Literal():
+                return self.literal(expression)
+            case tree.Now():
+                self.uses_now = True
+                return ir.Now()
+            case tree.Variable():
+                return self.bare_variable(expression, scope)
+            case tree.PropertyAccess():
+                return self.property_ref(expression, scope)
+            case tree.Alias():
+                self.report(
+                    "", expression.span, f"'{expression.name}' is not a variable, and match knows no columns"
+                )
+                return None
+            case tree.Call():
+                return self._call(expression, scope)
+
+    def _call(self, call: tree.Call, scope: Scope) -> ir.Operand | None:
+        match call.function:
+            case Function.SEARCH | Function.MATCH_TEXT | Function.FUZZY:
+                return self.search(call, scope)
+            case Function.NEAREST:
+                return self.nearest(call, scope)
+            case Function.BM25:
+                return self.bm25(call, scope)
+            case Function.RRF:
+                return self.rrf(call, scope)
+            case _:
+                message = f"{call.function} is an aggregate and stands in return or order only"
+                self.report("T8", call.span, message)
+                return None
+
+    def bare_variable(self, variable: tree.Variable, scope: Scope) -> ir.Param | ir.NodeRef | None:
+        """`$name`: the parameter of that name, else the node variable."""
+        param = self.params.get(variable.name)
+        if param is not None:
+            return param
+        if variable.is_anonymous:
+            self.report("", variable.span, "'$_' has no name to use it by")
+            return None
+        bound = self._visible(variable.name, variable.span, scope)
+        if bound is None:
+            if scope.find(variable.name) is None:
+                message = f"'${variable.name}' is neither a parameter nor a variable of this query"
+                near = (variable.name, (*self.params, *scope.names()))
+                self.report("", variable.span, message, near=near)
+            return None
+        if isinstance(bound.type, EdgeType):
+            message = f"'${variable.name}' names an edge; use one of its properties"
+            self.report("T23", variable.span, message)
+            return None
+        return None if bound.type is None else ir.NodeRef(bound.name, bound.type, bound.optional)
+
+    def _visible(self, name: str, span: Span, scope: Scope) -> Bound | None:
+        """The variable, if the text introduces it before this place; reports only a use too early."""
+        bound = scope.find(name)
+        if bound is not None and bound.at > span.start:
+            self.report("T6", span, f"'${name}' is used before it is bound")
+            return None
+        return bound
+
+    def property_ref(self, access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef | None:
+        """`$name.property` of a visible variable; T6, or T24 for a blob."""
+        bound = self._visible(access.variable, access.span, scope)
+        if bound is None:
+            if scope.find(access.variable) is None:
+                message = f"'${access.variable}' is not bound"
+                self.report("T6", access.span, message, near=(access.variable, scope.names()))
+            return None
+        owner = bound.type
+        if owner is None:
+            return None
+        prop = owner.get(access.property)
+        if prop is None:
+            message = f"'{owner.name}' has no property '{access.property}'"
+            hint = f"the id of a node is ${access.variable} itself" if access.property == "id" else None
+            self.report(
+                "T6",
+                access.property_span,
+                message,
+                near=(access.property, owner.by_name),
+                hint=hint,
+                type_name=owner.name,
+                property_name=access.property,
+            )
+            return None
+        if prop.type.is_blob:
+            message = f"{owner.name}.{prop.name} is a Blob; read it through the blob cell API"
+            self.report("T24", access.span, message, type_name=owner.name, property_name=prop.name)
+            return None
+        return ir.PropertyRef(bound.name, owner, prop, nullable=prop.nullable or bound.optional)
+
+    def value(self, expression: tree.Expression) -> ir.ValueExpr | None:
+        """A literal, a parameter or `now()`; None without a report when it is something else or unknown."""
+        match expression:
+            case tree.Literal():
+                return self.literal(expression)
+            case tree.Variable():
+                return self.params.get(expression.name)
+            case tree.Now():
+                self.uses_now = True
+                return ir.Now()
+            case _:
+                return None
+
+    def _ranked_property(self, call: tree.Call, scope: Scope, code: str) -> ir.PropertyRef | None:
+        """The first argument of a search function: a property of a node variable."""
+        target = call.arguments[0]
+        if not isinstance(target, tree.PropertyAccess):
+            self.report(
+                code, target.span, f"{call.function} needs a property, as in {call.function}($d.body, …)"
+            )
+            return None
+        ref = self.property_ref(target, scope)
+        if ref is not None and ref.of_edge:
+            message = f"'${ref.variable}' names an edge; {call.function} searches nodes"
+            self.report("T23", target.span, message)
+            return None
+        return ref
+
+    def _text_arguments(self, call: tree.Call, scope: Scope) -> tuple[ir.PropertyRef, ir.ValueExpr] | None:
+        code = _TEXT_CODES[call.function]
+        ref = self._ranked_property(call, scope, code)
+        if ref is not None and not ref.type.is_string:
+            found = f"{ref.owner.name}.{ref.prop.name} is {ref.type.text()}"
+            message = f"{call.function} needs a String property, {found}"
+            self.report(code, call.arguments[0].span, message)
+            ref = None
+        text = self._query_text(call, code)
+        return None if ref is None or text is None else (ref, text)
+
+    def _query_text(self, call: tree.Call, code: str) -> ir.ValueExpr | None:
+        argument = call.arguments[1]
+        value = self.value(argument)
+        is_null = isinstance(argument, tree.Literal) and argument.kind is LiteralKind.NULL
+        if value is None or is_null or not value.type.is_string:
+            if isinstance(argument, tree.Variable) and value is None:
+                self.parameter(argument)
+            else:
+                message = f"the {call.function} query text must be a String literal or parameter"
+                self.report(code, argument.span, message)
+            return None
+        return value
+
+    def search(self, call: tree.Call, scope: Scope) -> ir.Search | None:
+        """`search`, `match_text` or `fuzzy`."""
+        arguments = self._text_arguments(call, scope)
+        edits: ir.ValueExpr | None = None
+        if call.function is Function.FUZZY:
+            edits = ir.Literal(FUZZY_EDITS_DEFAULT, ir.I64)
+            if len(call.arguments) > 2:
+                what = "the edit distance of fuzzy"
+                edits = self._number(call.arguments[2], least=0, code="T19", what=what)
+                if edits is None:
+                    return None
+        return None if arguments is None else ir.Search(call.function, *arguments, edits)
+
+    def bm25(self, call: tree.Call, scope: Scope) -> ir.Bm25 | None:
+        """`bm25`."""
+        arguments = self._text_arguments(call, scope)
+        return None if arguments is None else ir.Bm25(*arguments)
+
+    def nearest(self, call: tree.Call, scope: Scope) -> ir.Nearest | None:
+        """`nearest`: T15 for a property that is no vector and for a query that does not fit it."""
+        ref = self._ranked_property(call, scope, "T15")
+        if ref is None:
+            return None
+        where = f"{ref.owner.name}.{ref.prop.name}"
+        if ref.type.vector_dim is None:
+            self.report(
+                "T15", call.arguments[0].span, f"nearest needs a Vector, {where} is {ref.type.text()}"
+            )
+            return None
+        argument = call.arguments[1]
+        value = self.value(argument)
+        if value is None:
+            if isinstance(argument, tree.Variable):
+                self.parameter(argument)
+            elif not isinstance(argument, tree.Literal):
+                self.report(
+                    "T15", argument.span, "nearest compares with a vector or a text, literal or parameter"
+                )
+            return None
+        if value.type.is_string and not (isinstance(value, ir.Literal) and value.value is None):
+            return ir.Nearest(ref, value, needs_embedding=True)
+        query = self._query_vector(argument, value, ref.type, where)
+        return None if query is None else ir.Nearest(ref, query, needs_embedding=False)
+
+    def _query_vector(
+        self, argument: tree.Expression, value: ir.ValueExpr, wanted: PropertyType, where: str
+    ) -> ir.ValueExpr | None:
+        if isinstance(value, ir.Param) and value.type.vector_dim is not None:
+            if value.type.vector_dim == wanted.vector_dim:
+                return value
+            given = value.type.vector_dim
+        elif isinstance(value, ir.Literal) and isinstance(value.value, tuple):
+            given = len(value.value)
+            if given == wanted.vector_dim:
+                try:
+                    return ir.Literal(fit(value.value, wanted), wanted)
+                except Misfit as misfit:
+                    self.report("T15", argument.span, str(misfit))
+                    return None
+        else:
+            self.report("T15", argument.span, "nearest compares with a vector or a text")
+            return None
+        message = f"{where} has {wanted.vector_dim} dimensions, the query vector has {given}"
+        self.report("T15", argument.span, message)
+        return None
+
+    def rrf(self, call: tree.Call, scope: Scope) -> ir.Rrf | None:
+        """`rrf`: two rankings of one variable."""
+        arms: list[ir.Nearest | ir.Bm25] = []
+        for argument in call.arguments[:2]:
+            if isinstance(argument, tree.Call):
+                nearest = argument.function is Function.NEAREST
+                arm = self.nearest(argument, scope) if nearest else self.bm25(argument, scope)
+                if arm is not None:
+                    arms.append(arm)
+        k: ir.ValueExpr | None = ir.Literal(RRF_K_DEFAULT, ir.I64)
+        if len(call.arguments) > 2:
+            k = self._number(call.arguments[2], least=1, code="T21", what="rrf k")
+        if len(arms) < 2 or k is None:
+            return None
+        first, second = arms
+        if first.property.variable != second.property.variable:
+            message = "both arms of rrf must rank the same variable"
+            self.report("T21", call.span, message)
+            return None
+        return ir.Rrf(first, second, k)
+
+    def _number(self, argument: tree.Expression, *, least: int, code: str, what: str) -> ir.ValueExpr | None:
+        """A whole number that steers a search: a literal of at least `least`, or an integer parameter."""
+        value = self.value(argument)
+        if (
+            isinstance(value, ir.Literal)
+            and isinstance(value.value, int)
+            and not isinstance(value.value, bool)
+        ):
+            if value.value >= least:
+                return value
+            self.report(code, argument.span, f"{what} must be at least {least}")
+            return None
+        if isinstance(value, ir.Param) and value.type.is_scalar and value.type.kind in INTEGER_KINDS:
+            self.number_params.setdefault(value.name, (least, what))
+            return value
+        if value is None and isinstance(argument, tree.Variable):
+            self.parameter(argument)
+        elif value is not None or not isinstance(argument, tree.Literal):
+            self.report(code, argument.span, f"{what} must be an integer")
+        return None
+
+
+def is_aggregate(expression: tree.Expression) -> bool:
+    """Whether an expression is a call of an aggregate."""
+    return isinstance(expression, tree.Call) and expression.function in AGGREGATES

@@ -1,0 +1,306 @@
+"""Type check of read queries: return, grouping, order, limit, offset."""
+
+from omnigraph.catalog.schema import Catalog
+from omnigraph.catalog.types import ScalarKind
+from omnigraph.language import query_tree as tree
+from omnigraph.language.query_tree import Function, LiteralKind
+from omnigraph.language.source import Source
+from omnigraph.planning import ir
+from omnigraph.planning.check_match import MatchCheck
+from omnigraph.planning.check_operand import Scope, is_aggregate
+
+_ORDERED_BY_MIN = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
+
+
+class ReadCheck(MatchCheck):
+    """One read query, top to bottom."""
+
+    def __init__(self, query: tree.Query, catalog: Catalog, source: Source) -> None:
+        super().__init__(query, catalog, source)
+        self.number_params = {}
+        self._columns: list[ir.Column] = []
+        self._aliased: dict[str, int] = {}
+        """Column positions by the name an `as` gave them."""
+        self._named: dict[str, int] = {}
+        """Column positions by the name they have in the result."""
+        self._lost_columns = False
+        """Whether a projection was refused, so that unknown names may be its."""
+
+    def plan(self, body: tree.ReadBody) -> ir.ReadPlan | None:
+        """The typed query; None when anything was reported."""
+        scope = Scope()
+        match = self.block(body.clauses, scope)
+        self._projections(body, scope)
+        aggregate = any(is_aggregate(projection.expression) for projection in body.projections)
+        aggregate = aggregate or any(isinstance(c.expression, ir.Aggregate) for c in self._columns)
+        if aggregate:
+            self._check_grouping(body)
+        ranking, order = self._order(body, scope, aggregate=aggregate)
+        self._check_limits(body, ranking)
+        if self.diagnostics:
+            return None
+        keys = [n for n, c in enumerate(self._columns) if not isinstance(c.expression, ir.Aggregate)]
+        return ir.ReadPlan(
+            name=self.query.name,
+            params=self.parameters(),
+            match=match,
+            columns=tuple(self._columns),
+            is_aggregate=aggregate,
+            grouping=tuple(keys) if aggregate else (),
+            distinct=body.distinct,
+            ranking=ranking,
+            order=order,
+            limit=body.limit,
+            offset=body.offset or 0,
+            ties=tuple(sorted(name for name in scope.own if not name.startswith("_:"))),
+            uses_now=self.uses_now,
+            number_params=tuple((name, *rule) for name, rule in self.number_params.items()),
+            description=self.query.description,
+            instruction=self.query.instruction,
+        )
+
+    # Projections
+
+    def _projections(self, body: tree.ReadBody, scope: Scope) -> None:
+        for projection in body.projections:
+            column = self._column(projection, scope)
+            if column is None:
+                self._lost_columns = True
+                continue
+            if projection.alias is not None:
+                self._aliased.setdefault(projection.alias, len(self._columns))
+            self._named.setdefault(column.name, len(self._columns))
+            self._columns.append(column)
+
+    def _column(self, projection: tree.Projection, scope: Scope) -> ir.Column | None:
+        expression = projection.expression
+        if isinstance(expression, tree.Literal) and expression.kind is LiteralKind.NULL:
+            self.report("", expression.span, "null alone has no type and cannot be a column")
+            return None
+        resolved = self._column_expression(expression, scope)
+        if resolved is None:
+            return None
+        if isinstance(resolved, ir.Param) and resolved.type.is_blob:
+            self.report("T24", expression.span, f"'${resolved.name}' is a Blob and cannot be a column")
+            return None
+        name = projection.alias or _column_name(expression)
+        return ir.Column(name, resolved, resolved.type, _nullable(resolved))
+
+    def _column_expression(self, expression: tree.Expression, scope: Scope) -> ir.ColumnExpr | None:
+        if isinstance(expression, tree.Alias):
+            position = self._aliased.get(expression.name)
+            if position is not None:
+                return self._columns[position].expression
+            if not self._lost_columns:
+                message = f"no column named '{expression.name}' comes before this one"
+                self.report("", expression.span, message, near=(expression.name, self._aliased))
+            return None
+        if isinstance(expression, tree.Call) and is_aggregate(expression):
+            return self._aggregate(expression, scope)
+        return self.operand(expression, scope)
+
+    def _aggregate(self, call: tree.Call, scope: Scope) -> ir.Aggregate | None:
+        argument = call.arguments[0]
+        if isinstance(argument, tree.Call):
+            inner = "another aggregate" if is_aggregate(argument) else f"{argument.function}(…)"
+            self.report("T8", argument.span, f"{call.function} cannot be taken of {inner}")
+            return None
+        operand = self.operand(argument, scope)
+        if operand is None:
+            return None
+        if isinstance(operand, ir.Search | ir.Nearest | ir.Bm25 | ir.Rrf):
+            return None
+        if isinstance(operand, ir.Literal) and operand.value is None:
+            self.report("T8", argument.span, f"{call.function} of null has no type")
+            return None
+        type_ = operand.type
+        if type_.is_blob:
+            self.report("T24", argument.span, "a Blob cannot be aggregated")
+            return None
+        match call.function:
+            case Function.COUNT:
+                return ir.Aggregate(call.function, operand, ir.I64)
+            case Function.SUM | Function.AVG:
+                if type_.is_numeric and not isinstance(operand, ir.NodeRef):
+                    return ir.Aggregate(call.function, operand, ir.F64)
+                wanted = "a number"
+            case _:
+                if type_.is_numeric or type_.is_string or (type_.is_scalar and type_.kind in _ORDERED_BY_MIN):
+                    return ir.Aggregate(call.function, operand, type_)
+                wanted = "a number, String, Date or DateTime"
+        got = "a node" if isinstance(operand, ir.NodeRef) else type_.text()
+        self.report("T8", argument.span, f"{call.function} needs {wanted}, got {got}")
+        return None
+
+    def _check_grouping(self, body: tree.ReadBody) -> None:
+        if body.distinct:
+            self.report("T9", body.return_span, "distinct cannot be combined with aggregates")
+        for projection in body.projections:
+            expression: tree.Expression | ir.ColumnExpr = projection.expression
+            if isinstance(expression, tree.Alias):
+                position = self._aliased.get(expression.name)
+                if position is None:
+                    continue
+                expression = self._columns[position].expression
+            match expression:
+                case tree.Literal() | ir.Literal():
+                    what = "a literal"
+                case tree.Now() | ir.Now():
+                    what = "now()"
+                case tree.Call() if not is_aggregate(expression):
+                    what = f"{expression.function}(…)"
+                case ir.Search() | ir.Nearest() | ir.Bm25() | ir.Rrf():
+                    what = "a search"
+                case _:
+                    continue
+            self.report("T9", projection.span, f"{what} cannot be a grouping key")
+
+    # Order
+
+    def _order(
+        self, body: tree.ReadBody, scope: Scope, *, aggregate: bool
+    ) -> tuple[ir.Ranking | None, tuple[ir.SortKey, ...]]:
+        ranking: ir.Ranking | None = None
+        keys: list[ir.SortKey] = []
+        for position, item in enumerate(body.order):
+            expression = item.expression
+            is_call = isinstance(expression, tree.Call) and not is_aggregate(expression)
+            if is_call and position == 0:
+                ranking = self._ranking(item, body, scope, aggregate=aggregate)
+                continue
+            key = self._sort_key(item, body, scope, aggregate=aggregate)
+            if key is not None:
+                keys.append(ir.SortKey(key, descending=bool(item.descending)))
+        self._check_nearest_alone(body)
+        return ranking, tuple(keys)
+
+    def _ranking(
+        self, item: tree.OrderItem, body: tree.ReadBody, scope: Scope, *, aggregate: bool
+    ) -> ir.Ranking | None:
+        found = self.operand(item.expression, scope)
+        if found is None:
+            return None
+        if not isinstance(found, ir.Nearest | ir.Bm25 | ir.Rrf):
+            self.report(
+                "T19", item.span, "a text search is true or false and cannot order rows; bm25 ranks them"
+            )
+            return None
+        if aggregate:
+            self.report("", item.span, "the groups of an aggregate query cannot be ranked by a search")
+        elif body.distinct:
+            self.report("", item.span, "distinct rows cannot be ranked by a search")
+        return found
+
+    def _check_nearest_alone(self, body: tree.ReadBody) -> None:
+        first = body.order[0].expression if body.order else None
+        if isinstance(first, tree.Call) and first.function is Function.NEAREST:
+            for item in body.order[1:]:
+                if isinstance(item.expression, tree.Alias):
+                    message = f"'{item.expression.name}' cannot be combined with nearest in order"
+                    self.report("T18", item.span, message)
+
+    def _sort_key(
+        self, item: tree.OrderItem, body: tree.ReadBody, scope: Scope, *, aggregate: bool
+    ) -> ir.ColumnRef | ir.PropertyRef | ir.Aggregate | None:
+        expression = item.expression
+        match expression:
+            case tree.Alias():
+                return self._alias_key(expression)
+            case tree.PropertyAccess():
+                ref = self.property_ref(expression, scope)
+                if ref is None:
+                    return None
+                if not ref.type.is_scalar:
+                    self.report("", item.span, f"{ref.type.text()} has no order")
+                    return None
+                return self._projected(ref, item, aggregate=aggregate, distinct=body.distinct)
+            case tree.Call() if is_aggregate(expression):
+                if not aggregate:
+                    self.report("T8", item.span, "an aggregate orders only the groups of an aggregate query")
+                    return None
+                found = self._aggregate(expression, scope)
+                if found is None:
+                    return None
+                return self._position_of(found) or found
+            case tree.Call():
+                self.report("", item.span, f"{expression.function} must be the first order item")
+            case _:
+                self.report("", item.span, "rows are ordered by properties, columns or a search")
+        return None
+
+    def _alias_key(self, alias: tree.Alias) -> ir.ColumnRef | None:
+        position = self._aliased.get(alias.name, self._named.get(alias.name))
+        if position is None:
+            if not self._lost_columns:
+                known = [column.name for column in self._columns if "." not in column.name]
+                self.report("", alias.span, f"no column named '{alias.name}'", near=(alias.name, known))
+            return None
+        column = self._columns[position]
+        if not column.type.is_scalar:
+            self.report("", alias.span, f"{column.type.text()} has no order")
+            return None
+        return ir.ColumnRef(position)
+
+    def _projected(
+        self, ref: ir.PropertyRef, item: tree.OrderItem, *, aggregate: bool, distinct: bool
+    ) -> ir.ColumnRef | ir.PropertyRef | None:
+        if not (aggregate or distinct):
+            return ref
+        found = self._position_of(ref)
+        if found is None and not self._lost_columns:
+            kind = "an aggregate query" if aggregate else "return distinct"
+            name = f"'${ref.variable}.{ref.prop.name}'"
+            message = f"{name} is not a column, and {kind} can only be ordered by columns"
+            self.report("", item.span, message)
+        return found
+
+    def _position_of(self, expression: ir.ColumnExpr) -> ir.ColumnRef | None:
+        for position, column in enumerate(self._columns):
+            if column.expression == expression:
+                return ir.ColumnRef(position)
+        return None
+
+    # Limit
+
+    def _check_limits(self, body: tree.ReadBody, ranking: ir.Ranking | None) -> None:
+        if body.limit is None:
+            for item in body.order[:1]:
+                if isinstance(ranking, ir.Nearest):
+                    self.report("T17", item.span, "nearest needs a limit")
+                elif isinstance(ranking, ir.Rrf):
+                    self.report("T21", item.span, "rrf needs a limit")
+            for projection, column in zip(body.projections, self._columns, strict=False):
+                if isinstance(column.expression, ir.Rrf):
+                    self.report("T21", projection.span, "rrf needs a limit")
+        if body.offset is not None and not body.order:
+            self.report("", body.offset_span, "offset needs an order; without one the rows have none")
+
+
+def _column_name(expression: tree.Expression) -> str:
+    match expression:
+        case tree.PropertyAccess():
+            return f"{expression.variable}.{expression.property}"
+        case tree.Variable() | tree.Alias():
+            return expression.name
+        case tree.Literal():
+            return "literal"
+        case tree.Now():
+            return "now"
+        case tree.Call():
+            return (
+                _column_name(expression.arguments[0])
+                if is_aggregate(expression)
+                else expression.function.value
+            )
+
+
+def _nullable(expression: ir.ColumnExpr) -> bool:
+    match expression:
+        case ir.Literal() | ir.Now():
+            return False
+        case ir.Param() | ir.NodeRef() | ir.PropertyRef() | ir.Aggregate():
+            return expression.nullable
+        case ir.Search() | ir.Nearest():
+            return expression.property.nullable or getattr(expression.query, "nullable", False)
+        case ir.Bm25() | ir.Rrf():
+            return True
