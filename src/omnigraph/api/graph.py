@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
+    from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
@@ -190,6 +191,10 @@ class Graph:
     def schema_source(self) -> str:
         """The accepted schema, as it was written."""
         return self._session.begin_read().source
+
+    def catalog(self) -> Catalog:
+        """The accepted schema, compiled, with the identities of this graph."""
+        return self._session.begin_read().catalog
 
     def snapshot(self, *, branch: str = "main") -> Snapshot:
         """What a branch shows now: its commit and the version and size of every table."""
