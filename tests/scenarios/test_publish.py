@@ -20,6 +20,7 @@ from omnigraph.core.failpoints import Callback, Pass, Raise, Sequence, Window, a
 from omnigraph.core.ids import BranchName, CommitId, TableKey
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
 from omnigraph.manifest.changes import genesis_snapshot
+from omnigraph.manifest.migrations import migrate
 from omnigraph.manifest.publisher import ManifestBatchPublisher, RegisterTable
 from omnigraph.manifest.state import encode, manifest_schema
 from omnigraph.manifest.store import ManifestStore
@@ -244,7 +245,7 @@ def test_legacy_run_branches_swept_on_open(tmp_path: Path, stamp: int) -> None:
     assert reader.branches() == ["__run__1", "__run__2", "keep"]
 
     writer = open_store(tmp_path)
-    writer.prepare_for_writing()
+    migrate(writer, writer.head(None))
     assert writer.branches() == ["keep"]
     assert not (tmp_path / "__manifest" / "tree" / "__run__1").exists()
     schema = stored_schema(tmp_path)
@@ -255,7 +256,8 @@ def test_legacy_run_branches_swept_on_open(tmp_path: Path, stamp: int) -> None:
     writer.references.release_schema_apply_lock()
     assert advance(writer).pin(PERSON) == 2
     version = writer.current(None).manifest_version
-    open_store(tmp_path).prepare_for_writing()
+    again = open_store(tmp_path)
+    migrate(again, again.head(None))
     assert writer.current(None).manifest_version == version
 
 
@@ -279,7 +281,7 @@ def test_manifest_stamp_above_refused_for_write(tmp_path: Path) -> None:
     with pytest.raises(FormatTooNew):
         publish(store, [update(PERSON, 2)], {PERSON: 1})
     with pytest.raises(FormatTooNew):
-        store.prepare_for_writing()
+        migrate(store, store.head(None))
     with pytest.raises(FormatTooNew):
         store.create_branch("review")
     assert data_files(tmp_path) == files

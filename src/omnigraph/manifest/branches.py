@@ -84,7 +84,7 @@ class BranchStore:
             children = [other for other in store.branches() if store.branch_reference(other).parent == branch]
             if children:
                 raise BranchHasChildren(branch, children)
-            store.commits.complete()
+            store.commits.complete([branch])
             self.remove(branch)
 
     def remove(self, branch: BranchName) -> None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.core.errors import CommitNotFound, OmnigraphError
+from omnigraph.core.errors import BranchNotFound, CommitNotFound, OmnigraphError, SnapshotNotFound
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
@@ -107,8 +107,7 @@ class CommitLog:
             self._pending[record.id] = record
             if len(self._pending) < COMMIT_PROJECTION_BATCH:
                 return
-            batch, self._pending = self._pending, {}
-        self._write_or_warn(batch)
+        self.flush_or_warn()
 
     def flush(self) -> None:
         """Write the queued commits, and whatever lies between them and the table, to the commit tables."""
@@ -117,12 +116,19 @@ class CommitLog:
         # When this fails the batch is simply dropped: the manifest still has it.
         self._write(self._missing(batch.values(), batch))
 
-    def complete(self) -> None:
-        """Write every commit of every branch that the commit tables lack.
+    def flush_or_warn(self) -> None:
+        """As `flush`; a failure is reported and made up for later, because the commits themselves stand."""
+        try:
+            self.flush()
+        except OmnigraphError as error:
+            emit(Warned("the commit tables could not be extended; this is made up for later", str(error)))
 
-        Cost when none is lacking: one probe per branch known to this process.
+    def complete(self, branches: Sequence[Branch] | None = None) -> None:
+        """Write every commit of these branches, or of all, that the commit tables lack.
+
+        Cost when none is lacking: per branch a probe, or one read when this process has not read it before.
         """
-        heads = self._heads()
+        heads = self._heads(branches)
         with self._lock:
             batch, self._pending = self._pending, {}
         self._write(self._missing([*heads, *batch.values()], batch))
@@ -131,12 +137,6 @@ class CommitLog:
         """Write what is queued."""
         if self._pending:
             self.flush()
-
-    def _write_or_warn(self, records: Mapping[CommitId, CommitRecord]) -> None:
-        try:
-            self._write(self._missing(records.values(), records))
-        except OmnigraphError as error:
-            emit(Warned("the commit tables could not be extended; this is made up for later", str(error)))
 
     def _missing(
         self, starts: Iterable[CommitRecord], queued: Mapping[CommitId, CommitRecord]
@@ -155,11 +155,15 @@ class CommitLog:
         """The first parent, read from the manifest version the commit was made on."""
         try:
             parent = self._states.at_version(record.branch, record.manifest_version - 1).commit
-        except OmnigraphError as error:
-            # Versions and branches are only removed after their commits are in the table.
-            emit(Warned(f"the commit before {record.id} cannot be read", str(error)))
+        except (BranchNotFound, SnapshotNotFound):
+            parent = None
+        if parent is None or parent.id != record.parent:
+            # Versions and branches are removed only after their commits are in the table, so a walk does not
+            # come here unless somebody removed them by hand. Any other failure to read stops the walk as an
+            # error: the table must not get a commit without the commits before it.
+            emit(Warned(f"history before commit {record.id} is gone", f"commit {record.parent} is missing"))
             return None
-        return parent if parent.id == record.parent else None
+        return parent
 
     def _write(self, records: dict[CommitId, CommitRecord]) -> None:
         if not records:
@@ -255,14 +259,18 @@ class CommitLog:
             queued = dict(self._pending)
         missing = self._missing([*heads, *queued.values()], queued)
         if missing and not self._read_only:
-            self._write_or_warn(missing)
+            try:
+                self._write(missing)
+            except OmnigraphError as error:
+                emit(Warned("the commit tables could not be extended; this is made up for later", str(error)))
         stored = self._commits.read([*columns])
         extra = _commit_rows(missing.values()).select([*columns])
         lacking = extra.filter(pc.invert(pc.is_in(extra[KEY], value_set=stored[KEY].combine_chunks())))
         return pa.concat_tables([stored.cast(extra.schema), lacking])
 
-    def _heads(self) -> Records:
-        return [self._states.current(branch).commit for branch in (None, *self._states.branches())]
+    def _heads(self, branches: Sequence[Branch] | None = None) -> Records:
+        named = (None, *self._states.branches()) if branches is None else branches
+        return [self._states.current(branch).commit for branch in named]
 
 
 def _matches(record: CommitRecord, actor: str | None, since_us: int | None, until_us: int | None) -> bool:

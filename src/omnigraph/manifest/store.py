@@ -27,7 +27,6 @@ from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.changes import genesis_snapshot
 from omnigraph.manifest.commits import CommitLog
 from omnigraph.manifest.dataset import ControlDataset
-from omnigraph.manifest.migrations import migrate
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import (
@@ -142,7 +141,7 @@ class ManifestStore:
                 raise AlreadyInitialized(self.root.uri)
             self.adopt(handle, snapshot, token=None)
         self.commits.remember(snapshot.commit)
-        self.commits.flush()
+        self.commits.flush_or_warn()
         return snapshot
 
     def _empty_manifest(self) -> "LanceDataset":
@@ -192,14 +191,6 @@ class ManifestStore:
         if newest != version:
             return self._load_newest(branch, token)
         return self._keep(branch, replace(known, hint=hint))
-
-    def prepare_for_writing(self) -> None:
-        """Migrate main to the format this program writes.
-
-        A read-write open does this before it reads branches. Nothing happens at the current format. Raises
-        FormatTooNew when a newer program wrote the graph.
-        """
-        migrate(self, self.head(None))
 
     def at_version(self, branch: Branch, manifest_version: int) -> Snapshot:
         """What the branch showed at a manifest version. Raises SnapshotNotFound when that is gone."""

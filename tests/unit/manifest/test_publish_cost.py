@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from omnigraph.core.errors import ExpectedVersionMismatch, InternalError
-from omnigraph.core.events import DurableOperation, Event, StorageCall, listen
+from omnigraph.core.errors import ExpectedVersionMismatch, InternalError, IoFailure, StorageError
+from omnigraph.core.events import DurableOperation, Event, StorageCall, Warned, listen
 from omnigraph.core.ids import BranchName
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
@@ -165,3 +165,28 @@ def test_preparing_checks_first_and_discarding_leaves_nothing(tmp_path: Path) ->
     publisher.discard(publisher.prepare(None, [update(PERSON, 2)], {PERSON: 1}, intent()))
     assert everything(tmp_path) == before
     assert store.current(None).pin(PERSON) == 1
+
+
+def test_a_publish_that_cannot_write_is_a_typed_error_and_changes_nothing(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    before = store.current(None)
+    data = tmp_path / "__manifest" / "data"
+    data.rename(tmp_path / "aside")
+    data.write_text("in the way")
+    with pytest.raises((StorageError, IoFailure)):
+        advance(store)
+    data.unlink()
+    (tmp_path / "aside").rename(data)
+    assert open_store(tmp_path).current(None) == before
+    assert advance(store).pin(PERSON) == 2
+
+
+def test_a_missing_history_is_reported_not_invented(tmp_path: Path) -> None:
+    store = new_store(tmp_path, durability="os")
+    middle = [advance(store) for _ in range(3)][1]
+    (tmp_path / store.dataset.version_file(None, middle.manifest_version)).unlink()
+    heard: list[Event] = []
+    with listen(heard.append):
+        history = open_store(tmp_path).commits.list()
+    assert [record.manifest_version for record in history] == [middle.manifest_version + 1]
+    assert any(isinstance(event, Warned) and middle.head in (event.detail or "") for event in heard)
