@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from omnigraph.manifest.record import CommitRecord
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.pipeline.load import Sources
+    from omnigraph.pipeline.report import LoadReport
     from omnigraph.recovery.verify import VerifyReport
 
 
@@ -151,6 +153,48 @@ class Graph:
             actor=actor,
             if_commit=None if if_commit is None else CommitId(if_commit),
             cancel=NEVER if cancel is None else cancel,
+        )
+
+    def load(
+        self,
+        sources: Sources,
+        *,
+        mode: str,
+        branch: str = "main",
+        base: str | None = None,
+        actor: str | None = None,
+        engine: str = "spark",
+        replace_types: Sequence[str] = (),
+        rejects: str | os.PathLike[str] | None = None,
+        format: str | None = None,  # noqa: A002  the word of the command line
+        type_name: str | None = None,
+        if_commit: str | None = None,
+        spark: Any = None,
+        cancel: Cancellation | None = None,
+    ) -> LoadReport:
+        """Load files, directories, patterns or a stream as one atomic commit, or change nothing.
+
+        `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
+        missing branch is made from `base`. With `rejects`, refused records are set aside in that directory
+        and the others are loaded.
+        """
+        from omnigraph.pipeline.load import load_files  # noqa: PLC0415  only a load needs the pipeline
+
+        return load_files(
+            self._session,
+            sources,
+            mode=mode,
+            branch=writable_branch(branch),
+            base=base,
+            actor=actor,
+            if_commit=if_commit,
+            replace_types=replace_types,
+            rejects=rejects,
+            cancel=NEVER if cancel is None else cancel,
+            engine=engine,
+            spark=spark,
+            format_=format,
+            type_name=type_name,
         )
 
     def query(

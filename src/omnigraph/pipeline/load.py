@@ -12,8 +12,9 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -54,7 +55,16 @@ from omnigraph.storage.layout import LOADS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EngineName = Literal["spark", "local"]
+Sources: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | BinaryIO"
+Word = TypeVar("Word", bound=StrEnum)
+
+
+class EngineName(StrEnum):
+    """Who executes a load."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
 
 PARTITION_BYTES: Final = 256 * MIB
 """Input bytes whose key columns one check task compares."""
@@ -80,12 +90,53 @@ class LoadRequest:
     cancel: Cancellation = NEVER
 
 
+def load_files(
+    session: GraphSession,
+    sources: Sources,
+    *,
+    mode: str,
+    branch: Branch,
+    base: str | None = None,
+    actor: str | None = None,
+    if_commit: str | None = None,
+    replace_types: Sequence[str] = (),
+    rejects: str | os.PathLike[str] | None = None,
+    cancel: Cancellation = NEVER,
+    engine: str = "spark",
+    spark: "SparkSession | None" = None,
+    format_: str | None = None,
+    type_name: str | None = None,
+) -> LoadReport:
+    """The load of the public surface: words become values. Raises BadRequest for an unknown word."""
+    request = LoadRequest(
+        mode=_word(LoadMode, mode, "mode"),
+        branch=branch,
+        base=base,
+        actor=actor,
+        if_commit=None if if_commit is None else CommitId(if_commit),
+        replace_types=tuple(replace_types),
+        rejects=None if rejects is None else Path(rejects),
+        cancel=cancel,
+    )
+    chosen = _word(EngineName, engine, "engine")
+    kind = None if format_ is None else _word(SourceFormat, format_, "format")
+    return run_load(session, sources, request, engine=chosen, spark=spark, format_=kind, type_name=type_name)
+
+
+def _word(words: type[Word], text: str, what: str) -> Word:
+    try:
+        return words(text)
+    except ValueError:
+        known = ", ".join(word.value for word in words)
+        raise BadRequest(f"unknown {what} '{text}'", hint=f"use one of {known}") from None
+
+
 def run_load(
     session: GraphSession,
-    sources: Sequence[str | os.PathLike[str]] | BinaryIO,
+    sources: Sources,
     request: LoadRequest,
     *,
-    engine: EngineName = "spark",
+    engine: EngineName = EngineName.SPARK,
     spark: "SparkSession | None" = None,
     format_: SourceFormat | None = None,
     type_name: str | None = None,
@@ -99,17 +150,25 @@ def run_load(
     if request.replace_types and request.mode is not LoadMode.OVERWRITE:
         raise BadRequest("only an overwrite load replaces types that the input does not name")
     with _scratch(session) as scratch:
-        paths = expand(sources) if isinstance(sources, Sequence) else [spool(sources, scratch)]
+        paths = [spool(sources, scratch)] if _is_stream(sources) else expand(_listed(sources))
         splits = plan_splits(paths, format_=format_, type_name=type_name)
         executor = _executor(session, engine, spark, input_bytes(splits))
         return _Load(session, request, executor, scratch).run(splits)
 
 
+def _is_stream(sources: Sources) -> TypeGuard[BinaryIO]:
+    return hasattr(sources, "read")
+
+
+def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:
+    return [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+
+
 def _executor(session: GraphSession, engine: EngineName, spark: "SparkSession | None", size: int) -> Executor:
     match engine:
-        case "local":
+        case EngineName.LOCAL:
             return LocalExecutor(session.settings, "load")
-        case "spark":
+        case EngineName.SPARK:
             quick = size <= QUICK_START_BYTES_MAX
             return SparkExecutor(spark_runtime(session.settings, session=spark, quick_start=quick), "load")
 
