@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from omnigraph.engine.key_segments import string_array
 from omnigraph.engine.traverse import Incidence, Neighbours, incidence, neighbours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from omnigraph.engine.images import Ordinals, TableImage
 
@@ -60,20 +60,59 @@ class EdgeTables:
         return (self.edges.identity, self.edges.contents, self.sources.contents, self.targets.contents)
 
 
-Derived = Endpoints | Neighbours | Incidence
-Key = tuple[tuple[str, Contents, Contents, Contents], str]
+class Sized(Protocol):
+    """Anything that knows how many bytes it holds."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        ...
 
 
-class AdjacencyCache:
-    """The adjacency indexes of a process, bounded in bytes; the least recently used go first.
+D = TypeVar("D", bound=Sized)
 
-    Thread-safety: every method may be called from any thread; two may build the same index at once.
+
+class DerivedCache:
+    """Structures built from the contents of tables, bounded in bytes; the least recently used go first.
+
+    A key names everything its value was built from, so a value is never stale.
+    Thread-safety: every method may be called from any thread; two may build the same value at once.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self._bytes = 0
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Key, Derived] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Sized] = OrderedDict()
+
+    def get(self, key: Hashable, kind: type[D], build: Callable[[], D]) -> D:
+        """The value of a key, built when it is not there."""
+        with self._lock:
+            found = self._entries.get(key)
+            if isinstance(found, kind):
+                self._entries.move_to_end(key)
+                return found
+        built = build()
+        with self._lock:
+            replaced = self._entries.pop(key, None)
+            self._bytes += built.nbytes - (replaced.nbytes if replaced is not None else 0)
+            self._entries[key] = built
+            while self._bytes > self._bytes_max and len(self._entries) > 1:
+                _, dropped = self._entries.popitem(last=False)
+                self._bytes -= dropped.nbytes
+        return built
+
+    def nbytes(self) -> int:
+        """Memory in use."""
+        with self._lock:
+            return self._bytes
+
+
+class AdjacencyCache:
+    """The adjacency indexes of a process."""
+
+    def __init__(self, derived: DerivedCache) -> None:
+        self._derived = derived
 
     def neighbours(self, tables: EdgeTables, direction: Direction) -> Neighbours:
         """Distinct neighbours in one direction, or in either."""
@@ -83,9 +122,7 @@ class AdjacencyCache:
             heads, tails = _oriented(ends, direction)
             return neighbours(heads, tails, _head_extent(tables, direction))
 
-        found = self._get(tables, f"neighbours:{direction}", build)
-        assert isinstance(found, Neighbours)  # noqa: S101 - the key says so
-        return found
+        return self._derived.get((tables.key(), "neighbours", direction), Neighbours, build)
 
     def incidence(self, tables: EdgeTables, direction: Direction) -> Incidence:
         """Edges in one direction, or in either; a self-loop is given once."""
@@ -100,9 +137,7 @@ class AdjacencyCache:
                 heads, tails, edges = heads[keep], tails[keep], np.concatenate([edges, edges])[keep]
             return incidence(heads, tails, edges, _head_extent(tables, direction))
 
-        found = self._get(tables, f"incidence:{direction}", build)
-        assert isinstance(found, Incidence)  # noqa: S101 - the key says so
-        return found
+        return self._derived.get((tables.key(), "incidence", direction), Incidence, build)
 
     def endpoints(self, tables: EdgeTables) -> Endpoints:
         """The ordinals of both ends of every live edge; edges with a missing end are left out."""
@@ -114,30 +149,7 @@ class AdjacencyCache:
             whole = (sources >= 0) & (targets >= 0)
             return Endpoints(edges=live[whole], sources=sources[whole], targets=targets[whole])
 
-        found = self._get(tables, "endpoints", build)
-        assert isinstance(found, Endpoints)  # noqa: S101 - the key says so
-        return found
-
-    def nbytes(self) -> int:
-        """Memory in use."""
-        with self._lock:
-            return sum(entry.nbytes for entry in self._entries.values())
-
-    def _get(self, tables: EdgeTables, what: str, build: Callable[[], Derived]) -> Derived:
-        key = (tables.key(), what)
-        with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
-                self._entries.move_to_end(key)
-                return found
-        built = build()
-        with self._lock:
-            self._entries[key] = built
-            total = sum(entry.nbytes for entry in self._entries.values())
-            while total > self._bytes_max and len(self._entries) > 1:
-                _, dropped = self._entries.popitem(last=False)
-                total -= dropped.nbytes
-        return built
+        return self._derived.get((tables.key(), "endpoints"), Endpoints, build)
 
 
 def _oriented(ends: Endpoints, direction: Direction) -> tuple[Ordinals, Ordinals]:

@@ -45,6 +45,8 @@ class ColumnCache:
         self._bytes = 0
         self._lock = threading.Lock()
         self._chunks: OrderedDict[ChunkKey, pa.Array] = OrderedDict()
+        self.evictions = 0
+        """Grows when chunks leave; an image that keeps chunks lets go of them then."""
 
     def get(self, key: ChunkKey) -> pa.Array | None:
         """The chunk, or None when it has to be read."""
@@ -65,6 +67,7 @@ class ColumnCache:
             while self._bytes > self._bytes_max:
                 _, dropped = self._chunks.popitem(last=False)
                 self._bytes -= dropped.nbytes
+                self.evictions += 1
 
     def nbytes(self) -> int:
         """Memory in use."""
@@ -90,7 +93,10 @@ class TableImage:
     _base_of: dict[int, int] = field(init=False)
     _files: list[tuple[tuple[str, ...], str | None, int, int]] = field(init=False)
     _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
+    _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
+    row_count: int = field(init=False)
+    """Live rows."""
     contents: tuple[str, bytes] = field(init=False)
     """Names the rows, not the version: equal for versions that hold the same fragments and deletions."""
 
@@ -100,14 +106,10 @@ class TableImage:
         self._files = [(info.files, info.deletions, info.physical_rows, info.deleted_rows) for info in infos]
         digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
         self.contents = (self.handle.location, digest)
+        self.row_count = sum(rows - dead for _, _, rows, dead in self._files)
         sizes = np.array([info.physical_rows for info in infos], dtype=np.int64)
         self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         self._base_of = dict(zip(self._fragment_ids, self._bases[:-1].tolist(), strict=True))
-
-    @property
-    def row_count(self) -> int:
-        """Live rows."""
-        return self.handle.row_count
 
     @property
     def extent(self) -> int:
@@ -159,6 +161,10 @@ class TableImage:
     def take(self, column: str, ordinals: Ordinals) -> pa.Array:
         """The values of a column at the given ordinals; null at -1. Blobs cannot be taken."""
         chunks = self._chunks([column])[column]
+        if len(ordinals) == 1 and ordinals[0] >= 0:
+            # One row is a slice: the answer of a point read must not cost more than finding it.
+            position = int(np.searchsorted(self._bases, ordinals[0], side="right")) - 1
+            return chunks[position].slice(int(ordinals[0] - self._bases[position]), 1)
         missing = ordinals < 0
         if len(chunks) == 1:
             return chunks[0].take(pa.array(ordinals, mask=missing if missing.any() else None))
@@ -180,9 +186,11 @@ class TableImage:
         return self.handle.schema.field(column).type
 
     def _chunks(self, names: Sequence[str]) -> dict[str, list[pa.Array]]:
+        if self._seen_evictions != self.cache.evictions:
+            self._columns, self._seen_evictions = {}, self.cache.evictions
         wanted = [name for name in dict.fromkeys(names) if name not in self._columns]
         if wanted:
-            self._columns.update(self._read(wanted))
+            self._columns = {**self._columns, **self._read(wanted)}
         return self._columns
 
     def _chunk_key(self, position: int, column: str) -> ChunkKey:

@@ -103,7 +103,7 @@ class Matcher:
         if hop.source in frame and hop.target in frame:
             return self._close(hop, frame)
         start, end, direction = _orientation(hop, forward=hop.source in frame)
-        index = self.reading.adjacency.neighbours(self._tables(hop), direction)
+        index = self.reading.caches.adjacency.neighbours(self._tables(hop), direction)
         claim = self.reading.limits.claim
         high = hop.high if hop.edge.source == hop.edge.target else 1
         if hop.low == 1 and high == 1:
@@ -117,7 +117,7 @@ class Matcher:
         forward = hop.source in frame
         both = forward and hop.target in frame
         start, end, direction = _orientation(hop, forward=forward)
-        index = self.reading.adjacency.incidence(self._tables(hop), direction)
+        index = self.reading.caches.adjacency.incidence(self._tables(hop), direction)
         rows, found, edges = expand_edges(index, frame[start], self.reading.limits.claim)
         wide = frame.take(rows).bind(hop.edge_variable, edges)
         if both:
@@ -130,10 +130,10 @@ class Matcher:
         high = hop.high if hop.edge.source == hop.edge.target else 1
         if hop.low == 1 and high == 1:
             direction = Direction.EITHER if hop.undirected else Direction.FORWARD
-            index = self.reading.adjacency.neighbours(tables, direction)
+            index = self.reading.caches.adjacency.neighbours(tables, direction)
             return frame.keep(connected(index, frame[hop.source], frame[hop.target]))
         start, end, direction = _orientation(hop, forward=hop.from_left)
-        index = self.reading.adjacency.neighbours(tables, direction)
+        index = self.reading.caches.adjacency.neighbours(tables, direction)
         rows, found = reach(index, frame[start], hop.low, high, self.reading.limits.claim)
         mask = np.zeros(frame.rows, dtype=np.bool_)
         mask[rows[found == frame[end][rows]]] = True

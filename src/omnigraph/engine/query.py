@@ -5,16 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.core.ids import show_branch
-from omnigraph.engine.adjacency import AdjacencyCache
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.frame import Frame
-from omnigraph.engine.images import ColumnCache
 from omnigraph.engine.match import Matcher
 from omnigraph.engine.project import result_table
-from omnigraph.engine.reading import Limits, Reading
+from omnigraph.engine.reading import Limits, ReadCaches, Reading
 from omnigraph.engine.result import Rows
 from omnigraph.planning.params import bind_params
 from omnigraph.planning.values import as_instant
@@ -24,19 +22,6 @@ if TYPE_CHECKING:
 
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
-
-COLUMN_SHARE: Final = 0.25
-ADJACENCY_SHARE: Final = 0.25
-"""Shares of the cache budget; the key indexes have the rest."""
-
-
-class ReadCaches:
-    """What reads of a process share: columns and adjacency, named by the contents of the tables."""
-
-    def __init__(self, cache_bytes: int) -> None:
-        self.columns = ColumnCache(int(cache_bytes * COLUMN_SHARE))
-        self.adjacency = AdjacencyCache(int(cache_bytes * ADJACENCY_SHARE))
-
 
 _caches: ReadCaches | None = None
 _caches_lock = threading.Lock()
@@ -81,8 +66,7 @@ def run_query(
             deadline=None if seconds is None else time.monotonic() + seconds,
             cancellation=cancellation,
         ),
-        columns=caches.columns,
-        adjacency=caches.adjacency,
+        caches=caches,
         rank_depth=None if plan.limit is None else plan.offset + plan.limit,
     )
     frame = Matcher(reading, catalog.nodes).run(plan.match, Frame.single())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
 from omnigraph.core.ids import TableKey
-from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.images import ColumnCache, TableImage
 from omnigraph.engine.text import TextIndex, build_text_index
@@ -27,8 +29,13 @@ if TYPE_CHECKING:
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.images import Ordinals
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.state import Snapshot
+    from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.planning.values import Value
+
+COLUMN_SHARE: Final = 0.25
+DERIVED_SHARE: Final = 0.25
+"""Shares of the cache budget; the key indexes have the rest."""
+IMAGES_KEPT_MAX: Final = 512
 
 PAIR_BYTES: Final = 16
 """What one pair of a hop costs while it is being made: the row and the node."""
@@ -70,6 +77,38 @@ class Limits:
             )
 
 
+class ReadCaches:
+    """What reads of a process share, all named by the contents of the tables."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self.columns = ColumnCache(int(cache_bytes * COLUMN_SHARE))
+        self.derived = DerivedCache(int(cache_bytes * DERIVED_SHARE))
+        self.adjacency = AdjacencyCache(self.derived)
+        self._images: OrderedDict[tuple[str, str, str], TableImage] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def image(self, session: GraphSession, entry: TableEntry) -> TableImage:
+        """The image of one table version; the same object while it is in use."""
+        key = (session.root.identity, entry.location, entry.transaction_uuid)
+        with self._lock:
+            found = self._images.get(key)
+            if found is not None and found.handle.version == entry.version:
+                self._images.move_to_end(key)
+                return found
+        made = TableImage(
+            identity=session.root.identity,
+            storage=session.storage,
+            handle=session.open_entry(entry),
+            keys=session.keys,
+            cache=self.columns,
+        )
+        with self._lock:
+            self._images[key] = made
+            while len(self._images) > IMAGES_KEPT_MAX:
+                self._images.popitem(last=False)
+        return made
+
+
 @dataclass(slots=True, eq=False)
 class Reading:
     """One run of one query."""
@@ -79,12 +118,10 @@ class Reading:
     params: Mapping[str, Value]
     now: dt.datetime | None
     limits: Limits
-    columns: ColumnCache
-    adjacency: AdjacencyCache
+    caches: ReadCaches
     rank_depth: int | None = None
     """How many nodes the vector arm of a fused ranking looks at; None: all."""
     _images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
-    _texts: dict[tuple[str, str], TextIndex] = field(default_factory=dict[tuple[str, str], TextIndex])
 
     def image(self, owner: NodeType | EdgeType) -> TableImage:
         """The table of a type at this snapshot."""
@@ -93,13 +130,7 @@ class Reading:
             entry = self.snapshot.entries.get(TableKey(owner.table_key))
             if entry is None:
                 raise TypeAbsentAtSnapshot(owner.name)
-            found = TableImage(
-                identity=self.session.root.identity,
-                storage=self.session.storage,
-                handle=self.session.open_entry(entry),
-                keys=self.session.keys,
-                cache=self.columns,
-            )
+            found = self.caches.image(self.session, entry)
             self._images[owner.table_key] = found
         return found
 
@@ -120,11 +151,12 @@ class Reading:
         image = self.image(node)
         if test is None:
             return image.live()
-        key = self._key_of(node, test)
-        if key is not None:
+        pinned = self._key_of(node, test)
+        if pinned is not None:
+            key, rest = pinned
             found = image.find(pa.array([key], pa.string()))
             found = found[found >= 0]
-            return found[self.holds(node, test, found)]
+            return found if rest is None else found[self.holds(node, rest, found)]
         formula = predicate.normalize(test, node, self.params, self.now)
         needed = columns_of(formula)
         if image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached:
@@ -142,24 +174,26 @@ class Reading:
 
     def text_index(self, reference: ir.PropertyRef) -> TextIndex:
         """The analysed text of a property, over all live rows of the snapshot."""
-        key = (reference.owner.table_key, reference.prop.name)
-        found = self._texts.get(key)
-        if found is None:
-            image = self.image(reference.owner)
-            live = image.live()
-            found = build_text_index(image.take(reference.prop.name, live), live)
-            self._texts[key] = found
-        return found
+        image = self.image(reference.owner)
 
-    def _key_of(self, node: NodeType, test: ir.Predicate) -> str | None:
-        """The id that the predicate pins by equality with a one-property String key."""
+        def build() -> TextIndex:
+            live = image.live()
+            return build_text_index(image.take(reference.prop.name, live), live)
+
+        return self.caches.derived.get((image.contents, "text", reference.prop.name), TextIndex, build)
+
+    def _key_of(self, node: NodeType, test: ir.Predicate) -> tuple[str, ir.Predicate | None] | None:
+        """The id that the predicate pins by equality with a String key, and what else it asks."""
         if len(node.key) != 1 or node.by_name[node.key[0]].type.kind is not ScalarKind.STRING:
             return None
         parts = test.parts if isinstance(test, ir.And) else (test,)
-        for part in parts:
+        for position, part in enumerate(parts):
             if isinstance(part, ir.Compare) and part.op is Operator.EQ and part.property == node.key[0]:
                 value = self.value(part.value)
-                return value if isinstance(value, str) else None
+                if not isinstance(value, str):
+                    return None
+                rest = parts[:position] + parts[position + 1 :]
+                return value, ir.And(rest) if rest else None
         return None
 
 
