@@ -6,7 +6,6 @@ from typing import Final
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.draft import Findings
 from omnigraph.catalog.schema import Annotation, ConstraintKind, Embedding, TypeKind
-from omnigraph.language.diagnostics import near_names
 from omnigraph.language.schema_tree import AnnotationNode, Literal, LiteralKind, Name
 from omnigraph.language.source import Span
 
@@ -169,7 +168,7 @@ def _keep(
             Code.UNKNOWN_ANNOTATION,
             node.span,
             f"{label}: @{name} is not known and has no effect",
-            candidates=near_names(name, KNOWN_ANNOTATIONS),
+            near=(name, KNOWN_ANNOTATIONS),
         )
     value = None if node.value is None else node.value.value
     keywords = tuple(sorted((keyword.text, literal.value) for keyword, literal in node.keywords))

@@ -37,18 +37,20 @@ class CheckedSchema:
 
     catalog: Catalog | None
     diagnostics: tuple[Diagnostic, ...]
+    errors_total: int = 0
+    """How many errors there are; `diagnostics` lists a bounded number of them."""
 
 
 def compile_schema(text: str | bytes, *, file: str | None = None, accepted: Catalog | None = None) -> Catalog:
     """The catalog of a schema text.
 
-    With `accepted`, identities continue those of the accepted schema, renames included; without it, all numbers
-    are handed out afresh. Raises SchemaSyntaxError, SchemaRuleError, SchemaCatalogError or SchemaIdentityError;
-    the error carries every finding.
+    With `accepted`, identities continue those of the accepted schema, renames included; without it, all
+    numbers are handed out afresh. Raises SchemaSyntaxError, SchemaRuleError, SchemaCatalogError or
+    SchemaIdentityError; the error carries every finding.
     """
     checked = resolve_schema(text, file=file, accepted=accepted)
     if checked.catalog is None:
-        raise schema_error(checked.diagnostics)
+        raise schema_error(checked.diagnostics, errors_total=checked.errors_total)
     return checked.catalog
 
 
@@ -64,10 +66,10 @@ def resolve_schema(
     """As `compile_schema`, with the findings as values. Cost: linear in the text."""
     source = Source(text, file) if isinstance(text, str) else decode(text, file)
     if isinstance(source, Diagnostic):
-        return CheckedSchema(None, (_as_syntax(source),))
+        return CheckedSchema(None, (_as_syntax(source),), 1)
     parsed = parse_schema_source(source)
     if parsed.diagnostics:
-        return CheckedSchema(None, parsed.diagnostics)
+        return CheckedSchema(None, parsed.diagnostics, len(parsed.diagnostics))
     findings = Findings(source)
     draft = declare(parsed.tree, findings)
     apply_interfaces(draft, findings)
@@ -77,22 +79,28 @@ def resolve_schema(
     for node in draft.nodes.values():
         check_embeds(node, findings)
     if has_errors(findings.diagnostics):
-        return CheckedSchema(None, in_source_order(findings.diagnostics))
+        return _refused(findings)
     digest = hashlib.sha256(source.text.encode()).hexdigest()
     catalog = number(draft, accepted, findings, source_hash=digest)
-    found = in_source_order(findings.diagnostics)
-    return CheckedSchema(None if has_errors(found) else catalog, found)
+    if has_errors(findings.diagnostics):
+        return _refused(findings)
+    return CheckedSchema(catalog, in_source_order(findings.diagnostics))
+
+
+def _refused(findings: Findings) -> CheckedSchema:
+    return CheckedSchema(None, in_source_order(findings.diagnostics), findings.totals[Severity.ERROR])
 
 
 def _as_syntax(diagnostic: Diagnostic) -> Diagnostic:
     return replace(diagnostic, code=Code.SYNTAX.value)
 
 
-def schema_error(diagnostics: tuple[Diagnostic, ...]) -> SchemaError:
+def schema_error(diagnostics: tuple[Diagnostic, ...], *, errors_total: int = 0) -> SchemaError:
     """The error for findings of which at least one is an error. Its class is that of the earliest stage."""
     errors = [d for d in diagnostics if d.severity is Severity.ERROR]
     first = min(errors, key=lambda d: (d.code[1:2], d.span.start))
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    others = max(errors_total, len(errors)) - 1
+    more = f" (and {others} more)" if others else ""
     place = f"line {first.line}: "
     return _STAGE_ERRORS[first.code[1:2]](
         f"{place}{sentence(first)}{more}",

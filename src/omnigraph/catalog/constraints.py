@@ -13,7 +13,6 @@ from omnigraph.catalog.schema import (
     RangeRule,
     TypeKind,
 )
-from omnigraph.language.diagnostics import near_names
 from omnigraph.language.schema_tree import CheckNode, ConstraintNode, GroupConstraintNode, RangeNode
 from omnigraph.language.source import Span
 
@@ -151,7 +150,7 @@ def _report_unknown(
             hint = "src and dst of an edge are always indexed"
         if kind is ConstraintKind.UNIQUE:
             known += sorted(_ENDPOINTS)
-    findings.report(Code.UNKNOWN_PROPERTY, span, message, candidates=near_names(name, known), hint=hint)
+    findings.report(Code.UNKNOWN_PROPERTY, span, message, near=(name, known), hint=hint)
 
 
 def _problem(prop: DraftProperty, constraint: Constraint) -> tuple[Code, str] | None:

@@ -10,7 +10,6 @@ from omnigraph.catalog.defaults import DefaultMismatchError, default_value
 from omnigraph.catalog.draft import DraftProperty, DraftSchema, DraftType, Findings
 from omnigraph.catalog.schema import Default, Property, TypeKind
 from omnigraph.catalog.types import VECTOR_DIM_MAX, PropertyType, ScalarKind
-from omnigraph.language.diagnostics import near_names
 from omnigraph.language.schema_tree import (
     CardinalityNode,
     EdgeTypeNode,
@@ -34,7 +33,7 @@ _CARD_MAX: Final = 2**32 - 1
 
 
 def declare(tree: SchemaTree, findings: Findings) -> DraftSchema:
-    """The types of the tree. What breaks a rule is reported and repaired or left out, and checking goes on."""
+    """The types of the tree. What breaks a rule is reported and repaired or left out; checking goes on."""
     draft = DraftSchema({}, {}, {})
     folded: dict[str, str] = {}
     for node in tree.declarations:
@@ -72,8 +71,8 @@ def _check_endpoints(edge: DraftType, draft: DraftSchema, findings: Findings) ->
         if end is not None and end.text not in draft.nodes:
             message = f"edge '{edge.name}' names unknown node type '{end.text}'"
             hint = "an interface cannot be an endpoint" if end.text in draft.interfaces else None
-            near = near_names(end.text, draft.nodes)
-            findings.report(Code.UNKNOWN_ENDPOINT, end.span, message, candidates=near, hint=hint)
+            near = (end.text, draft.nodes)
+            findings.report(Code.UNKNOWN_ENDPOINT, end.span, message, near=near, hint=hint)
 
 
 def _interface(node: InterfaceNode, findings: Findings) -> DraftType:

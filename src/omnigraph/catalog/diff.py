@@ -44,12 +44,12 @@ def plan_schema(
 ) -> SchemaPlan:
     """The steps from `accepted` to the schema of `desired_text`. Pure.
 
-    An unsupported change is a step of the plan. Raises the schema error when the desired text is invalid or its
-    rename hints contradict the accepted schema. With `allow_data_loss` all drops are hard.
+    An unsupported change is a step of the plan. Raises the schema error when the desired text is invalid or
+    its rename hints contradict the accepted schema. With `allow_data_loss` all drops are hard.
     """
     resolved = resolve_schema(desired_text, file=file, accepted=accepted)
     if resolved.catalog is None:
-        raise schema_error(resolved.diagnostics)
+        raise schema_error(resolved.diagnostics, errors_total=resolved.errors_total)
     mode = DropMode.HARD if allow_data_loss else DropMode.SOFT
     steps = tuple(diff_catalogs(accepted, resolved.catalog, mode))
     return SchemaPlan(steps, resolved.catalog, resolved.diagnostics)

@@ -1,21 +1,28 @@
 """Declarations on their way to a catalog: checked values that still know where they were written."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.schema import Annotation, Constraint, ConstraintKind, Property, TypeKind
-from omnigraph.language.diagnostics import Diagnostic, Severity, diagnose
+from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
+from omnigraph.language.diagnostics import Diagnostic, Severity, diagnose, near_names
 from omnigraph.language.schema_tree import Name
 from omnigraph.language.source import Source, Span
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects what the stages find about one text."""
+    """Collects what the stages find about one text.
+
+    At most DIAGNOSTICS_REPORTED_MAX findings of each severity are kept, so that a hostile text stays cheap;
+    `totals` counts all of them.
+    """
 
     source: Source
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    totals: Counter[Severity] = field(default_factory=Counter[Severity])
 
     def report(
         self,
@@ -24,18 +31,24 @@ class Findings:
         message: str,
         *,
         severity: Severity = Severity.ERROR,
-        candidates: Sequence[str] = (),
+        near: tuple[str, Iterable[str]] | None = None,
         hint: str | None = None,
     ) -> None:
-        """Adds one finding."""
+        """Adds one finding. `near` is the unknown name and the known ones it may have been meant as."""
+        self.totals[severity] += 1
+        if self.totals[severity] > DIAGNOSTICS_REPORTED_MAX:
+            return
+        candidates = () if near is None else near_names(*near)
         found = diagnose(
             self.source, span, message, code=code.value, severity=severity, candidates=candidates, hint=hint
         )
         self.diagnostics.append(found)
 
-    def warn(self, code: Code, span: Span, message: str, *, candidates: Sequence[str] = ()) -> None:
+    def warn(
+        self, code: Code, span: Span, message: str, *, near: tuple[str, Iterable[str]] | None = None
+    ) -> None:
         """Adds one warning."""
-        self.report(code, span, message, severity=Severity.WARNING, candidates=candidates)
+        self.report(code, span, message, severity=Severity.WARNING, near=near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class DraftProperty:
 
 @dataclass(slots=True)
 class DraftType:
-    """A declared type without identities. Once interfaces are applied `properties` holds injected ones too."""
+    """A declared type without identities. Once interfaces are applied, `properties` has injected ones too."""
 
     kind: TypeKind
     name: str

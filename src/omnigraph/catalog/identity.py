@@ -14,7 +14,7 @@ from omnigraph.catalog.schema import (
     Property,
     TypeKind,
 )
-from omnigraph.language.diagnostics import Severity, near_names
+from omnigraph.language.diagnostics import Severity
 from omnigraph.language.schema_tree import Name
 
 AcceptedType = Interface | NodeType | EdgeType
@@ -98,7 +98,7 @@ def _match_types(
             code = Code.RENAME_OTHER_OWNER if elsewhere else Code.RENAME_UNKNOWN
             missing = f"the accepted schema has no such {kind.value} type"
             message = f"{label} cannot be renamed from '{hint.text}': {missing}"
-            findings.report(code, hint.span, message, candidates=near_names(hint.text, known))
+            findings.report(code, hint.span, message, near=(hint.text, known))
         elif hint.text in claimed:
             _report_claimed(label, hint, claimed[hint.text], findings)
         else:
@@ -160,8 +160,7 @@ def _match_properties(declared: DraftType, old: AcceptedType, findings: Findings
             )
         elif hint.text not in known:
             message = f"{label} cannot be renamed from '{hint.text}': '{old.name}' has no such property"
-            near = near_names(hint.text, known)
-            findings.report(Code.RENAME_UNKNOWN, hint.span, message, candidates=near)
+            findings.report(Code.RENAME_UNKNOWN, hint.span, message, near=(hint.text, known))
         elif hint.text in claimed:
             _report_claimed(label, hint, f"{declared.name}.{claimed[hint.text]}", findings)
         else:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.declare import inject
 from omnigraph.catalog.draft import DraftProperty, DraftSchema, DraftType, Findings
-from omnigraph.language.diagnostics import near_names
 
 
 def apply_interfaces(draft: DraftSchema, findings: Findings) -> None:
@@ -27,8 +26,8 @@ def _implemented(node: DraftType, draft: DraftSchema, findings: Findings) -> lis
             known.add(name.text)
         else:
             message = f"node '{node.name}' implements unknown interface '{name.text}'"
-            near = near_names(name.text, draft.interfaces)
-            findings.report(Code.UNKNOWN_INTERFACE, name.span, message, candidates=near)
+            near = (name.text, draft.interfaces)
+            findings.report(Code.UNKNOWN_INTERFACE, name.span, message, near=near)
     return sorted(known)
 
 
@@ -83,10 +82,8 @@ def check_embeds(node: DraftType, findings: Findings) -> None:
             message = f"{label}: @embed names unknown property '{embed.source}'"
             if embed.source == declared.prop.name:
                 message = f"{label}: @embed names the vector itself as its source"
-            near = near_names(
-                embed.source, (n for n, p in node.properties.items() if p.prop.type.is_free_text)
-            )
-            findings.report(Code.BAD_EMBED, span, message, candidates=near)
+            strings = [n for n, p in node.properties.items() if p.prop.type.is_free_text]
+            findings.report(Code.BAD_EMBED, span, message, near=(embed.source, strings))
         elif not source.prop.type.is_free_text:
             message = f"{label}: @embed source '{embed.source}' is not a String property"
             findings.report(Code.BAD_EMBED, span, message)

@@ -42,8 +42,8 @@ def to_json(catalog: Catalog) -> str:
 def from_json(text: str) -> Catalog:
     """The catalog of a stored form.
 
-    Raises FormatTooNew for a format number this version does not know, SchemaDrift for anything else that is not
-    a compiled schema.
+    Raises FormatTooNew for a format number this version does not know, SchemaDrift for anything else that
+    is not a compiled schema.
     """
     try:
         form = json.loads(text)

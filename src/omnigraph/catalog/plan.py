@@ -144,7 +144,7 @@ class ExtendEnum(Step):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTypeMetadata(Step):
-    """`@description` or `@instruction` of a type changed. `annotations` has the new values, None for removed."""
+    """`@description` or `@instruction` of a type changed. `annotations` has the new values, or None."""
 
     kind = "update_type_metadata"
     additive = True

@@ -129,7 +129,7 @@ class CheckRule:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One declared constraint. `properties` is a set in name order; on an edge it may name `src` and `dst`."""
+    """One declared constraint. `properties` is a set in name order; on an edge also `src` and `dst`."""
 
     kind: ConstraintKind
     properties: tuple[str, ...]
