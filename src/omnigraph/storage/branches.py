@@ -48,7 +48,7 @@ def create_branch(
     from others, so the reference itself is looked up.
     """
     uri = pool.root.dataset_uri(location, name)
-    source = pool.at_version(location, from_branch, from_version)
+    source = pool.private(location, from_branch, from_version)
     if has_branch(pool, location, name):
         raise StoragePrecondition(f"{uri}: the branch exists already")
     emit(StorageCall("create_branch", uri))

@@ -114,6 +114,14 @@ class DatasetPool:
         self.remember(location, branch, dataset, identity=identity)
         return dataset
 
+    def private(self, location: str, branch: Branch, version: int) -> Any:
+        """The dataset at a version, shared with nobody.
+
+        For calls that borrow the dataset exclusively: another thread that reads a shared one at that moment
+        would make them fail.
+        """
+        return self._open(location, branch, version)
+
     def at_head(self, location: str, branch: Branch) -> Any:
         """The dataset at its newest version.
 
