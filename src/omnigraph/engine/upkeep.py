@@ -11,6 +11,7 @@ from omnigraph.manifest.migrations import migrate
 from omnigraph.recovery.heal import Healed, heal_pending_sidecars_roll_forward
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
+from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.recovery.sweep import Swept, sweep
 from omnigraph.recovery.torn import repair_torn_manifests
 
@@ -64,7 +65,7 @@ def _reconcile_schema(session: GraphSession) -> None:
             context.queues.acquire_many([SCHEMA_APPLY_KEY]),
             context.lease.hold(wait_s_max=LEASE_OPEN_WAIT_S_MAX),
         ):
-            if not context.sidecars.list():
+            if all(each.writer_kind is not WriterKind.SCHEMA_APPLY for each in context.sidecars.pending()):
                 reconcile_schema_state(context, sidecar_present=False)
     except ResourceBusy:
         # The staged files may belong to the process that is writing now.
