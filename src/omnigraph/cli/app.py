@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omnigraph import __version__
-from omnigraph.cli import language, output
+from omnigraph.cli import graphs, history, language, output
 from omnigraph.cli.options import Json, teach
 
 app = typer.Typer(
@@ -13,8 +13,9 @@ app = typer.Typer(
     help=teach(
         "A typed property graph with git-style branches and atomic commits.",
         "omnigraph lint --schema schema.pg --query queries.gq",
-        "omnigraph schema plan --from old.pg --schema new.pg",
-        "omnigraph fmt schema.pg queries.gq",
+        "omnigraph init --schema schema.pg kb.omni",
+        "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
+        "omnigraph commit list --store kb.omni",
         more="Every command explains itself: omnigraph COMMAND --help.",
     ),
     no_args_is_help=True,
@@ -23,7 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 schema_app = typer.Typer(help="Look at a schema and at what a change of it would do.", no_args_is_help=True)
-app.add_typer(schema_app, name="schema")
+branch_app = typer.Typer(help="Branches of the whole graph.", no_args_is_help=True)
+commit_app = typer.Typer(help="The history of the graph.", no_args_is_help=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,3 +60,8 @@ def version(as_json: Json = False) -> None:
 
 
 language.register(app, schema_app)
+graphs.register(app, schema_app)
+history.register(app, branch_app, commit_app)
+app.add_typer(schema_app, name="schema")
+app.add_typer(branch_app, name="branch")
+app.add_typer(commit_app, name="commit")

@@ -28,7 +28,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 _READ: Final = ("reads a graph", _STORE)
 _WRITE: Final = ("writes a graph", _STORE_AS)
 _DIRECT: Final = ("works on storage directly", _STORE)
-_CREATE: Final = ("creates a graph at its argument", frozenset({"--as"}))
+_CREATE: Final = ("creates a graph at its argument", _NONE)
 _LOCAL: Final = ("works on files only", _NONE)
 
 COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
@@ -36,6 +36,17 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("fmt",): _LOCAL,
     ("lint",): _DIRECT,
     ("schema", "plan"): _DIRECT,
+    ("schema", "show"): _READ,
+    ("init",): _CREATE,
+    ("mutate",): _WRITE,
+    ("export",): _READ,
+    ("snapshot",): _READ,
+    ("branch", "create"): _WRITE,
+    ("branch", "list"): _READ,
+    ("commit", "list"): _READ,
+    ("commit", "show"): _READ,
+    ("verify",): _DIRECT,
+    ("recoveries",): _DIRECT,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""
 

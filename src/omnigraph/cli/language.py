@@ -1,7 +1,257 @@
 """Commands over schema and query files: lint, fmt, schema plan."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.options import Json, Store, teach
+from omnigraph.cli.sources import STDIN, expand, read_bytes, replace_text, shown
+from omnigraph.cli.targets import reading
+from omnigraph.core.errors import (
+    QuerySyntaxError,
+    SchemaSyntaxError,
+    SourceError,
+    SourceFailure,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omnigraph.catalog.schema import Catalog
+    from omnigraph.cli.lints import LintedFile
+    from omnigraph.language.diagnostics import Diagnostic
+    from omnigraph.language.source import Source
+
+Queries = Annotated[
+    list[str] | None,
+    typer.Option("--query", metavar="FILE", help="A .gq file, a directory, or - for stdin. Repeatable."),
+]
+SchemaFile = Annotated[
+    str | None, typer.Option("--schema", metavar="FILE", help="The .pg file to check against; - for stdin.")
+]
 
 
 def register(app: typer.Typer, schema_app: typer.Typer) -> None:
     """Add the commands of this module to the tree."""
+    app.command(
+        "lint",
+        help=teach(
+            "Check schema and query files and say everything that is wrong with them.",
+            "omnigraph lint --schema schema.pg --query queries.gq",
+            "omnigraph lint --schema schema.pg",
+            more="Exit status 1 when there are errors, or more warnings than --max-warnings allows.",
+        ),
+    )(lint)
+    app.command(
+        "fmt",
+        help=teach(
+            "Put .pg and .gq files into their canonical form, in place.",
+            "omnigraph fmt schema.pg queries.gq",
+            "omnigraph fmt --check schema.pg",
+            "omnigraph fmt - < schema.pg",
+            more="With --check nothing is written and the exit status is 1 if a file would change.",
+        ),
+    )(fmt)
+    schema_app.command(
+        "plan",
+        help=teach(
+            "Show what a change of the schema would do, step by step.",
+            "omnigraph schema plan --from old.pg --schema new.pg",
+            "omnigraph schema plan --schema new.pg --store kb.omni --json",
+        ),
+    )(plan)
+
+
+def lint(
+    query: Queries = None,
+    schema: SchemaFile = None,
+    store: Store = None,
+    max_warnings: Annotated[
+        int | None, typer.Option("--max-warnings", min=0, help="Fail when there are more warnings than this.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Check schema and query files."""
+    from omnigraph.cli import lints
+
+    paths = expand(query or [], ".gq")
+    if [*paths, schema].count(STDIN) > 1:
+        raise UsageError("only one file can come from stdin")
+    source, catalog, files = _schema_of_lint(schema, store, alone=not paths)
+    if catalog is not None:
+        files += [lints.lint_queries(path, catalog) for path in paths]
+    if as_json:
+        output.document(lints.to_json(source, files))
+    else:
+        lints.show_text(files)
+    errors, warnings = lints.totals(files)
+    too_many = max_warnings is not None and warnings > max_warnings
+    return 1 if errors or too_many else 0
+
+
+def _schema_of_lint(
+    schema: str | None, store: str | None, *, alone: bool
+) -> "tuple[dict[str, str], Catalog | None, list[LintedFile]]":
+    """Where the schema is from, its catalog unless it has errors, and its file if that is to be shown."""
+    from omnigraph.cli import lints
+
+    if schema is not None:
+        catalog, linted = lints.lint_schema(schema)
+        # A clean schema is only background when queries are checked.
+        shown_too = alone or catalog is None or bool(linted.diagnostics)
+        return {"kind": "file", "path": shown(schema)}, catalog, [linted] if shown_too else []
+    if alone and not store:
+        raise UsageError("`lint` needs something to check", hint="pass --query FILE, --schema FILE or both")
+    with reading(store) as graph:
+        return {"kind": "graph", "uri": graph.uri}, graph.catalog(), []
+
+
+def fmt(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Files, directories, or - for stdin.")
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if a file would.")] = False,
+    language: Annotated[
+        str | None,
+        typer.Option("--language", metavar="pg|gq", help="What the input holds, if it cannot be told."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Put files into their canonical form."""
+    if language not in {None, "pg", "gq"}:
+        raise UsageError(f"unknown language '{language}'", hint="use pg or gq")
+    if files.count(STDIN) and len(files) > 1:
+        raise UsageError("stdin is formatted alone: its result goes to stdout")
+    if files == [STDIN]:
+        return _format_stdin(language, check=check)
+    paths = [path for file in files for path in _formattable(file)]
+    changed: list[str] = []
+    findings: list[Diagnostic] = []
+    for path in paths:
+        before, after = formatted(path, language)
+        if not isinstance(after, str):
+            findings += after
+        elif after != before:
+            changed.append(path)
+            if not check:
+                replace_text(path, after)
+    _report_formatted(paths, changed, check=check, as_json=as_json)
+    if findings:
+        raise _does_not_parse(findings)
+    return 1 if check and changed else 0
+
+
+def _format_stdin(language: str | None, *, check: bool) -> int:
+    before, after = formatted(STDIN, language)
+    if not isinstance(after, str):
+        raise _does_not_parse(after)
+    if check:
+        return 1 if before != after else 0
+    output.write(after)
+    return 0
+
+
+def _report_formatted(paths: list[str], changed: list[str], *, check: bool, as_json: bool) -> None:
+    if as_json:
+        output.document({"files": len(paths), "changed": changed, "written": not check})
+        return
+    for path in changed:
+        output.line(f"{'would change' if check else 'formatted'} {path}")
+
+
+def _formattable(file: str) -> list[str]:
+    if Path(file).is_dir():
+        return sorted(str(path) for path in Path(file).rglob("*") if path.suffix in {".pg", ".gq"})
+    return [file]
+
+
+def formatted(path: str, language: str | None) -> "tuple[str, str | Sequence[Diagnostic]]":
+    """The text of a file and its canonical form, or the findings that prevent one."""
+    from omnigraph.language.diagnostics import Diagnostic
+    from omnigraph.language.format_query import format_queries
+    from omnigraph.language.format_schema import format_schema
+    from omnigraph.language.lexer import decode
+
+    source = decode(read_bytes(path), shown(path))
+    if isinstance(source, Diagnostic):
+        return "", (source,)
+    form = format_schema if (language or _language_of(path, source)) == "pg" else format_queries
+    return source.text, form(source.text, source.file)
+
+
+def _language_of(path: str, source: "Source") -> str:
+    from omnigraph.language.lexer import lex
+
+    suffix = Path(path).suffix
+    if suffix in {".pg", ".gq"}:
+        return suffix[1:]
+    if path != STDIN:
+        raise UsageError(
+            f"'{path}' is neither a .pg nor a .gq file", hint="say what it holds with --language"
+        )
+    # Only a query file begins with the word `query`; what does not lex is reported alike by both languages.
+    tokens = lex(source).tokens
+    return "gq" if tokens and tokens[0].text == "query" else "pg"
+
+
+def _does_not_parse(findings: "Sequence[Diagnostic]") -> SourceFailure:
+    files = len({finding.file for finding in findings})
+    first = findings[0]
+    where = "the source does" if files == 1 else f"{files} sources do"
+    cls = SchemaSyntaxError if first.code.startswith("P") else QuerySyntaxError
+    return cls(f"{where} not parse", source_error=SourceError(**first.source_error()), diagnostics=findings)
+
+
+def plan(
+    schema: Annotated[str, typer.Option("--schema", metavar="FILE", help="The schema wanted; - for stdin.")],
+    old: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE", help="The schema to start from, if not a graph."),
+    ] = None,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Plan drops that reclaim the data at once.")
+    ] = False,
+    store: Store = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 0 no change, 10 supported change, 1 unsupported.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show what a change of the schema would do."""
+    from omnigraph.catalog.build import compile_schema
+    from omnigraph.catalog.diff import plan_schema
+    from omnigraph.cli import plans
+
+    if old is not None and store is not None:
+        raise UsageError("--from and --store exclude each other")
+    if old == STDIN == schema:
+        raise UsageError("only one of the two schemas can come from stdin")
+    if old is not None:
+        origin = {"from": shown(old)}
+        accepted = compile_schema(read_bytes(old), file=shown(old))
+    else:
+        with reading(store) as graph:
+            origin = {"uri": graph.uri}
+            accepted = graph.catalog()
+    planned = plan_schema(accepted, read_bytes(schema), file=shown(schema), allow_data_loss=allow_data_loss)
+    _show_findings(planned.diagnostics)
+    if as_json:
+        output.document({**origin, "schema": shown(schema), **plans.to_json(planned)})
+    else:
+        for step in planned.steps:
+            output.line(plans.step_line(step))
+        output.line(plans.summary(planned))
+    if not exit_code or planned.is_empty:
+        return 0
+    return 10 if planned.supported else 1
+
+
+def _show_findings(findings: "Sequence[Diagnostic]") -> None:
+    """Warnings about an input go to stderr: they are not the result."""
+    from omnigraph.language.diagnostics import render
+
+    for finding in findings:
+        output.note(f"{finding.severity.value}: {render(finding)}")

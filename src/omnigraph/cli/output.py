@@ -29,9 +29,22 @@ def write(text: str) -> None:
         raise PipeClosed from error
 
 
+def write_bytes(data: bytes) -> None:
+    """Put bytes on stdout as they are."""
+    try:
+        sys.stdout.buffer.write(data)
+    except BrokenPipeError as error:
+        raise PipeClosed from error
+
+
 def line(text: str) -> None:
     """Put one line on stdout."""
     write(text + "\n")
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def document(value: Any) -> None:

@@ -1,0 +1,223 @@
+"""Commands that create, change and read one graph."""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, teach
+from omnigraph.cli.parameters import (
+    Param,
+    Params,
+    ParamsFile,
+    QueryFile,
+    QueryName,
+    QueryText,
+    parameters,
+    query_source,
+)
+from omnigraph.cli.sources import read_bytes, shown
+from omnigraph.cli.targets import reading, writing
+from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from omnigraph.manifest.state import Snapshot
+
+
+def register(app: typer.Typer, schema_app: typer.Typer) -> None:
+    """Add the commands of this module to the tree."""
+    app.command(
+        "init",
+        help=teach("Create an empty graph with a schema.", "omnigraph init --schema schema.pg kb.omni"),
+    )(init)
+    app.command(
+        "mutate",
+        help=teach(
+            "Run a query that inserts, updates or deletes, as one atomic commit.",
+            "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
+            "omnigraph mutate -e 'query n() { insert Topic { name: \"maps\" } }' --store kb.omni",
+            more="With --if-commit it happens only while that commit is the branch head; else exit 4.",
+        ),
+    )(mutate)
+    app.command(
+        "export",
+        help=teach(
+            "Write a branch, or some types of it, as JSON lines that `load` reads back.",
+            "omnigraph export --store kb.omni > kb.jsonl",
+            "omnigraph export --type Person --out people.jsonl --store kb.omni",
+        ),
+    )(export)
+    app.command(
+        "snapshot",
+        help=teach(
+            "Show what a branch consists of: every type, its version and its size.",
+            "omnigraph snapshot --store kb.omni",
+        ),
+    )(snapshot)
+    schema_app.command(
+        "show",
+        help=teach("Print the schema of a graph as it was written.", "omnigraph schema show --store kb.omni"),
+    )(schema_show)
+
+
+def init(
+    uri: Annotated[str, typer.Argument(metavar="URI", help="Where: a directory or s3://bucket/prefix.")],
+    schema: Annotated[str, typer.Option("--schema", metavar="FILE", help="The schema; - for stdin.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Take over schema files that an interrupted init left behind.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Create an empty graph."""
+    from omnigraph.api.graph import init as create
+
+    try:
+        text = read_bytes(schema).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"'{shown(schema)}' is not UTF-8 text", hint="save the file as UTF-8") from error
+    # The line break says that this is the schema itself and not a path.
+    with create(uri, schema=text if "\n" in text else text + "\n", force=force) as graph:
+        head = graph.commits.head()
+    if as_json:
+        output.document(
+            {"uri": uri, "graph_commit_id": head.id, "internal_schema_version": INTERNAL_SCHEMA_VERSION}
+        )
+    else:
+        output.line(f"initialized {uri}")
+
+
+def mutate(
+    name: QueryName = None,
+    file: QueryFile = None,
+    text: QueryText = None,
+    params: Params = None,
+    params_file: ParamsFile = None,
+    param: Param = None,
+    store: Store = None,
+    branch: Branch = "main",
+    if_commit: Annotated[
+        str | None, typer.Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
+    ] = None,
+    actor: Actor = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a query that changes the graph."""
+    source = query_source(file, text)
+    values = parameters(params, params_file, param)
+    with writing(store, "mutate", quiet=quiet) as graph:
+        done = graph.mutate(source, values, name=name, branch=branch, actor=actor, if_commit=if_commit)
+    if as_json:
+        output.document(done.to_dict())
+        return
+    counts = f"{output.counted(done.affected_nodes, 'node')}, {output.counted(done.affected_edges, 'edge')}"
+    if done.commit is None:
+        output.line(f"{done.query_name}: {counts}; nothing to commit on {done.branch}")
+    else:
+        output.line(f"{done.query_name}: {counts}; commit {done.commit.id} on {done.branch}")
+
+
+def export(
+    store: Store = None,
+    branch: Branch = "main",
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FILE", help="Write to FILE, which appears only when complete."),
+    ] = None,
+) -> None:
+    """Write a branch as JSON lines."""
+    with reading(store) as graph:
+        chunks = graph.export_chunks(branch=branch, types=types or None)
+        if out is not None:
+            write_complete(out, chunks)
+            return
+        for chunk in chunks:
+            output.write_bytes(chunk)
+
+
+def write_complete(path: str, chunks: Iterable[bytes]) -> None:
+    """Put the chunks under `path` all at once; a failure leaves what was there before and nothing else."""
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise IoFailure(f"'{path}' cannot be written: {error.strerror or error}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(target)
+    except BaseException as error:
+        with suppress(OSError):
+            Path(name).unlink()
+        if isinstance(error, OSError):
+            raise IoFailure(f"'{path}' cannot be written: {error.strerror or error}") from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def snapshot(store: Store = None, branch: Branch = "main", as_json: Json = False) -> None:
+    """Show what a branch consists of."""
+    with reading(store) as graph:
+        shown_state = snapshot_dict(graph.snapshot(branch=branch))
+    if as_json:
+        output.document(shown_state)
+        return
+    version = shown_state["graph_manifest_version"]
+    output.line(f"branch {shown_state['graph_branch']} at version {version}")
+    for table in shown_state["datasets"]:
+        what = f"{table['entity_kind']} {table['type_name']}"
+        output.line(f"{table['entity_count']:>12,}  {what} (version {table['published_dataset_version']})")
+
+
+def snapshot_dict(state: "Snapshot") -> dict[str, Any]:
+    """The JSON form of a snapshot, sorted by kind, then type."""
+    from omnigraph.core.ids import show_branch
+
+    datasets: list[dict[str, Any]] = []
+    for key, entry in sorted(state.entries.items()):
+        kind, _, type_name = key.partition(":")
+        datasets.append(
+            {
+                "entity_kind": kind,
+                "type_name": type_name,
+                "dataset_path": entry.location,
+                "published_dataset_version": entry.version,
+                "native_dataset_branch": entry.branch,
+                "entity_count": entry.row_count,
+            }
+        )
+    return {
+        "graph_branch": show_branch(state.branch),
+        "graph_manifest_version": state.manifest_version,
+        "graph_commit_id": state.head,
+        "internal_schema_version": INTERNAL_SCHEMA_VERSION,
+        "datasets": datasets,
+    }
+
+
+def schema_show(store: Store = None, as_json: Json = False) -> None:
+    """Print the accepted schema."""
+    with reading(store) as graph:
+        text = graph.schema_source()
+    if as_json:
+        output.document({"schema_source": text})
+    else:
+        output.write(text if text.endswith("\n") else text + "\n")

@@ -1,0 +1,74 @@
+"""How a schema plan looks: one line per step, and the JSON form."""
+
+from typing import Any, assert_never
+
+from omnigraph.catalog.plan import (
+    AddConstraint,
+    AddProperty,
+    AddType,
+    DropProperty,
+    DropType,
+    ExtendEnum,
+    RenameProperty,
+    RenameType,
+    SchemaPlan,
+    SchemaStep,
+    UnsupportedChange,
+    UpdatePropertyMetadata,
+    UpdateTypeMetadata,
+    constraint_text,
+)
+from omnigraph.cli import output
+
+
+def step_line(step: SchemaStep) -> str:
+    """The step for people: `+` adds, `~` changes, `-` drops, `!` is refused."""
+    match step:
+        case AddType():
+            return f"+ {step.type_kind.value} {step.name}"
+        case RenameType():
+            return f"~ {step.type_kind.value} {step.from_} is renamed to {step.to}"
+        case AddProperty():
+            filled = "" if step.backfill is None else ", existing rows get the default"
+            return f"+ {step.type_name}.{step.property_name}: {step.property_type}{filled}"
+        case RenameProperty():
+            return f"~ {step.type_name}.{step.from_} is renamed to {step.to}"
+        case AddConstraint():
+            return f"+ {step.type_name} {constraint_text(step.constraint)}"
+        case ExtendEnum():
+            return f"~ {step.type_name}.{step.property_name} also allows {', '.join(step.added_values)}"
+        case UpdateTypeMetadata():
+            return f"~ {step.type_kind.value} {step.name}: {_names(step.annotations)}"
+        case UpdatePropertyMetadata():
+            return f"~ {step.type_name}.{step.property_name}: {_names(step.annotations)}"
+        case DropProperty():
+            return f"- {step.type_name}.{step.property_name} ({step.mode.value})"
+        case DropType():
+            return f"- {step.type_kind.value} {step.name} ({step.mode.value})"
+        case UnsupportedChange():
+            return f"! {step.entity}: {step.message}"
+        case _:
+            assert_never(step)
+
+
+def _names(annotations: dict[str, Any]) -> str:
+    changed = (f"@{name}{' removed' if value is None else ' changed'}" for name, value in annotations.items())
+    return ", ".join(changed)
+
+
+def summary(plan: SchemaPlan) -> str:
+    """The last line of a plan."""
+    if plan.is_empty:
+        return "no change"
+    steps = output.counted(len(plan.steps), "step")
+    refused = sum(isinstance(step, UnsupportedChange) for step in plan.steps)
+    return f"{steps}, not supported: {refused} refused" if refused else f"{steps}, supported"
+
+
+def to_json(plan: SchemaPlan) -> dict[str, Any]:
+    """`supported`, `step_count` and the steps, each with its class."""
+    return {
+        "supported": plan.supported,
+        "step_count": len(plan.steps),
+        "steps": [{**step.to_dict(), "class": step.step_class.value} for step in plan.steps],
+    }
