@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import InternalError, RowLevelCasContention
+from omnigraph.core.errors import InternalError, ReadSetConflict, RowLevelCasContention
 from omnigraph.core.events import Published, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch
@@ -238,8 +238,19 @@ class ManifestBatchPublisher:
             raise InternalError(
                 f"a publish reached manifest version {made.version} instead of {snapshot.manifest_version}"
             )
+        self._refuse_dead_branch(base)
         self._store.adopt(made, snapshot, token=base.token)
         return snapshot
+
+    def _refuse_dead_branch(self, base: Head) -> None:
+        """Never acknowledge a publish on a branch that was deleted under it.
+
+        The lease keeps writers and deletions apart; a writer without one would otherwise leave storage that
+        no reference names and believe that it had published.
+        """
+        branch = base.snapshot.branch
+        if branch is not None and self._store.dataset.reference_token(branch) != base.token:
+            raise ReadSetConflict("branch", message=f"branch '{branch}' was deleted during the publish")
 
     def _announce(self, snapshot: Snapshot) -> None:
         failpoint(Window.GRAPH_PUBLISH_BEFORE_COMMIT_APPEND)

@@ -13,7 +13,7 @@ from omnigraph.core.errors import (
     ConflictError,
 )
 from omnigraph.core.events import DurableOperation, Event, StorageCall, listen
-from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
+from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Window, activate
 from omnigraph.core.ids import BranchName, TableKey
 from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name
 from omnigraph.manifest.publisher import ManifestBatchPublisher, SchemaLock
@@ -178,6 +178,17 @@ def test_a_schema_apply_stops_publishes_and_branches(tmp_path: Path) -> None:
     store.references.release_schema_apply_lock()
     store.references.release_schema_apply_lock()
     assert advance(other).schema_hash == "schema-2"
+
+
+def test_a_publish_on_a_branch_deleted_under_it_is_not_acknowledged(tmp_path: Path) -> None:
+    store, other = new_store(tmp_path), open_store(tmp_path)
+    store.create_branch("review")
+    delete = Callback(lambda _: other.references.remove(REVIEW))
+    with activate(Window.PUBLISH_RETRYABLE_CONTENTION, delete), pytest.raises(ConflictError, match="deleted"):
+        advance(store, branch=REVIEW)
+    assert store.branches() == []
+    assert store.create_branch("review").pin(PERSON) == 1
+    assert advance(store, branch=REVIEW).pin(PERSON) == 2
 
 
 def test_a_new_graph_has_no_branches(tmp_path: Path) -> None:
