@@ -16,6 +16,7 @@ from omnigraph.language.query_tree import (
     Statement,
     Update,
 )
+from omnigraph.language.source import Span
 from omnigraph.language.value_syntax import ValueParser
 
 STATEMENT_WORDS = ("insert", "update", "delete")
@@ -49,17 +50,18 @@ class MutationParser(ValueParser):
         start = self.advance().span
         new = self.take("new")
         type_name = self.type_name("a type name after insert")
-        assignments = self._assignments(f"after insert {type_name.text}")
-        return Insert(type_name.text, new, assignments, start.to(self.previous.span), type_name.span)
+        assignments, braces = self._assignments(f"after insert {type_name.text}")
+        return Insert(type_name.text, new, assignments, start.to(braces), type_name.span, braces)
 
     def _update(self) -> Update:
         start = self.advance().span
         type_name = self.type_name("a type name after update")
         self.expect("set", f"after update {type_name.text}")
-        assignments = self._assignments("after set")
+        assignments, braces = self._assignments("after set")
         self.expect("where", "after the assignments", hint=_WHERE_HINT)
         where = self.condition()
-        return Update(type_name.text, assignments, where, start.to(self.previous.span), type_name.span)
+        span = start.to(self.previous.span)
+        return Update(type_name.text, assignments, where, span, type_name.span, braces)
 
     def _delete(self) -> Delete:
         start = self.advance().span
@@ -68,8 +70,8 @@ class MutationParser(ValueParser):
         where = self.condition()
         return Delete(type_name.text, where, start.to(self.previous.span), type_name.span)
 
-    def _assignments(self, context: str) -> tuple[Assignment, ...]:
-        self.expect("{", context)
+    def _assignments(self, context: str) -> tuple[tuple[Assignment, ...], Span]:
+        opening = self.expect("{", context).span
         found: list[Assignment] = []
         while not self.at("}") or not found:
             name = self.name("a property name")
@@ -77,8 +79,7 @@ class MutationParser(ValueParser):
             value = self.atom(f"a value for '{name.text}'")
             found.append(Assignment(name.text, value, name.span.to(self.previous.span), name.span))
             self.take(",")
-        self.advance()
-        return tuple(found)
+        return tuple(found), opening.to(self.advance().span)
 
     def condition(self) -> Condition:
         """`and` parts joined by `or`."""

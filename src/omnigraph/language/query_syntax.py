@@ -8,6 +8,7 @@ from omnigraph.language.diagnostics import Diagnostic, in_source_order, near_nam
 from omnigraph.language.lexer import Kind, Lexed, Token, lex, string_value
 from omnigraph.language.mutation_syntax import STATEMENT_WORDS, MutationParser
 from omnigraph.language.query_tree import (
+    NOWHERE,
     TEXT_SEARCHES,
     Binding,
     Call,
@@ -16,6 +17,8 @@ from omnigraph.language.query_tree import (
     Function,
     Hops,
     Maybe,
+    Meta,
+    MutationBody,
     Negation,
     NullTest,
     OrderItem,
@@ -33,7 +36,6 @@ from omnigraph.language.source import Source, Span
 
 SYNTAX_CODE = "Q000"
 SCALARS = ("String", "Bool", "I32", "I64", "U32", "U64", "F32", "F64", "Date", "DateTime", "Blob")
-_NONE = Span(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,12 @@ class QueryParser(MutationParser):
         name = self.name("a query name")
         self.expect("(", f"after query {name.text}", hint=f"without parameters write query {name.text}()")
         parameters = self._parameters()
-        description, instruction = self._meta()
-        self.expect("{", "to open the query")
+        head = start.to(self.previous.span)
+        meta = self._meta()
+        opening = self.expect("{", "to open the query").span
         body = self._body()
-        end = self.expect("}", "to close the query")
-        return Query(name.text, parameters, body, description, instruction, start.to(end.span), name.span)
+        end = self.expect("}", "to close the query").span
+        return Query(name.text, parameters, body, meta, start.to(end), name.span, head, opening.to(end))
 
     def _parameters(self) -> tuple[Parameter, ...]:
         found: list[Parameter] = []
@@ -155,8 +158,8 @@ class QueryParser(MutationParser):
             raise self.refuse(token.span, message, candidates=near_names(token.text, (*SCALARS, "Vector")))
         raise self.expected("a parameter type")
 
-    def _meta(self) -> tuple[str | None, str | None]:
-        found: dict[str, str] = {}
+    def _meta(self) -> tuple[Meta, ...]:
+        found: dict[str, Meta] = {}
         while self.at("@"):
             start = self.advance().span
             name = self.name("description or instruction")
@@ -168,11 +171,11 @@ class QueryParser(MutationParser):
                 raise self.refuse(span, f"'@{name.text}' is given twice")
             self.expect("(", f"after @{name.text}")
             text = self.expect_kind(Kind.STRING, f"a string in @{name.text}(…)")
-            self.expect(")", f"to close @{name.text}(")
-            found[name.text] = string_value(text.text)
-        return found.get("description"), found.get("instruction")
+            end = self.expect(")", f"to close @{name.text}(")
+            found[name.text] = Meta(name.text, string_value(text.text), text.text, start.to(end.span))
+        return tuple(found.values())
 
-    def _body(self):  # noqa: ANN202 - the union is written once, in Query
+    def _body(self) -> ReadBody | MutationBody:
         if self.at("match"):
             return self._read()
         if self.token.text in STATEMENT_WORDS:
@@ -182,23 +185,28 @@ class QueryParser(MutationParser):
         raise Unparsable(replace(found, candidates=near))
 
     def _read(self) -> ReadBody:
-        match_span = self.advance().span
-        clauses = self._clauses("after match")
-        return_span = self.expect("return", "after the match block").span
+        start = self.advance().span
+        clauses, match_braces = self._clauses("after match")
+        match_span = start.to(match_braces)
+        start = self.expect("return", "after the match block").span
         distinct = self.take("distinct")
-        projections = self._projections()
+        projections, return_braces = self._projections()
+        return_span = start.to(return_braces)
         order: tuple[OrderItem, ...] = ()
-        order_span = limit_span = offset_span = _NONE
+        order_span = order_braces = limit_span = offset_span = NOWHERE
         limit = offset = None
         if self.at("order"):
-            order_span = self.advance().span
-            order = self._order()
+            start = self.advance().span
+            order, order_braces = self._order()
+            order_span = start.to(order_braces)
         if self.at("limit"):
-            limit_span = self.advance().span
+            start = self.advance().span
             limit = self.integer("a number after limit")
+            limit_span = start.to(self.previous.span)
         if self.at("offset"):
-            offset_span = self.advance().span
+            start = self.advance().span
             offset = self.integer("a number after offset")
+            offset_span = start.to(self.previous.span)
         self._refuse_late_part()
         return ReadBody(
             clauses,
@@ -212,6 +220,9 @@ class QueryParser(MutationParser):
             order_span=order_span,
             limit_span=limit_span,
             offset_span=offset_span,
+            match_braces=match_braces,
+            return_braces=return_braces,
+            order_braces=order_braces,
         )
 
     def _refuse_late_part(self) -> None:
@@ -224,13 +235,12 @@ class QueryParser(MutationParser):
         if word in STATEMENT_WORDS:
             raise self.expected("'}'", hint="a query reads or changes data, never both")
 
-    def _clauses(self, context: str) -> tuple[Clause, ...]:
-        self.expect("{", context)
+    def _clauses(self, context: str) -> tuple[tuple[Clause, ...], Span]:
+        opening = self.expect("{", context).span
         found: list[Clause] = []
         while not self.at("}") or not found:
             found.append(self._clause())
-        self.advance()
-        return tuple(found)
+        return tuple(found), opening.to(self.advance().span)
 
     def _clause(self) -> Clause:
         token = self.token
@@ -239,12 +249,12 @@ class QueryParser(MutationParser):
         if token.kind is Kind.NAME and self.ahead_is(1, "{"):
             if token.text == "not":
                 self.advance()
-                clauses = self._clauses("after not")
-                return Negation(clauses, token.span.to(self.previous.span))
+                clauses, braces = self._clauses("after not")
+                return Negation(clauses, token.span.to(braces), braces)
             if token.text == "maybe":
                 self.advance()
-                clauses = self._clauses("after maybe")
-                return Maybe(clauses, token.span.to(self.previous.span))
+                clauses, braces = self._clauses("after maybe")
+                return Maybe(clauses, token.span.to(braces), braces)
         if token.kind in {Kind.END, Kind.TYPE} or (token.kind is Kind.PUNCT and token.text not in {"[", "-"}):
             hint = "clauses are separated by white space only" if token.text in {",", ";"} else None
             raise self.expected("a clause", hint=hint)
@@ -277,16 +287,18 @@ class QueryParser(MutationParser):
         self.advance()
         type_name = self.type_name(f"a node type after ${variable.name}:")
         matches: list[PropertyMatch] = []
+        braces = NOWHERE
         if self.take("{"):
+            opening = self.previous.span
             if self.at("}"):
                 hint = f"without matches write ${variable.name}: {type_name.text}"
                 raise self.expected("a property name", hint=hint)
             matches.append(self._property_match())
             while self.take(",") and not self.at("}"):
                 matches.append(self._property_match())
-            self.expect("}", "or ',' after the property match")
+            braces = opening.to(self.expect("}", "or ',' after the property match").span)
         span = variable.span.to(self.previous.span)
-        return Binding(variable, type_name.text, tuple(matches), span, type_name.span)
+        return Binding(variable, type_name.text, tuple(matches), span, type_name.span, braces)
 
     def _property_match(self) -> PropertyMatch:
         name = self.name("a property name")
@@ -334,8 +346,8 @@ class QueryParser(MutationParser):
         right = self.expression(f"an operand after '{operator}'")
         return Filter(left, operator, right, start.to(self.previous.span))
 
-    def _projections(self) -> tuple[Projection, ...]:
-        self.expect("{", "after return")
+    def _projections(self) -> tuple[tuple[Projection, ...], Span]:
+        opening = self.expect("{", "after return").span
         found: list[Projection] = []
         while not self.at("}") or not found:
             start = self.token.span
@@ -343,16 +355,14 @@ class QueryParser(MutationParser):
             alias = self.name("a column name after as").text if self.take("as") else None
             found.append(Projection(expression, alias, start.to(self.previous.span)))
             self.take(",")
-        self.advance()
-        return tuple(found)
+        return tuple(found), opening.to(self.advance().span)
 
-    def _order(self) -> tuple[OrderItem, ...]:
-        self.expect("{", "after order")
+    def _order(self) -> tuple[tuple[OrderItem, ...], Span]:
+        opening = self.expect("{", "after order").span
         found = [self._order_item()]
         while self.take(","):
             found.append(self._order_item())
-        self.expect("}", "or ',' after the order item")
-        return tuple(found)
+        return tuple(found), opening.to(self.expect("}", "or ',' after the order item").span)
 
     def _order_item(self) -> OrderItem:
         start: Token = self.token

@@ -158,6 +158,7 @@ class Binding:
     matches: tuple[PropertyMatch, ...]
     span: Span = field(default=NOWHERE, compare=False, repr=False)
     type_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,7 @@ class Negation:
 
     clauses: "tuple[Clause, ...]"
     span: Span = field(default=NOWHERE, compare=False, repr=False)
+    braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,7 @@ class Maybe:
 
     clauses: "tuple[Clause, ...]"
     span: Span = field(default=NOWHERE, compare=False, repr=False)
+    braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 Clause: TypeAlias = Negation | Maybe | Binding | Traversal | Filter | NullTest | TextSearch
@@ -249,7 +252,7 @@ class OrderItem:
 
 @dataclass(frozen=True, slots=True)
 class ReadBody:
-    """match, return, order, limit, offset. The spans point at the parts for diagnostics and comments."""
+    """match, return, order, limit, offset. A span covers its part from the word to the end."""
 
     clauses: tuple[Clause, ...]
     distinct: bool
@@ -262,6 +265,9 @@ class ReadBody:
     order_span: Span = field(default=NOWHERE, compare=False, repr=False)
     limit_span: Span = field(default=NOWHERE, compare=False, repr=False)
     offset_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    match_braces: Span = field(default=NOWHERE, compare=False, repr=False)
+    return_braces: Span = field(default=NOWHERE, compare=False, repr=False)
+    order_braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +336,7 @@ class Insert:
     assignments: tuple[Assignment, ...]
     span: Span = field(default=NOWHERE, compare=False, repr=False)
     type_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +348,7 @@ class Update:
     where: Condition
     span: Span = field(default=NOWHERE, compare=False, repr=False)
     type_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,16 +372,40 @@ class MutationBody:
 
 
 @dataclass(frozen=True, slots=True)
+class Meta:
+    """`@description("…")` or `@instruction("…")`; `text` is the string as written, quotes included."""
+
+    name: str
+    value: str
+    text: str
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
-    """One named query."""
+    """One named query. `head` covers it up to the closing parenthesis of the parameters."""
 
     name: str
     parameters: tuple[Parameter, ...]
     body: ReadBody | MutationBody
-    description: str | None = None
-    instruction: str | None = None
+    meta: tuple[Meta, ...] = ()
     span: Span = field(default=NOWHERE, compare=False, repr=False)
     name_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    head: Span = field(default=NOWHERE, compare=False, repr=False)
+    braces: Span = field(default=NOWHERE, compare=False, repr=False)
+
+    @property
+    def description(self) -> str | None:
+        """The text of `@description`."""
+        return self._meta("description")
+
+    @property
+    def instruction(self) -> str | None:
+        """The text of `@instruction`."""
+        return self._meta("instruction")
+
+    def _meta(self, name: str) -> str | None:
+        return next((meta.value for meta in self.meta if meta.name == name), None)
 
     @property
     def is_mutation(self) -> bool:

@@ -4,7 +4,7 @@ from omnigraph.catalog.schema import Catalog
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import Function, LiteralKind
-from omnigraph.language.source import Source
+from omnigraph.language.source import Source, Span
 from omnigraph.planning import ir
 from omnigraph.planning.check_match import MatchCheck
 from omnigraph.planning.check_operand import Scope, is_aggregate
@@ -134,7 +134,8 @@ class ReadCheck(MatchCheck):
 
     def _check_grouping(self, body: tree.ReadBody) -> None:
         if body.distinct:
-            self.report("T9", body.return_span, "distinct cannot be combined with aggregates")
+            word = Span(body.return_span.start, body.return_span.start + len("return"))
+            self.report("T9", word, "distinct cannot be combined with aggregates")
         for projection in body.projections:
             expression: tree.Expression | ir.ColumnExpr = projection.expression
             if isinstance(expression, tree.Alias):
