@@ -247,8 +247,10 @@ class ControlDataset:
         """Make a branch at exactly one version of another one. `handle` is any version of main."""
         emit(StorageCall("create_branch", self.location))
         reference: Any = from_version if from_branch is None else (from_branch, from_version)
+        # A dataset of its own: the call borrows it exclusively and would fail beside a thread that reads it.
+        own = self.open_version(None, handle.version)
         with substrate(self._about_writing(None)):
-            handle.create_branch(branch, reference=reference, storage_options=self._options())
+            own.create_branch(branch, reference=reference, storage_options=self._options())
 
     def discard(self, rows: WrittenRows) -> None:
         """Remove data files that are proven to be pointed at by nothing."""
