@@ -5,10 +5,10 @@ from typing import Any
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
 from omnigraph.core.ids import Branch
+from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool, manifest_object
 from omnigraph.storage.failures import CommitConflict, ForeignCommit, is_commit_conflict, substrate
 from omnigraph.storage.handles import SnapshotHandle, TransactionInfo, lance_dataset
-from omnigraph.storage.staging import circumstances
 
 
 def commit_exactly(

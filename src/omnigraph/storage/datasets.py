@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.core.errors import StorageNotFound, StoragePrecondition
+from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
 from omnigraph.storage.failures import Circumstances, substrate
@@ -169,17 +169,16 @@ class DatasetPool:
 
     def create(self, location: str, schema: "pa.Schema", properties: Mapping[str, str]) -> Any:
         """Create the dataset with zero rows as version 1. Raises StoragePrecondition when one is there."""
-        dataset = create_dataset(
+        create_dataset(
             self.root.dataset_uri(location),
             schema,
             properties,
-            storage_options=self.storage_options,
-            session=self.session,
             exists=lambda: self.adapter.identity(manifest_object(location, None, 1)) is not None,
+            storage_options=self.storage_options,
         )
         self.evict(location, every_branch=True)
-        self.remember(location, None, dataset)
-        return dataset
+        # Opened again, so that it shares the session of the pool.
+        return self.at_version(location, None, 1)
 
     def versions_listed(self, location: str, branch: Branch) -> list[int]:
         """All versions that exist, newest first. Cost: one listing."""
@@ -233,40 +232,39 @@ def create_dataset(
     schema: "pa.Schema",
     properties: Mapping[str, str],
     *,
+    exists: Callable[[], bool],
     storage_options: dict[str, str] | None = None,
-    session: Any = None,
-    exists: Callable[[], bool] | None = None,
 ) -> Any:
-    """Create an empty dataset: the only creation site of the product.
+    """Create an empty dataset as version 1: the only creation site of the product.
 
     File format pinned, stable row ids off, no automatic clean-up of versions. Raises StoragePrecondition when
-    a dataset is there already.
+    a dataset is there already. Of many creators exactly one succeeds.
     """
-    import lance  # noqa: PLC0415  the room is imported before it is used
+    from lance import LanceDataset, LanceOperation  # noqa: PLC0415  a heavy package
+    from lance.dataset import Transaction  # noqa: PLC0415
 
-    if exists is not None and exists():
+    if exists():
         raise StoragePrecondition(f"{uri}: there is a table here already")
     if listening():
         emit(StorageCall("create_dataset", uri))
+    # Not write_dataset(mode="create"): measured, creators that race there may both succeed, the second one
+    # with version 2. A commit on top of version 0 is exact.
+    transaction = Transaction(
+        0, LanceOperation.Overwrite(schema, []), transaction_properties=dict(properties)
+    )
     directory = None if "://" in uri else uri
     with substrate(lambda: Circumstances(uri, directory=directory)):
         try:
-            return lance.write_dataset(
-                schema.empty_table(),
-                uri,
-                schema=schema,
-                mode="create",
-                data_storage_version=DATA_STORAGE_VERSION,
-                enable_stable_row_ids=False,
-                auto_cleanup_options=None,
-                transaction_properties=dict(properties),
-                storage_options=storage_options,
-                session=session,
+            made = LanceDataset.commit(
+                uri, transaction, max_retries=0, storage_options=storage_options, enable_stable_row_ids=False
             )
         except (OSError, ValueError) as error:
-            if exists is not None and exists():
+            if exists():
                 raise StoragePrecondition(f"{uri}: another writer created a table here") from error
             raise
+    if (made.version, made.data_storage_version) != (1, DATA_STORAGE_VERSION):
+        raise InternalError(f"{uri}: created as version {made.version} in format {made.data_storage_version}")
+    return made
 
 
 def field_ids(dataset: Any) -> list[int]:

@@ -10,10 +10,11 @@ from enum import StrEnum
 from typing import Any, Final, cast
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
+from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
-from omnigraph.storage.staging import Work, circumstances
+from omnigraph.storage.staging import Work
 
 
 class IndexKind(StrEnum):

@@ -18,12 +18,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from omnigraph.core.errors import StorageConfiguration, StorageNotFound, StoragePermanent
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
-from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.durability import DurabilityMode, sync_directories
 from omnigraph.storage.failures import object_failure, os_failure, translated
 from omnigraph.storage.layout import canonical_uri
 
@@ -134,8 +135,6 @@ class LocalAdapter(StorageAdapter):
         super().__init__(root)
         self._durability = durability
         self._numbers = itertools.count(1)
-        self._synced_directories: dict[str, int] = {}
-        self._lock = threading.Lock()
 
     def read_text_if_exists(self, name: str) -> str | None:
         path = self._path(name)
@@ -286,7 +285,9 @@ class LocalAdapter(StorageAdapter):
                 file.write(text.encode())
                 file.flush()
                 if self._durability is not DurabilityMode.OS:
+                    emit(DurableOperation("sync_file", temporary, "before"))
                     os.fsync(file.fileno())
+                    emit(DurableOperation("sync_file", temporary, "after"))
         except BaseException:
             _unlink_if_there(temporary)
             raise
@@ -308,13 +309,7 @@ class LocalAdapter(StorageAdapter):
     def _sync_directory_of(self, path: str) -> None:
         if self._durability is DurabilityMode.OS:
             return
-        directory = os.path.dirname(path)
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        emit(DurableOperation("sync_directory", directory, "after"))
+        sync_directories([os.path.dirname(path)], self._durability)
 
     @contextlib.contextmanager
     def _directory_locked(self, path: str) -> Generator[None]:
@@ -503,16 +498,26 @@ def _remote_adapter(address: str, storage_options: dict[str, str]) -> StorageAda
     # The options are those Lance takes; obstore wants what concerns the HTTP client apart.
     client: dict[str, Any] = {}
     config: dict[str, str] = {}
+    retries: dict[str, Any] = {}
     for name, value in storage_options.items():
         plain = name.lower()
         if plain.removeprefix("aws_") == "allow_http":
             client["allow_http"] = value.lower() in {"1", "true", "yes"}
+        elif plain == "client_max_retries":
+            retries["max_retries"] = int(value)
+        elif plain == "client_retry_timeout":
+            retries["retry_timeout"] = timedelta(seconds=int(value))
         elif plain in {"timeout", "connect_timeout", "proxy_url", "user_agent"}:
             client[plain] = value
         else:
             config[plain] = value
     with translated(address):
-        store = from_url(address, config=cast("Any", config), client_options=cast("Any", client))
+        store = from_url(
+            address,
+            config=cast("Any", config),
+            client_options=cast("Any", client),
+            retry_config=cast("Any", retries or None),
+        )
     named = config.get("aws_endpoint") or config.get("aws_endpoint_url") or config.get("endpoint") or ""
     parts = urlsplit(named)
     endpoint = (

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
+from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
@@ -26,7 +27,7 @@ def probe_addresses(
     keys = keys.drop_null()
     if len(keys) == 0 or handle.row_count == 0:
         return np.empty(0, np.uint64)
-    with substrate(lambda: pool.circumstances(handle.location, handle.branch)):
+    with substrate(lambda: circumstances(pool, handle)):
         if len(keys) < SCAN_KEYS_MIN:
             found = [
                 _probe(dataset, column, keys[start : start + KEY_PROBE_CHUNK_ROWS].to_pylist())

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
+from omnigraph.storage.contents import base_roots, circumstances, fragment_files
 from omnigraph.storage.datasets import DatasetPool, field_ids
-from omnigraph.storage.failures import Circumstances, substrate
+from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
-    FragmentInfo,
     SnapshotHandle,
     StagedHandle,
     Stamp,
@@ -187,79 +187,6 @@ def rebase(
     return _staged(pool, handle, staged.primitive, kept, removed=len(where), adopted=staged)
 
 
-def circumstances(
-    pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = False, bytes_written: int = 0
-) -> Circumstances:
-    """What is known when a call on this table version fails: every file it may have needed."""
-    uri = pool.root.dataset_uri(handle.location, handle.branch)
-
-    def needed() -> Iterable[str]:
-        dataset = lance_dataset(handle)
-        bases = _bases(dataset)
-        for fragment in dataset.get_fragments():
-            yield from fragment_files(fragment.metadata.to_json(), uri, bases)
-
-    directory = uri if writes and pool.root.is_local else None
-    return pool.circumstances(
-        handle.location, handle.branch, needed=needed, directory=directory, bytes_written=bytes_written
-    )
-
-
-def fragment_files(described: dict[str, Any], own_root: str, bases: dict[int, str]) -> list[str]:
-    """Full addresses of the data files and the deletion file of a fragment."""
-
-    def below(base_id: int | None) -> str:
-        return own_root if base_id is None else bases[base_id]
-
-    files = [f"{below(file['base_id'])}/data/{file['path']}" for file in described["files"]]
-    deletion = described["deletion_file"]
-    if deletion is not None:
-        suffix = "arrow" if deletion["file_type"] == "array" else "bin"
-        name = f"{described['id']}-{deletion['read_version']}-{deletion['id']}.{suffix}"
-        files.append(f"{below(deletion['base_id'])}/_deletions/{name}")
-    return files
-
-
-def describe_fragments(pool: DatasetPool, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
-    """The fragments of a version with their files as seen from the graph root."""
-    dataset = lance_dataset(handle)
-    own = pool.root.dataset_uri(handle.location, handle.branch)
-    bases = _bases(dataset)
-    prefix = f"{pool.root.uri}/"
-    found: list[FragmentInfo] = []
-    for fragment in dataset.get_fragments():
-        metadata = fragment.metadata
-        # Not to_json(): it copies every member deeply and costs more than a commit on a table of many fragments.
-        hidden = metadata.deletion_file
-        described: dict[str, Any] = {
-            "id": metadata.id,
-            "files": [{"base_id": file.base_id, "path": file.path} for file in metadata.files],
-            "physical_rows": metadata.physical_rows,
-            "deletion_file": None if hidden is None else hidden.asdict(),
-        }
-        files = [name.removeprefix(prefix) for name in fragment_files(described, own, bases)]
-        deletion = described["deletion_file"]
-        found.append(
-            FragmentInfo(
-                id=int(described["id"]),
-                files=tuple(files if deletion is None else files[:-1]),
-                physical_rows=int(described["physical_rows"]),
-                deletions=None if deletion is None else files[-1],
-                deleted_rows=0 if deletion is None else int(deletion["num_deleted_rows"]),
-            )
-        )
-    return tuple(found)
-
-
-def base_roots(handle: SnapshotHandle) -> dict[int, str]:
-    """Directories of other branches whose files this table version uses, by Lance's number for them."""
-    return _bases(lance_dataset(handle))
-
-
-def _bases(dataset: Any) -> dict[int, str]:
-    return {int(number): str(base.path) for number, base in dataset.base_paths().items()}
-
-
 def _write_rows(
     pool: DatasetPool,
     handle: SnapshotHandle,
@@ -375,11 +302,11 @@ def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[s
     files = [
         f"{work.data_root}/data/{file.path}" for fragment in work.new_fragments for file in fragment.files
     ]
+    bases = base_roots(lance_dataset(handle))
     for fragment in getattr(work.operation, "updated_fragments", ()):
-        described = fragment.to_json()
-        files.extend(
-            f for f in fragment_files(described, own_root, base_roots(handle)) if "/_deletions/" in f
-        )
+        _, deletions = fragment_files(fragment, own_root, bases)
+        if deletions is not None:
+            files.append(deletions)
     return tuple(files)
 
 
@@ -492,7 +419,7 @@ def _seen_from(fragment: Any, data_root: str, handle: SnapshotHandle) -> Any:
     if own == data_root:
         base_id = None
     else:
-        known = {path: number for number, path in _bases(dataset).items()}
+        known = {path: number for number, path in base_roots(dataset).items()}
         base_id = known.get(data_root)
         if base_id is None:
             raise InternalError(f"files staged under {data_root} cannot be reached from {own}")

@@ -14,6 +14,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.storage import branches, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.commit import commit_exactly, manifest_files, transaction_of
+from omnigraph.storage.contents import circumstances, describe_fragments
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.failures import substrate
@@ -368,7 +369,7 @@ class TableStore(TableStorage):
         return probe_addresses(self._pool, handle, column, keys)
 
     def fragments(self, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
-        return staging.describe_fragments(self._pool, handle)
+        return describe_fragments(self._pool, handle)
 
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
         return transaction_of(self._pool, location, branch, version)
@@ -555,4 +556,4 @@ class TableStore(TableStorage):
             emit(StorageCall(kind, self._root.dataset_uri(handle.location, handle.branch)))
 
     def _about(self, handle: SnapshotHandle) -> Callable[[], Any]:
-        return lambda: staging.circumstances(self._pool, handle)
+        return lambda: circumstances(self._pool, handle)

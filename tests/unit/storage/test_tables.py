@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import lance
 import numpy as np
@@ -41,19 +42,24 @@ def test_every_table_has_the_pinned_format(table_store: Store) -> None:
     assert (file.file_major_version, file.file_minor_version) == (2, 2)
 
 
-def test_a_table_is_created_once(table_store: Store) -> None:
-    def create(_: int) -> bool:
-        try:
-            table_store.tables().create_table(PERSON, PLACE, SCHEMA, STAMP)
-        except StoragePrecondition:
-            return False
-        return True
+def test_of_many_creators_of_a_table_one_wins(table_store: Store) -> None:
+    racers = 4
+    stores = [table_store.tables() for _ in range(racers)]
+    for attempt in range(10):
+        place, barrier = f"nodes/{attempt:016x}", Barrier(racers)
 
-    with ThreadPoolExecutor(4) as pool:
-        wins = list(pool.map(create, range(4)))
-    assert wins.count(True) == 1
-    tables = table_store.tables()
-    assert tables.head_version(PLACE, None) == 1
+        def create(number: int, place: str = place, barrier: Barrier = barrier) -> bool:
+            barrier.wait()
+            try:
+                stores[number].create_table(PERSON, place, SCHEMA, STAMP)
+            except StoragePrecondition:
+                return False
+            return True
+
+        with ThreadPoolExecutor(racers) as pool:
+            wins = list(pool.map(create, range(racers)))
+        assert wins.count(True) == 1
+        assert table_store.tables().head_version(place, None) == 1
 
 
 def test_a_missing_table_or_version_is_not_found(table_store: Store) -> None:

@@ -1,0 +1,73 @@
+"""Which files make up a table version."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.failures import Circumstances
+from omnigraph.storage.handles import FragmentInfo, SnapshotHandle, lance_dataset
+
+
+def circumstances(
+    pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = False, bytes_written: int = 0
+) -> Circumstances:
+    """What is known when a call on this table version fails: every file it may have needed."""
+    uri = pool.root.dataset_uri(handle.location, handle.branch)
+
+    def needed() -> Iterable[str]:
+        dataset = lance_dataset(handle)
+        bases = base_roots(dataset)
+        for fragment in dataset.get_fragments():
+            files, deletions = fragment_files(fragment.metadata, uri, bases)
+            yield from files
+            if deletions is not None:
+                yield deletions
+
+    directory = uri if writes and pool.root.is_local else None
+    return pool.circumstances(
+        handle.location, handle.branch, needed=needed, directory=directory, bytes_written=bytes_written
+    )
+
+
+def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple[list[str], str | None]:
+    """Full addresses of the data files of a fragment (Lance's metadata of it) and of its deletion file."""
+    files = [f"{_below(file.base_id, own_root, bases)}/data/{file.path}" for file in fragment.files]
+    if fragment.deletion_file is None:
+        return files, None
+    # Members are read one by one: Lance's to_json() copies deeply, which on a table of many fragments costs
+    # more than a commit.
+    deletion = fragment.deletion_file.asdict()
+    suffix = "arrow" if deletion["file_type"] == "array" else "bin"
+    name = f"{fragment.id}-{deletion['read_version']}-{deletion['id']}.{suffix}"
+    return files, f"{_below(deletion['base_id'], own_root, bases)}/_deletions/{name}"
+
+
+def describe_fragments(pool: DatasetPool, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
+    """The fragments of a version with their files as seen from the graph root."""
+    dataset = lance_dataset(handle)
+    own = pool.root.dataset_uri(handle.location, handle.branch)
+    bases = base_roots(dataset)
+    prefix = f"{pool.root.uri}/"
+    found: list[FragmentInfo] = []
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        files, deletions = fragment_files(metadata, own, bases)
+        found.append(
+            FragmentInfo(
+                id=int(metadata.id),
+                files=tuple(name.removeprefix(prefix) for name in files),
+                physical_rows=int(metadata.physical_rows),
+                deletions=None if deletions is None else deletions.removeprefix(prefix),
+                deleted_rows=int(metadata.num_deletions),
+            )
+        )
+    return tuple(found)
+
+
+def _below(base_id: int | None, own_root: str, bases: dict[int, str]) -> str:
+    return own_root if base_id is None else bases[base_id]
+
+
+def base_roots(dataset: Any) -> dict[int, str]:
+    """Directories of other branches whose files this table version uses, by Lance's number for them."""
+    return {int(number): str(base.path) for number, base in dataset.base_paths().items()}

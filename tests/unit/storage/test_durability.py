@@ -1,0 +1,244 @@
+"""Everything a commit made is on the device before success is reported."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from omnigraph.core.errors import StorageNotFound
+from omnigraph.core.events import DurableOperation, Event, listen
+from omnigraph.core.settings import Settings
+from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories, sync_files
+from omnigraph.storage.handles import SnapshotHandle
+from omnigraph.storage.objects import open_adapter
+from omnigraph.storage.tables import TableStore
+from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, local_store, rows, s3_store
+
+# The substrate keeps the transaction inside the manifest too, and heals a stale hint: neither is needed.
+NEEDLESS = {".txn", ".json"}
+
+
+class Watch:
+    """What appeared below a directory while it watched, and what was synced."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.before = set(root.rglob("*"))
+        self.synced: list[str] = []
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, DurableOperation) and event.moment == "after" and event.kind.startswith("sync_"):
+            self.synced.append(event.path)
+
+    def unsynced(self) -> set[str]:
+        """New files, and directories with new entries, that were not synced."""
+        new = {path for path in self.root.rglob("*") if path not in self.before}
+        files = {
+            path
+            for path in new
+            if path.is_file() and (path.suffix not in NEEDLESS or path.parent.name == "branches")
+        }
+        held = {path.parent for path in files}
+        # A new directory is found again after a power cut only if its parent was synced as well.
+        directories = held | {d.parent for path in held for d in (path, *path.parents) if d in new}
+        return {str(path) for path in files | directories} - set(self.synced)
+
+
+@contextmanager
+def watching(store: Store) -> Iterator[Watch]:
+    watch = Watch(Path(store.uri))
+    with listen(watch.hear):
+        yield watch
+
+
+def one_of_each(tables: TableStore) -> Iterator[tuple[str, SnapshotHandle]]:
+    """Every way a table gets new files, one commit each, synced as the engine does."""
+    handle = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+    yield "create", handle
+
+    def reopened() -> SnapshotHandle:
+        return tables.open_head(PERSON, PLACE, None)
+
+    handle = reopened()
+    yield "append", tables.commit_staged(handle, tables.stage_append(handle, rows(["a", "b", "c"]), STAMP))
+    handle = reopened()
+    yield "merge", tables.commit_staged(handle, tables.stage_merge_insert(handle, rows(["a"], 1), STAMP))
+    handle = reopened()
+    staged = tables.stage_delete(handle, STAMP, predicate="id = 'b'")
+    assert staged is not None
+    yield "delete", tables.commit_staged(handle, staged)
+    handle = reopened()
+    staged = tables.stage_create_btree_index(handle, "id", STAMP)
+    assert staged is not None
+    yield "index", tables.commit_staged(handle, staged)
+    handle = reopened()
+    made = tables.create_branch(PERSON, PLACE, "review/one", None, handle.version)
+    yield (
+        "fork and merge",
+        tables.commit_staged(made, tables.stage_merge_insert(made, rows(["c", "x"], 2), STAMP)),
+    )
+    handle = reopened()
+    yield "overwrite", tables.commit_staged(handle, tables.stage_overwrite(handle, rows(["o"]), STAMP))
+    handle = reopened()
+    yield "restore", tables.restore(handle, 2, operation_id="01J")
+
+
+@pytest.mark.parametrize("mode", ["full", "syncfs"])
+def test_every_new_file_and_directory_is_synced(tmp_path: Path, mode: str) -> None:
+    store = local_store(tmp_path)
+    tables = store.tables(Settings(durability=mode))
+    steps = one_of_each(tables)
+    done: list[str] = []
+    while True:
+        with watching(store) as watch:
+            step = next(steps, None)
+            if step is None:
+                break
+            name, handle = step
+            tables.make_durable([handle])
+        assert watch.unsynced() == set(), name
+        done.append(name)
+    assert len(done) == 8
+
+
+def test_files_come_before_the_directories_that_name_them(tmp_path: Path) -> None:
+    store = local_store(tmp_path)
+    tables = store.tables()
+    with watching(store) as watch:
+        base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+        after = tables.commit_staged(base, tables.stage_append(base, rows(["a"]), STAMP))
+        tables.make_durable([after])
+    kinds = [Path(path).is_dir() for path in watch.synced]
+    assert kinds == sorted(kinds)
+    assert kinds.count(False) == 3
+    assert str(store.uri) in watch.synced, "the graph root names the new directories below it"
+
+
+def test_a_known_directory_is_not_climbed_again(tmp_path: Path) -> None:
+    store = local_store(tmp_path)
+    tables = store.tables()
+    base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+    after = tables.commit_staged(base, tables.stage_append(base, rows(["a"]), STAMP))
+    tables.make_durable([after])
+    base = tables.open_head(PERSON, PLACE, None)
+    with watching(store) as watch:
+        tables.make_durable([tables.commit_staged(base, tables.stage_append(base, rows(["b"]), STAMP))])
+    assert sorted(Path(path).name for path in watch.synced if Path(path).is_dir()) == ["_versions", "data"]
+    assert watch.unsynced() == set()
+
+
+def test_a_directory_made_again_counts_as_new(tmp_path: Path) -> None:
+    file = tmp_path / "root" / "dir" / "file"
+    for _ in range(2):
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+        heard: list[Event] = []
+        with listen(heard.append):
+            make_durable([str(file)], DurabilityMode.FULL, root=str(tmp_path / "root"))
+        synced = {event.path for event in heard if isinstance(event, DurableOperation)}
+        assert synced == {str(file), str(file.parent), str(tmp_path / "root")}
+        file.unlink()
+        file.parent.rename(tmp_path / "aside")
+        file.parent.parent.rmdir()
+        (tmp_path / "aside").rename(tmp_path / f"old-{file.parent.name}")
+
+
+def test_the_os_mode_syncs_nothing(tmp_path: Path) -> None:
+    store = local_store(tmp_path)
+    tables = store.tables(Settings(durability="os"))
+    with watching(store) as watch:
+        base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+        after = tables.commit_staged(base, tables.stage_append(base, rows(["a"]), STAMP))
+        tables.make_durable([after])
+        open_adapter(store.uri, durability=DurabilityMode.OS).write_text("deep/x", "1")
+    assert watch.synced == []
+    assert content(tables, after) == {"a": 0}
+
+
+@pytest.mark.s3
+def test_an_object_store_has_nothing_to_sync() -> None:
+    store = s3_store()
+    tables = store.tables()
+    heard: list[Event] = []
+    with listen(heard.append):
+        base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+        after = tables.commit_staged(base, tables.stage_append(base, rows(["a"]), STAMP))
+        tables.make_durable([after])
+    assert (base.new_files, after.new_files) == ((), ())
+    assert not [e for e in heard if isinstance(e, DurableOperation) and e.kind.startswith("sync_")]
+
+
+def test_text_objects_are_durable_on_return(tmp_path: Path) -> None:
+    store = local_store(tmp_path)
+    adapter = store.adapter()
+    steps = [
+        lambda: adapter.write_text("a/b/x", "1"),
+        lambda: adapter.write_text_if_absent("a/b/y", "1"),
+        lambda: adapter.rename_text("a/b/y", "c/z"),
+        lambda: adapter.write_text_if_match("a/b/x", "2", adapter.read_text_versioned("a/b/x").token),
+    ]
+    for step in steps:
+        heard: list[Event] = []
+        with watching(store) as watch, listen(heard.append):
+            step()
+        # The content is synced under its temporary name; what the watch can see is the directory.
+        missing = {path for path in watch.unsynced() if Path(path).is_dir()}
+        assert missing == set()
+        synced = [
+            e.path
+            for e in heard
+            if isinstance(e, DurableOperation) and (e.kind, e.moment) == ("sync_file", "after")
+        ]
+        assert all("#" in path for path in synced)
+        assert len(synced) == (0 if step is steps[2] else 1)
+
+
+def test_each_durable_step_can_be_the_last(tmp_path: Path) -> None:
+    """Stop at the k-th durable step, for every k: the table shows a whole version, old or new."""
+
+    class Stopped(BaseException):
+        pass
+
+    def run(store: Store, stop_at: int | None) -> int:
+        count = 0
+
+        def hear(event: Event) -> None:
+            nonlocal count
+            if isinstance(event, DurableOperation):
+                count += 1
+                if count == stop_at:
+                    raise Stopped
+
+        tables = store.tables()
+        base = tables.open_head(PERSON, PLACE, None)
+        with listen(hear):
+            after = tables.commit_staged(base, tables.stage_merge_insert(base, rows(["a", "x"], 1), STAMP))
+            tables.make_durable([after])
+        return count
+
+    def prepared(place: Path) -> Store:
+        place.mkdir()
+        store = local_store(place)
+        tables = store.tables()
+        base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+        tables.commit_staged(base, tables.stage_append(base, rows(["a", "b"]), STAMP))
+        return store
+
+    total = run(prepared(tmp_path / "all"), None)
+    assert total >= 12
+    for step in range(1, total + 1):
+        store = prepared(tmp_path / str(step))
+        with pytest.raises(Stopped):
+            run(store, step)
+        tables = store.tables()
+        seen = content(tables, tables.open_head(PERSON, PLACE, None))
+        assert seen in ({"a": 0, "b": 0}, {"a": 1, "b": 0, "x": 1})
+
+
+def test_syncing_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageNotFound, match="gone"):
+        sync_files([str(tmp_path / "gone")])
+    with pytest.raises(StorageNotFound, match="gone"):
+        sync_directories([str(tmp_path / "gone")])
+    sync_files([])
