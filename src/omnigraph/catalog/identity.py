@@ -159,6 +159,8 @@ def _match_properties(declared: DraftType, old: AcceptedType, findings: Findings
                 label, hint, old_exists=hint.text in known and hint.text != name, findings=findings
             )
         elif hint.text not in known:
+            if prop.prop.inherited_from:  # the hint of the interface is meant for nodes that had the old name
+                continue
             message = f"{label} cannot be renamed from '{hint.text}': '{old.name}' has no such property"
             findings.report(Code.RENAME_UNKNOWN, hint.span, message, near=(hint.text, known))
         elif hint.text in claimed:

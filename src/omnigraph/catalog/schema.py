@@ -185,6 +185,8 @@ class _Declared:
 class Interface(_Declared):
     """A set of property declarations; it has no table."""
 
+    kind: ClassVar = TypeKind.INTERFACE
+
     constraints: tuple[Constraint, ...] = ()
 
 

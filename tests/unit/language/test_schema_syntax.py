@@ -42,6 +42,7 @@ def test_bad_input_is_a_finding(data, message):
     assert any(message in found.message for found in findings_of(data))
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_end_in_a_finding_in_bounded_time():
     text = "node A { n: I32 }\n" * (50 * 1024 * 1024 // 18)
     started = time.perf_counter()
@@ -50,6 +51,7 @@ def test_fifty_megabytes_end_in_a_finding_in_bounded_time():
     assert "at most" in findings[0].message or "more than" in findings[0].message
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_of_one_token_are_read_without_copies():
     text = 'node A { n: String @description("' + "x" * (50 * 1024 * 1024) + '") }'
     tracemalloc.start()
