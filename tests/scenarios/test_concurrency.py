@@ -1,0 +1,291 @@
+"""Several writers at once: sections 4.1 and 4.8 of the testing specification. Names are the scenario names."""
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from graphs import hear, make_graph, reopen, rows_of, run, state_of
+from omnigraph.api.graph import Graph
+from omnigraph.core.errors import ConstraintViolation, ExpectedVersionMismatch, KeyConflict
+from omnigraph.core.events import TableCommitted, TableStaged
+from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
+from omnigraph.core.ids import TableKey
+
+CHILD = Path(__file__).with_name("writer_child.py")
+PERSON = TableKey("node:Person")
+
+
+@pytest.fixture
+def graph(tmp_path: Path):
+    with make_graph(tmp_path / "g") as made:
+        yield made
+
+
+def at_once(works: list[Callable[[], object]]) -> list[object]:
+    """Runs all works released together; an exception is a result."""
+    barrier = threading.Barrier(len(works))
+    results: list[object] = [None] * len(works)
+
+    def call(number: int) -> None:
+        barrier.wait(30)
+        try:
+            results[number] = works[number]()
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    return results
+
+
+def assert_one_chain(graph: Graph, commits: int) -> None:
+    history = graph.commits.list()
+    assert len(history) == commits
+    for newer, older in itertools.pairwise(history):
+        assert newer.parents == (older.id,)
+        assert newer.manifest_version == older.manifest_version + 1
+    state = state_of(graph)
+    assert state.heads == state.pins
+    assert state.sidecars == ()
+    assert graph.verify().ok
+
+
+def test_concurrent_writers_one_winner(graph: Graph) -> None:
+    run(graph, 'insert Person { name: "a", age: 0 }')
+    handles = [reopen(graph) for _ in range(16)]
+    before = state_of(graph)
+    statement = 'update Person set { age: $v } where name = "a"'
+    results = at_once(
+        [lambda h=h, n=n: run(h, statement, {"v": n + 1}, types="$v: I32") for n, h in enumerate(handles)]
+    )
+    won = [n for n, r in enumerate(results) if not isinstance(r, Exception)]
+    lost = [r for r in results if isinstance(r, Exception)]
+    assert won
+    assert all(type(r) is ExpectedVersionMismatch and r.table_key == PERSON for r in lost), lost
+    after = state_of(graph)
+    assert after.pins[PERSON] == before.pins[PERSON] + len(won)
+    assert rows_of(graph, "Person")["a"]["age"] in {n + 1 for n in won}
+    assert_one_chain(graph, before.commits + len(won))
+    for handle in handles:
+        handle.close()
+
+
+def test_concurrent_disjoint_tables_both_win(graph: Graph) -> None:
+    with reopen(graph) as other:
+        results = at_once(
+            [
+                lambda: [run(graph, f'insert Note {{ text: "{n}" }}') for n in range(5)],
+                lambda: [run(other, f'insert Company {{ name: "{n}" }}') for n in range(5)],
+            ]
+        )
+        assert not [r for r in results if isinstance(r, Exception)]
+        assert len(rows_of(graph, "Note")) == len(rows_of(graph, "Company")) == 5
+        assert_one_chain(graph, 11)
+
+
+def start(uri: str, *arguments: str) -> subprocess.Popen:
+    child = subprocess.Popen(
+        [sys.executable, str(CHILD), uri, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def finish(child: subprocess.Popen) -> dict:
+    output, _ = child.communicate(timeout=120)
+    assert child.returncode == 0
+    return json.loads(output.splitlines()[-1])
+
+
+def release(*children: subprocess.Popen) -> None:
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+
+
+def test_concurrent_processes_same_table(graph: Graph) -> None:
+    children = [start(graph.uri, "insert_notes", tag, "15") for tag in ("left", "right")]
+    release(*children)
+    assert [finish(child) for child in children] == [{"ok": True}, {"ok": True}]
+    texts = Counter(r["text"] for r in rows_of(graph, "Note").values())
+    assert texts == Counter(f"{tag}-{n}" for tag in ("left", "right") for n in range(15))
+    assert_one_chain(graph, 31)
+
+
+def test_concurrent_upserts_of_same_new_key_no_duplicate(graph: Graph) -> None:
+    with reopen(graph) as other:
+        pause = Pause()
+        results: list[object] = []
+        with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([pause])):
+            slow = threading.Thread(
+                target=lambda: results.append(run(other, 'insert Person { name: "k", age: 2 }'))
+            )
+            slow.start()
+            pause.wait_until_reached()
+            run(graph, 'insert Person { name: "k", age: 1 }')
+            pause.release()
+            slow.join(60)
+        assert len(results) == 1
+    assert rows_of(graph, "Person")["k"]["age"] == 2
+    assert_one_chain(graph, 3)
+
+
+def test_concurrent_strict_inserts_of_same_key_one_winner(graph: Graph) -> None:
+    handles = [reopen(graph) for _ in range(16)]
+    results = at_once([lambda h=h: run(h, 'insert new Person { name: "k" }') for h in handles])
+    lost = [r for r in results if isinstance(r, Exception)]
+    assert [type(r) for r in lost] == [KeyConflict] * 15
+    assert lost[0].to_dict()["key_conflict"] == {
+        "entity_kind": "node",
+        "type_name": "Person",
+        "entity_id": "k",
+    }
+    assert len(rows_of(graph, "Person")) == 1
+    assert_one_chain(graph, 2)
+    for handle in handles:
+        handle.close()
+
+
+def test_edge_insert_races_node_delete(graph: Graph) -> None:
+    run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
+    with reopen(graph) as other:
+        delete = Sequence([Callback(lambda _: run(other, 'delete Person where name = "b"'))])
+        with (
+            activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, delete),
+            pytest.raises(ConstraintViolation) as caught,
+        ):
+            run(graph, 'insert Knows { from: "a", to: "b" }')
+    assert caught.value.rule == "endpoint"
+    assert rows_of(graph, "Knows") == {}
+    assert_one_chain(graph, 3)
+
+
+def test_node_delete_races_edge_insert(graph: Graph) -> None:
+    run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
+    with reopen(graph) as other:
+        insert = Sequence([Callback(lambda _: run(other, 'insert Knows { from: "a", to: "b" }'))])
+        with (
+            activate(Window.MUTATION_DELETE_NODE_PRE_PRIMARY_DELETE, insert),
+            pytest.raises(ExpectedVersionMismatch) as caught,
+        ):
+            run(graph, 'delete Person where name = "b"')
+    assert caught.value.table_key == "edge:Knows"
+    assert len(rows_of(graph, "Knows")) == 1
+    assert_one_chain(graph, 3)
+
+
+def test_unique_insert_races_unique_insert(graph: Graph) -> None:
+    with reopen(graph) as other:
+        winner = Sequence([Callback(lambda _: run(other, 'insert Person { name: "b", nick: "x" }'))])
+        with (
+            activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, winner),
+            pytest.raises(ConstraintViolation) as caught,
+        ):
+            run(graph, 'insert Person { name: "a", nick: "x" }')
+    assert caught.value.rule == "unique"
+    assert set(rows_of(graph, "Person")) == {"b"}
+    assert_one_chain(graph, 2)
+
+
+def test_cardinality_insert_races_cardinality_insert(graph: Graph) -> None:
+    run(graph, 'insert Person { name: "a" } insert Company { name: "c" } insert Company { name: "d" }')
+    with reopen(graph) as other:
+        winner = Sequence([Callback(lambda _: run(other, 'insert WorksAt { from: "a", to: "c" }'))])
+        with (
+            activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, winner),
+            pytest.raises(ConstraintViolation) as caught,
+        ):
+            run(graph, 'insert WorksAt { from: "a", to: "d" }')
+    assert caught.value.rule == "cardinality"
+    assert len(rows_of(graph, "WorksAt")) == 1
+
+
+def test_cross_process_upsert_same_key(graph: Graph) -> None:
+    children = [start(graph.uri, "upsert", "k", ages) for ages in ("1,2,3,4,5", "11,12,13,14,15")]
+    release(*children)
+    outcomes = [finish(child) for child in children]
+    assert all(o["ok"] or o["kind"] in {"manifest_conflict", "commit_conflict"} for o in outcomes)
+    assert any(o["ok"] for o in outcomes)
+    assert list(rows_of(graph, "Person")) == ["k"]
+    assert rows_of(graph, "Person")["k"]["age"] in {5, 15}
+    assert graph.verify().ok
+
+
+def test_stale_merge_insert_restaged_under_queue(graph: Graph) -> None:
+    with reopen(graph) as other, hear() as heard:
+        winner = Sequence([Callback(lambda _: run(other, 'insert Person { name: "k", age: 1 }'))])
+        with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, winner):
+            run(graph, 'insert Person { name: "k", age: 2 }')
+    staged = [(e.primitive, e.rows) for e in heard.of(TableStaged)]
+    # The first staging of the loser, the winner's, and the loser's second one.
+    assert staged == [("stage_merge_insert", 1)] * 3
+    assert [e.version for e in heard.of(TableCommitted)] == sorted(
+        {e.version for e in heard.of(TableCommitted)}
+    )
+    assert len(heard.of(TableCommitted)) == 2
+    assert rows_of(graph, "Person")["k"]["age"] == 2
+
+
+def test_two_branches_of_one_table_do_not_wait_for_each_other(graph: Graph) -> None:
+    run(graph, 'insert Person { name: "a" }')
+    for branch in ("left", "right"):
+        graph.branches.create(branch)
+    results = at_once(
+        [
+            lambda b=b: [run(graph, f'insert Person {{ name: "{b}{n}" }}', branch=b) for n in range(4)]
+            for b in ("left", "right")
+        ]
+    )
+    assert not [r for r in results if isinstance(r, Exception)], results
+    for branch in ("left", "right"):
+        assert set(rows_of(graph, "Person", branch=branch)) == {"a", *(f"{branch}{n}" for n in range(4))}
+    assert set(rows_of(graph, "Person")) == {"a"}
+    assert graph.verify().ok
+
+
+def test_an_insert_that_keeps_losing_finally_holds_what_it_reads(graph: Graph) -> None:
+    run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
+    moves = []
+
+    def move(_window: Window) -> None:
+        # Another thread: the losing writer may hold queues by then, and this one must be made to wait.
+        thread = threading.Thread(target=lambda: run(other, f'insert Person {{ name: "m{len(moves)}" }}'))
+        thread.start()
+        moves.append(thread)
+        thread.join(0.2 if len(moves) > 3 else 30)
+
+    with reopen(graph) as other:
+        guarded = threading.local()
+
+        def once_per_loser(window: Window) -> None:
+            if threading.current_thread() is threading.main_thread() and not getattr(guarded, "busy", False):
+                guarded.busy = True
+                try:
+                    move(window)
+                finally:
+                    guarded.busy = False
+
+        with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Callback(once_per_loser)):
+            run(graph, 'insert Knows { from: "a", to: "b" }')
+        for thread in moves:
+            thread.join(30)
+            assert not thread.is_alive()
+    assert len(rows_of(graph, "Knows")) == 1
+    assert len(moves) == 4
+    assert len(rows_of(graph, "Person")) == 2 + len(moves)
+    assert graph.verify().ok
