@@ -35,7 +35,7 @@ SIDECAR_BYTES_MAX: Final = 16 * MIB
 """A larger recovery note is refused as malformed."""
 LEASE_WAIT_S_MAX: Final = 60.0
 """How long a write waits for the writers of other processes."""
-LEASE_OPEN_WAIT_S_MAX: Final = 5.0
+LEASE_OPEN_WAIT_S_MAX: Final = 2.0
 """How long an open waits for the lease before it leaves pending recovery to the next write."""
 LEASE_SHARED_MS_MAX: Final = 100
 """How long the threads of one process may keep the lease by overlapping before other processes get a turn."""

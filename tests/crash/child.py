@@ -1,0 +1,166 @@
+"""The program whose process the crash tests end.
+
+Alone: `python child.py <command as JSON>`; the windows it dies in come from OMNIGRAPH_FAILPOINTS.
+As a server (`python child.py serve`): one command per line; each runs in a forked child of its own, before
+anything of Lance was used, so that a cut costs milliseconds. The reply is its exit status.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+# The server forks before any dataset was opened, which is the case Lance's warning does not mean.
+warnings.filterwarnings("ignore", message="lance is not fork-safe")
+
+import omnigraph  # noqa: E402
+import omnigraph.api.graph  # noqa: E402
+from crash.people import WRITERS, prepare  # noqa: E402
+from omnigraph.core.events import DurableOperation, listen  # noqa: E402
+from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
+from omnigraph.recovery import back, sidecar  # noqa: E402
+
+
+class CutAt:
+    """Kills the process at its k-th durable event. Events come in pairs: before and after an operation."""
+
+    def __init__(self, number):
+        self._left = number
+        self._lock = threading.Lock()
+
+    def __call__(self, event):
+        if isinstance(event, DurableOperation):
+            with self._lock:
+                self._left -= 1
+                if self._left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write(command):
+    """Prepare and export, then run one writer; say so in a file when the call has returned."""
+    writer = WRITERS[command["writer"]]
+    graph = omnigraph.open(command["path"])
+    branch = command.get("branch") or prepare(graph, writer, command["tag"])
+    if "before" in command:
+        Path(command["before"]).write_text(graph.export(branch=branch))
+    if "cut" in command:
+        with listen(CutAt(command["cut"]), everywhere=True):
+            writer.run(graph, command["tag"], branch)
+            Path(command["returned"]).touch()
+            os._exit(0)
+    with paused_where_told(command):
+        writer.run(graph, command["tag"], branch)
+    graph.close()
+    print("done", flush=True)
+
+
+@contextmanager
+def paused_where_told(command):
+    """Stop at a window, say so, and go on at a line of input."""
+    if "pause" not in command:
+        yield
+        return
+
+    def pause(_window):
+        print("paused", flush=True)
+        sys.stdin.readline()
+
+    with activate(Window(command["pause"]), Sequence([Callback(pause)])):
+        yield
+
+
+def recover(command):
+    """Open read-write, and report what the graph shows, what `verify` finds and what recovery recorded."""
+    if "cut" in command:
+        with listen(CutAt(command["cut"]), everywhere=True):
+            omnigraph.open(command["path"])
+            os._exit(0)
+    graph = omnigraph.open(command["path"])
+    report = graph.verify()
+    result = {
+        "exports": {name: graph.export(branch=name) for name in graph.branches.list()},
+        "violations": [f"{each.rule} {each.where}: {each.message}" for each in report.violations],
+        "recoveries": [[each.operation_id, each.recovery_kind] for each in graph.recoveries()],
+        "commits": len(graph.commits.list()),
+    }
+    graph.close()
+    Path(command["result"]).write_text(json.dumps(result))
+
+
+def create(command):
+    """Make a graph."""
+    from crash.people import SCHEMA, seed
+
+    graph = omnigraph.init(command["path"], schema=SCHEMA)
+    seed(graph)
+    graph.close()
+
+
+def branch_create(command):
+    """Make a branch."""
+    omnigraph.open(command["path"]).branches.create(command["branch"])
+
+
+def hold_lease(command):
+    """Hold the writer lease until a line of input, as a process in the middle of a write does."""
+    with omnigraph.open_read_only(command["path"]).session.lease.hold():
+        print("held", flush=True)
+        sys.stdin.readline()
+
+
+COMMANDS = {each.__name__: each for each in (write, recover, create, branch_create, hold_lease)}
+
+
+def break_protocol(part):
+    """Switch off one part of the protocol, to show that the tests would notice."""
+    match part:
+        case "phase_a":
+            sidecar.SidecarStore.write = lambda self, note: None
+        case "restore":
+            back._restored = lambda context, note, seen: (
+                context.storage.open_version(
+                    seen.pin.table_key, seen.location, seen.pin.table_branch, seen.facts.head
+                ),
+                seen.facts.head,
+            )
+        case None:
+            pass
+        case _:
+            raise ValueError(part)
+
+
+def run(command):
+    break_protocol(command.get("without"))
+    COMMANDS[command["command"]](command)
+
+
+def serve():
+    print("ready", flush=True)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                run(json.loads(line))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        _, waited = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(waited), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        run(json.loads(sys.argv[1]))

@@ -1,0 +1,126 @@
+"""Starting, cutting and judging the children of the crash tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from crash.people import Model, Writer
+
+CHILD = Path(__file__).with_name("child.py")
+EXIT_AT_WINDOW = 86
+CUT = -signal.SIGKILL
+CHILD_S_MAX = 120
+
+
+def run_child(command, *, failpoints=None, durability="os"):
+    """Run one command in a process of its own; returns its exit status and what it printed as errors."""
+    environment = {
+        **os.environ,
+        "OMNIGRAPH_FAILPOINTS": failpoints or "",
+        "OMNIGRAPH_DURABILITY": durability,
+    }
+    done = subprocess.run(
+        [sys.executable, str(CHILD), json.dumps(command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S_MAX,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def popen_child(command, *, durability="os"):
+    """As `run_child`, left running with pipes."""
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), json.dumps(command)],
+        env={**os.environ, "OMNIGRAPH_FAILPOINTS": "", "OMNIGRAPH_DURABILITY": durability},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Children:
+    """A server whose forked children run the commands. Use as a context manager."""
+
+    def __init__(self, durability="full"):
+        self._durability = durability
+
+    def __enter__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD), "serve"],
+            env={**os.environ, "OMNIGRAPH_DURABILITY": self._durability, "OMNIGRAPH_FAILPOINTS": ""},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout.readline() == "ready\n"
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait(CHILD_S_MAX)
+        self._process.stdout.close()
+
+    def run(self, command, **more):
+        """The exit status of one command."""
+        self._process.stdin.write(json.dumps({"command": command, **more}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+class Bench:
+    """One graph on which writers are cut again and again; the model follows."""
+
+    def __init__(self, children: Children, directory: Path) -> None:
+        self.children = children
+        self.path = directory / "graph"
+        self._returned = directory / "returned"
+        self._before = directory / "before.jsonl"
+        self._result = directory / "result.json"
+        self._tags = 0
+        assert children.run("create", path=str(self.path)) == 0
+
+    def recover(self, **more):
+        """A read-write open in a fresh process, and what it finds."""
+        assert self.children.run("recover", path=str(self.path), result=str(self._result), **more) == 0
+        return json.loads(self._result.read_text())
+
+    def model(self, found, branch):
+        return Model.read(found["exports"][branch])
+
+    def cut(self, writer: Writer, at: int, **more):
+        """Run the writer with a cut; returns (was it cut, the violations of the promise)."""
+        self._tags += 1
+        tag = f"{self._tags}"
+        self._returned.unlink(missing_ok=True)
+        status = self.children.run(
+            "write",
+            path=str(self.path),
+            writer=writer.name,
+            tag=tag,
+            cut=at,
+            before=str(self._before),
+            returned=str(self._returned),
+            **more,
+        )
+        assert status in {0, CUT}, status
+        return status == CUT, self._judge(writer, tag, **more)
+
+    def _judge(self, writer: Writer, tag: str, **more):
+        branch = f"b{tag}" if writer.on_new_branch else "main"
+        before = Model.read(self._before.read_text())
+        after = writer.after(before, tag)
+        found = self.recover(**more)
+        now = self.model(found, branch)
+        problems = list(found["violations"])
+        if now not in (before, after):
+            problems.append(f"neither before nor after: {now}")
+        if self._returned.exists() and now != after:
+            problems.append("an acknowledged write is gone")
+        return problems

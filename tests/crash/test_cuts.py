@@ -1,0 +1,80 @@
+"""Every durable write cut: the writer is killed before and after its k-th durable operation, for all k."""
+
+import pytest
+
+from crash.harness import CUT, Bench, Children
+from crash.people import DELETE, INSERT, UPDATE, WRITERS
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+EVENTS_MAX = 400
+
+
+@pytest.fixture(scope="module")
+def children():
+    with Children() as started:
+        yield started
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", WRITERS)
+def test_killed_writer_is_all_or_nothing_at_every_durable_operation(name, children, tmp_path):
+    bench = Bench(children, tmp_path)
+    cuts = 0
+    for number in range(1, EVENTS_MAX):
+        was_cut, problems = bench.cut(WRITERS[name], number)
+        assert problems == [], f"{name} cut at durable event {number}"
+        if not was_cut:
+            break
+        cuts += 1
+    print(f"\n{name}: {cuts} cuts, every one before or after")
+    assert 20 < cuts < EVENTS_MAX - 1
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("writer", [INSERT, DELETE], ids=lambda writer: writer.name)
+def test_killed_recovery_is_finished_by_the_next(writer, children, tmp_path):
+    """The recovery of a half-finished write is itself cut at each of its durable operations."""
+    bench = Bench(children, tmp_path)
+    middle = _events_of(bench, writer) * 2 // 3
+    cuts = 0
+    for number in range(1, EVENTS_MAX):
+        status = _cut_writer_then_recovery(bench, writer, middle, number)
+        if status != CUT:
+            break
+        cuts += 1
+    print(f"\nrecovery of {writer.name}: {cuts} cuts")
+    assert cuts > 3
+
+
+def _events_of(bench, writer):
+    return next(number for number in range(10, EVENTS_MAX, 5) if not bench.cut(writer, number)[0])
+
+
+def _cut_writer_then_recovery(bench, writer, at, number):
+    statuses = []
+
+    def recover_after_a_cut_one(**more):
+        statuses.append(bench.children.run("recover", path=str(bench.path), cut=number))
+        return Bench.recover(bench, **more)
+
+    bench.recover = recover_after_a_cut_one
+    try:
+        _, problems = bench.cut(writer, at)
+    finally:
+        del bench.recover
+    assert problems == [], f"recovery cut at durable event {number}"
+    return statuses[0]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", ["phase_a", "restore"])
+def test_the_harness_notices_a_broken_protocol(part, children, tmp_path):
+    """Without Phase A, or with a roll-back that restores nothing, some cut breaks the promise."""
+    bench = Bench(children, tmp_path)
+    violated = 0
+    for number in range(10, EVENTS_MAX, 2):
+        was_cut, problems = bench.cut(UPDATE, number, without=part)
+        violated += bool(problems)
+        if violated or not was_cut:
+            break
+    assert violated, f"nobody noticed that {part} was switched off"

@@ -1,0 +1,507 @@
+"""Sidecars and recovery through the public surface. Crashes end a real child process."""
+
+import json
+import shutil
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+import omnigraph
+from crash.harness import EXIT_AT_WINDOW, popen_child, run_child
+from crash.people import DELETE as DELETE_WRITER
+from crash.people import INSERT, SCHEMA, Model, prepare, seed
+from invariants import assert_healthy, assert_recovered, state_of
+from omnigraph.core.errors import (
+    DriftError,
+    IoFailure,
+    OmnigraphError,
+    RecoveryRequired,
+    RowLevelCasContention,
+    SidecarSchemaError,
+)
+from omnigraph.core.events import DurableOperation, RecoveryPerformed, StorageCall, listen
+from omnigraph.core.failpoints import Callback, Pass, Pause, Raise, Sequence, Window, activate
+from omnigraph.core.ids import TableKey
+from omnigraph.manifest.recoveries import RecoveryKind
+from recovery_graph import FAST, PERSON, RawGraph
+
+KNOWS = TableKey("edge:Knows")
+LIKES = TableKey("edge:Likes")
+ADD = "query add($n: String) { insert Person { name: $n } }"
+
+
+@pytest.fixture
+def path(tmp_path):
+    where = tmp_path / "graph"
+    graph = omnigraph.init(where, schema=SCHEMA, settings=FAST)
+    seed(graph)
+    graph.close()
+    return where
+
+
+def opened(path):
+    return omnigraph.open(path, settings=FAST)
+
+
+def shown(path, branch="main"):
+    with omnigraph.open_read_only(path, settings=FAST) as graph:
+        return Model.read(graph.export(branch=branch))
+
+
+def pending(path):
+    return [name.removesuffix(".json") for name in RawGraph.attach(path).sidecars()]
+
+
+def crash(path, window, writer=INSERT, tag="1", branch="main", action="exit"):
+    """A child process runs one write and dies in the window; returns the operation it left, if any."""
+    command = {"command": "write", "path": str(path), "writer": writer.name, "tag": tag, "branch": branch}
+    status, errors = run_child(command, failpoints=f"{window}={action}")
+    assert status == EXIT_AT_WINDOW, errors
+    left = pending(path)
+    return left[-1] if left else None
+
+
+def crash_recovery(path, window):
+    """A child process opens read-write and dies in the window."""
+    command = {"command": "recover", "path": str(path), "result": str(path.parent / "result")}
+    status, errors = run_child(command, failpoints=f"{window}=exit")
+    assert status == EXIT_AT_WINDOW, errors
+
+
+def raw_drift(path, key=PERSON, name="foreign"):
+    """A commit by something that does not follow the protocol."""
+    RawGraph.attach(path).commit(key, [name])
+
+
+# --- roll-forward
+
+
+def test_recovery_rolls_forward_after_finalize_publisher_failure(path):
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+    assert shown(path) == before
+    opened(path).close()
+    assert shown(path) == INSERT.after(before, "1")
+    assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+
+
+def test_mutation_after_finalize_publisher_failure_heals_without_reopen(path):
+    graph = opened(path)
+    with (
+        activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
+        pytest.raises(RecoveryRequired) as caught,
+    ):
+        graph.mutate(ADD, {"n": "first"}, actor="ana")
+    graph.mutate(ADD, {"n": "second"})
+    assert {"first", "second"} <= set(shown(path).people)
+    assert [each.recovery_kind for each in graph.recoveries()] == [RecoveryKind.ROLLED_FORWARD]
+    assert [each.actor for each in graph.commits.list(actor="omnigraph:recovery")] == ["omnigraph:recovery"]
+    assert_recovered(path, caught.value.operation_id, RecoveryKind.ROLLED_FORWARD)
+
+
+def test_refresh_heals_in_process(path):
+    graph = opened(path)
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+    graph.refresh()
+    assert Model.read(graph.export()) == INSERT.after(before, "1")
+    assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+
+
+def test_publish_contention_exhausted(path):
+    graph = opened(path)
+    from omnigraph.manifest.dataset import is_contention
+
+    conflicts = Sequence([Raise(contention()) for _ in range(6)])
+    assert is_contention(contention())
+    with activate(Window.PUBLISH_RETRYABLE_CONTENTION, conflicts), pytest.raises(RowLevelCasContention):
+        graph.mutate(ADD, {"n": "first"}, actor="ana")
+    (operation,) = pending(path)
+    graph.mutate(ADD, {"n": "second"})
+    assert {"first", "second"} <= set(shown(path).people)
+    assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+
+
+def contention():
+    from lance.commit import CommitConflictError
+
+    return CommitConflictError("injected", retryable=True)
+
+
+def test_roll_forward_publish_then_audit_failure(path):
+    graph = opened(path)
+    operation = crash(path, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+    with (
+        activate(Window.RECOVERY_RECORD_AUDIT, Raise(OSError("disk full"))),
+        pytest.raises(OSError, match="full"),
+    ):
+        graph.mutate(ADD, {"n": "later"})
+    assert pending(path) == [operation]
+    graph.mutate(ADD, {"n": "later"})
+    assert [each.recovery_kind for each in graph.recoveries()] == [RecoveryKind.ROLLED_FORWARD]
+    assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+
+
+# --- roll-back
+
+
+def test_crash_between_two_table_commits_rolls_back(path):
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
+    opened(path).close()
+    assert shown(path) == before
+    row = assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+    assert [each.table_key for each in row.per_table_outcomes] == [KNOWS]
+
+
+def test_crash_after_sidecar_before_commit(path):
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
+    opened(path).close()
+    assert shown(path) == before
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK, outcomes={})
+
+
+def test_restore_then_crash_before_publish(path):
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT, action="pass,exit")
+    pins = RawGraph.attach(path).pins()
+    crash_recovery(path, Window.RECOVERY_POST_TABLE_RESTORE_PRE_PUBLISH)
+    assert pending(path) == [operation]
+    opened(path).close()
+    assert shown(path) == before
+    now = RawGraph.attach(path).pins()
+    # The first pass restored one table and died; the second recognised that restore.
+    assert {key: now[key] - pins[key] for key in (KNOWS, LIKES)} == {KNOWS: 2, LIKES: 2}
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+
+
+def test_rollback_publish_then_crash_before_audit(path):
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
+    crash_recovery(path, Window.RECOVERY_POST_ROLLBACK_PUBLISH_PRE_AUDIT)
+    assert RawGraph.attach(path).audit() == ()
+    opened(path).close()
+    assert shown(path) == before
+    assert len(RawGraph.attach(path).audit()) == 1
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+
+
+def test_delete_only_failure_leaves_no_drift(path):
+    graph = opened(path)
+    prepare(graph, DELETE_WRITER, "7")
+    graph.close()
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT, DELETE_WRITER, "7", action="pass,exit")
+    opened(path).close()
+    assert shown(path) == before
+    row = assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+    assert len(row.per_table_outcomes) == 2
+
+
+def test_rollback_eligible_sidecar_is_deferred_and_the_write_says_reopen(path):
+    graph = opened(path)
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
+    heads = state_of(RawGraph.attach(path))["heads"]
+    graph.refresh()
+    assert state_of(RawGraph.attach(path))["heads"] == heads
+    with pytest.raises(RecoveryRequired, match="reopen the graph read-write") as caught:
+        INSERT.run(graph, "2")
+    assert caught.value.operation_id == operation
+    assert (caught.value.http_status, caught.value.exit_status) == (503, 7)
+    opened(path).close()
+    assert shown(path) == before
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+
+
+def test_untouched_types_stay_writable_beside_a_deferred_sidecar(path):
+    graph = opened(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)  # edge:Knows drifted
+    graph.mutate(ADD, {"n": "new"})
+    assert "new" in shown(path).people
+    opened(path).close()
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+
+
+def test_foreign_commit_between_check_and_commit_detected(path):
+    graph = opened(path)
+    before = shown(path)
+    drifting = Sequence([Callback(lambda _: raw_drift(path))])
+    with (
+        activate(Window.MUTATION_POST_SIDECAR_PRE_COMMIT, drifting),
+        pytest.raises(RecoveryRequired) as caught,
+    ):
+        graph.mutate(ADD, {"n": "late"}, actor="ana")
+    assert pending(path) == [caught.value.operation_id]
+    opened(path).close()
+    assert shown(path) == before
+    assert_recovered(path, caught.value.operation_id, RecoveryKind.ROLLED_BACK)
+
+
+# --- sidecar input and output
+
+
+def test_sidecar_write_failure_aborts_before_head_moves(path):
+    graph = opened(path)
+    before = state_of(RawGraph.attach(path))
+    with activate(Window.RECOVERY_SIDECAR_WRITE, Raise(IoFailure("disk full"))), pytest.raises(IoFailure):
+        INSERT.run(graph, "1")
+    assert state_of(RawGraph.attach(path)) == before
+    INSERT.run(graph, "2")
+    assert_healthy(path)
+
+
+def test_sidecar_delete_failure_keeps_success(path):
+    graph = opened(path)
+    before = shown(path)
+    with activate(Window.RECOVERY_SIDECAR_DELETE, Raise(IoFailure("read-only"))):
+        INSERT.run(graph, "1")
+    assert shown(path) == INSERT.after(before, "1")
+    (operation,) = pending(path)
+    INSERT.run(graph, "2")
+    assert shown(path) == INSERT.after(INSERT.after(before, "1"), "2")
+    assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+
+
+def test_sidecar_list_failure_is_loud(path):
+    graph = opened(path)
+    before = state_of(RawGraph.attach(path))
+    with activate(Window.RECOVERY_SIDECAR_LIST, Raise(IoFailure("no listing"))):
+        with pytest.raises(IoFailure, match="no listing"):
+            INSERT.run(graph, "1")
+        with pytest.raises(IoFailure, match="no listing"):
+            opened(path)
+    assert state_of(RawGraph.attach(path)) == before
+    INSERT.run(graph, "2")
+    assert_healthy(path)
+
+
+def test_a_write_over_drift_names_both_ways_when_the_notes_cannot_be_listed(path):
+    graph = opened(path)
+    raw_drift(path)
+    failing = Sequence([Pass(), Raise(IoFailure("no second listing"))])
+    with activate(Window.RECOVERY_SIDECAR_LIST, failing), pytest.raises(RecoveryRequired) as caught:
+        graph.mutate(ADD, {"n": "new"})
+    for part in ("omnigraph repair", "reopen the graph read-write", "no second listing"):
+        assert part in str(caught.value)
+    with pytest.raises(DriftError, match="omnigraph repair"):
+        graph.mutate(ADD, {"n": "new"})
+
+
+def test_corrupt_sidecar_refused_read_only_works(path):
+    graph = opened(path)
+    bad = path / "__recovery/01BAD.json"
+    bad.write_text("{ not json")
+    with pytest.raises(SidecarSchemaError, match="01BAD"):
+        opened(path)
+    with pytest.raises(SidecarSchemaError, match="01BAD"):
+        graph.mutate(ADD, {"n": "new"})
+    with omnigraph.open_read_only(path, settings=FAST) as reader:
+        assert "ada" in Model.read(reader.export()).people
+        assert [each.rule for each in reader.verify().violations] == ["nothing_pending"]
+    assert bad.read_text() == "{ not json"
+    bad.unlink()
+    assert_healthy(path)
+
+
+def test_heal_steady_state_costs_one_listing(path):
+    graph = opened(path)
+    INSERT.run(graph, "1")
+    calls = []
+    with listen(
+        lambda event: calls.append(event) if isinstance(event, StorageCall) else None, everywhere=True
+    ):
+        INSERT.run(graph, "2")
+    listings = [each.target for each in calls if each.kind == "list_dir"]
+    assert listings == [str(path / "__recovery")]
+
+
+def test_read_only_open_writes_nothing(path):
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
+    for name in ("_schema.pg", "_schema.ir.json", "__schema_state.json"):
+        shutil.copy(path / name, path / f"{name}.staging")
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    durable = []
+    hear = listen(lambda event: durable.append(event) if isinstance(event, DurableOperation) else None)
+    with hear, omnigraph.open_read_only(path, settings=FAST) as reader:
+        reader.export()
+        reader.commits.list()
+        assert reader.verify().pending == (operation,)
+    assert durable == []
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+    opened(path).close()
+    assert not list(path.glob("*.staging"))
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window.MUTATION_POST_SIDECAR_PRE_COMMIT,
+        Window.MUTATION_POST_TABLE_COMMIT,
+        Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
+        Window.RECOVERY_SIDECAR_DELETE,
+    ],
+)
+def test_recovery_idempotent_reopen(path, window):
+    operation = crash(path, window)
+    opened(path).close()
+    once = state_of(RawGraph.attach(path))
+    opened(path).close()
+    opened(path).close()
+    assert state_of(RawGraph.attach(path)) == once
+    assert [each.operation_id for each in once["audit"]] == [operation]
+    assert_healthy(path)
+
+
+# --- live writers
+
+
+def in_thread(work):
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def test_heal_waits_for_live_writer(path):
+    first, second = opened(path), opened(path)
+    before = shown(path)
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause := Pause()])):
+        writer, wrote = in_thread(lambda: INSERT.run(first, "1"))
+        pause.wait_until_reached()
+        other, healed = in_thread(lambda: INSERT.run(second, "2"))
+        other.join(0.3)
+        assert other.is_alive(), "the second writer must wait for the first"
+        pause.release()
+        writer.join(30)
+        other.join(30)
+    assert (wrote, healed) == ([None], [None])
+    assert shown(path) == INSERT.after(INSERT.after(before, "1"), "2")
+    assert first.recoveries() == ()
+    assert_healthy(path)
+
+
+@contextmanager
+def live_writer(path, tag, window=Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER):
+    """Another process in the middle of a write; `.stdin` lets it go on."""
+    command = {
+        "command": "write",
+        "path": str(path),
+        "writer": "insert",
+        "tag": tag,
+        "branch": "main",
+        "pause": window.value,
+    }
+    child = popen_child(command)
+    try:
+        assert child.stdout.readline() == "paused\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def go_on(child):
+    child.stdin.write("\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "done\n"
+    child.wait(30)
+
+
+def test_a_live_writer_of_another_process_is_neither_rolled_back_nor_forward(path):
+    """Paused between its last table commit and its publish, while this process opens and writes."""
+    before = shown(path)
+    with live_writer(path, "1") as child:
+        left = pending(path)
+        graph = opened(path)
+        assert pending(path) == left, "the open touches no sidecar of a live writer"
+        assert graph.recoveries() == ()
+        writer, wrote = in_thread(lambda: INSERT.run(graph, "2"))
+        writer.join(0.3)
+        assert writer.is_alive()
+        go_on(child)
+        writer.join(60)
+    assert wrote == [None]
+    assert shown(path) == INSERT.after(INSERT.after(before, "1"), "2")
+    assert graph.recoveries() == ()
+    assert_healthy(path)
+
+
+def test_recovery_without_lease_is_roll_forward_only(path):
+    graph = opened(path)
+    before = shown(path)
+    dead = crash(path, Window.MUTATION_POST_TABLE_COMMIT)  # edge:Knows and its siblings need a restore
+    heads = state_of(RawGraph.attach(path))["heads"]
+    # Held by another process: nothing at all is touched.
+    holder = popen_child({"command": "hold_lease", "path": str(path)})
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert opened(path).pending() == (dead,)
+        assert state_of(RawGraph.attach(path))["heads"] == heads
+        assert RawGraph.attach(path).audit() == ()
+    finally:
+        holder.kill()
+        holder.communicate()
+    # Shared with a writing thread of this process: no restore either.
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause := Pause()])):
+        writer, wrote = in_thread(lambda: graph.mutate(ADD, {"n": "new"}))
+        pause.wait_until_reached()
+        assert dead in opened(path).pending()
+        assert state_of(RawGraph.attach(path))["heads"][None, KNOWS] == heads[None, KNOWS]
+        pause.release()
+        writer.join(30)
+    assert not isinstance(wrote[0], BaseException)
+    opened(path).close()
+    after = before.copy()
+    after.people["new"] = None
+    assert shown(path) == after
+    assert_recovered(path, dead, RecoveryKind.ROLLED_BACK)
+
+
+def test_two_processes_crash_and_recover(path):
+    """Process A dies in Phase B; two others open at once: one recovery, the right result."""
+    before = shown(path)
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
+    command = {"command": "recover", "path": str(path)}
+    children = [popen_child(command | {"result": str(path.parent / f"r{n}")}) for n in range(2)]
+    for child in children:
+        _, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+    for number in range(2):
+        found = json.loads((path.parent / f"r{number}").read_text())
+        assert found["violations"] == []
+        assert found["recoveries"] == [[operation, "RolledBack"]]
+        assert Model.read(found["exports"]["main"]) == before
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
+
+
+def test_recoveries_are_events_and_commits(path):
+    operation = crash(path, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+    heard = []
+    with listen(lambda event: heard.append(event) if isinstance(event, RecoveryPerformed) else None):
+        graph = opened(path)
+    assert heard == [RecoveryPerformed(operation, "RolledForward")]
+    (commit,) = graph.commits.list(actor="omnigraph:recovery")
+    assert commit.recovers == operation
+    assert graph.recoveries()[0].recovery_for_actor == "ana"
+
+
+def test_a_failed_follow_up_of_recovery_does_not_hide_the_error(path):
+    """A read-write open that cannot settle a note fails; the note stays for the next one."""
+    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
+    failing = activate(Window.RECOVERY_POST_TABLE_RESTORE_PRE_PUBLISH, Raise(IoFailure("gone")))
+    with failing, pytest.raises(OmnigraphError, match="gone"):
+        opened(path)
+    assert pending(path) == [operation]
+    opened(path).close()
+    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
