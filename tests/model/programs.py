@@ -1,0 +1,166 @@
+"""Generated graphs and queries over one small schema."""
+
+from hypothesis import strategies as st
+
+from model.reference import ModelGraph
+
+SCHEMA = """
+node A { k: String @key  n: I32?  s: String? }
+node B { k: String @key  n: I64? }
+edge E: A -> A { w: I32? }
+edge F: A -> B { w: I32? }
+"""
+
+numbers = st.one_of(st.none(), st.integers(-1, 2))
+texts = st.sampled_from([None, "x", "xy", "y"])
+A_IDS = ["a0", "a1", "a2", "a3"]
+B_IDS = ["b0", "b1"]
+
+
+@st.composite
+def graphs(draw) -> ModelGraph:
+    a_ids = draw(st.lists(st.sampled_from(A_IDS), unique=True, min_size=1))
+    b_ids = draw(st.lists(st.sampled_from(B_IDS), unique=True))
+    graph = ModelGraph(
+        nodes={
+            "A": {k: {"k": k, "n": draw(numbers), "s": draw(texts)} for k in sorted(a_ids)},
+            "B": {k: {"k": k, "n": draw(numbers)} for k in sorted(b_ids)},
+        },
+        edges={"E": [], "F": []},
+    )
+    for _ in range(draw(st.integers(0, 6))):
+        ends = (draw(st.sampled_from(a_ids)), draw(st.sampled_from(a_ids)))
+        graph.edges["E"].append((*ends, {"w": draw(numbers)}))
+    for _ in range(draw(st.integers(0, 3)) if b_ids else 0):
+        ends = (draw(st.sampled_from(a_ids)), draw(st.sampled_from(b_ids)))
+        graph.edges["F"].append((*ends, {"w": draw(numbers)}))
+    return graph
+
+
+def seed(graph: ModelGraph) -> str:
+    """The mutation that makes the graph."""
+
+    def value(item):
+        return "null" if item is None else f'"{item}"' if isinstance(item, str) else str(item)
+
+    def body(row):
+        return ", ".join(f"{name}: {value(item)}" for name, item in row.items())
+
+    lines = [f"insert {t} {{ {body(row)} }}" for t, rows in graph.nodes.items() for row in rows.values()]
+    lines += [
+        f'insert {t} {{ from: "{a}", to: "{b}", {body(row)} }}'
+        for t, rows in graph.edges.items()
+        for a, b, row in rows
+    ]
+    return "query seed() {\n" + "\n".join(lines) + "\n}"
+
+
+literals = st.sampled_from(["-1", "0", "1", "1.5", "2.0", "3000000000"])
+operators = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+
+
+class Scope:
+    """The variables a generated query has bound so far: name to type."""
+
+    def __init__(self, names: dict[str, str], edges: list[str], counter: list[int]) -> None:
+        self.names, self.edges, self.counter = names, edges, counter
+
+    def child(self) -> "Scope":
+        return Scope(dict(self.names), list(self.edges), self.counter)
+
+    def fresh(self) -> str:
+        self.counter[0] += 1
+        return f"v{self.counter[0]}"
+
+    def of(self, kind: str) -> list[str]:
+        return [name for name, each in self.names.items() if each == kind]
+
+
+@st.composite
+def filters(draw, scope: Scope) -> str:
+    name = draw(st.sampled_from(sorted(scope.names)))
+    form = draw(st.integers(0, 5))
+    if form == 0:
+        return f"${name}.n is {draw(st.sampled_from(['', 'not ']))}null"
+    if form == 1 and scope.names[name] == "A":
+        return f'${name}.s {draw(st.sampled_from(["contains", "starts_with", "=", "<"]))} "x"'
+    if form == 2 and scope.edges:
+        return f"${draw(st.sampled_from(scope.edges))}.w {draw(operators)} {draw(literals)}"
+    if form == 3:
+        other = draw(st.sampled_from(sorted(scope.names)))
+        return f"${name}.n {draw(operators)} ${other}.n"
+    if form == 4:
+        return f'["a0", "b1", "a2"] contains ${name}.k'
+    return f"${name}.n {draw(operators)} {draw(literals)}"
+
+
+@st.composite
+def traversals(draw, scope: Scope) -> str:
+    source = draw(st.sampled_from(scope.of("A") or [""]))
+    if not source:
+        return draw(filters(scope))
+    forward = draw(st.booleans())
+    edge = draw(st.sampled_from(["e", "f"]))
+    kind = "A" if edge == "e" else "B"
+    known = scope.of(kind)
+    end = draw(st.sampled_from([*known, "+", "+", "_"]))
+    if end == "+":
+        end = scope.fresh()
+        scope.names[end] = kind
+    label, bound = edge, ""
+    if edge == "e" and draw(st.booleans()):
+        label = "<e>"
+    if draw(st.integers(0, 3)) == 0 and end != source:
+        bound = scope.fresh()
+        scope.edges.append(bound)
+        bound = f"${bound}:"
+    elif draw(st.integers(0, 2)) == 0:
+        low = draw(st.integers(1, 3))
+        label += f"{{{low},{low + draw(st.integers(0, 2))}}}"
+    if edge == "e" and not forward and end != "_":
+        return f"${end} {bound}{label} ${source}"
+    return f"${source} {bound}{label} ${end}"
+
+
+@st.composite
+def clauses(draw, scope: Scope, depth: int) -> str:
+    form = draw(st.integers(0, 7))
+    if form in {0, 1} and depth < 2:
+        inner = scope.child()
+        first = draw(traversals(inner)) if scope.of("A") and draw(st.booleans()) else draw(filters(inner))
+        rest = [draw(clauses(inner, depth + 1)) for _ in range(draw(st.integers(0, 1)))]
+        word = "not"
+        if form == 1:
+            word = "maybe"
+            scope.names.update(inner.names)
+            scope.edges.extend(e for e in inner.edges if e not in scope.edges)
+        return f"{word} {{ {' '.join([first, *rest])} }}"
+    if form in {2, 3, 4}:
+        return draw(traversals(scope))
+    return draw(filters(scope))
+
+
+@st.composite
+def queries(draw) -> str:
+    scope = Scope({"a": "A"}, [], [0])
+    matches = draw(st.sampled_from(["", "{ n: 1 }", '{ k: "a0" }', '{ s: "x" }']))
+    body = [f"$a: A {matches}"]
+    if draw(st.integers(0, 3)) == 0:
+        scope.names["b"] = "B"
+        body.append("$b: B")
+    body += [draw(clauses(scope, 0)) for _ in range(draw(st.integers(0, 3)))]
+    names = sorted(scope.names)
+    tail = ""
+    form = draw(st.integers(0, 4))
+    if form == 0:
+        key, other = draw(st.sampled_from(names)), draw(st.sampled_from(names))
+        what = f"${key}.n, count(${other}) as c, sum(${other}.n) as t, max(${other}.n) as m"
+        tail = draw(st.sampled_from(["", "order { c desc }", "order { m asc, c desc } limit 2"]))
+    elif form == 1:
+        what = f"count(${draw(st.sampled_from(names))}) as c, min(${draw(st.sampled_from(names))}.n) as m"
+    else:
+        what = ", ".join([*(f"${n}" for n in names), *(f"${e}.w" for e in scope.edges)])
+        ordered = f"order {{ ${draw(st.sampled_from(names))}.n {draw(st.sampled_from(['asc', 'desc']))} }}"
+        tail = draw(st.sampled_from(["", "", ordered, f"{ordered} limit 3", f"{ordered} limit 2 offset 1"]))
+    distinct = "distinct " if form == 4 and not tail else ""
+    return f"query q() {{ match {{ {' '.join(body)} }} return {distinct}{{ {what} }} {tail} }}"
