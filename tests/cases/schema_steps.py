@@ -9,7 +9,7 @@ from omnigraph.catalog.build import resolve_schema, schema_error
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.diff import plan_schema
 from omnigraph.catalog.ir import from_json, schema_hash, shape_hash, to_json
-from omnigraph.core.errors import SchemaError
+from omnigraph.core.errors import OmnigraphError, SchemaError
 from omnigraph.language.diagnostics import Severity, sentence
 from omnigraph.language.format_schema import format_schema
 
@@ -185,6 +185,24 @@ def ids(world: World, current: Step) -> None:
     wanted = [f for f in node.arrow_schema if f.name in node.key]
     table = pa.table({f.name: _column([r[f.name] for r in rows], f.type) for f in wanted})
     assert node_ids(table, node).to_pylist() == [expected for _, expected in pairs]
+
+
+@step("attempt")
+def attempt(world: World, current: Step) -> None:
+    """Runs the statements of the argument on main and keeps a refusal for `denied`. `with` gives parameters."""
+    world.clear("denied")
+    statement, _, given = current.argument.partition(" with ")
+    declared, _, values = given.partition(" = ")
+    try:
+        world["graph"].mutate(f"query change({declared}) {{ {statement} }}", json.loads(values or "{}"))
+    except OmnigraphError as failure:
+        world["denied"] = failure
+
+
+@step("done")
+def done(world: World, current: Step) -> None:
+    """The last attempt was not refused."""
+    assert world.get("denied") is None, str(world.get("denied"))
 
 
 # Evolution
