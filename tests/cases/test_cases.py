@@ -2,7 +2,7 @@
 
 import pytest
 
-from cases import load_steps, read_steps, schema_steps  # noqa: F401 - each registers its verbs
+from cases import load_steps, mutation_steps, read_steps, schema_steps  # noqa: F401 - each registers its verbs
 from cases.runner import Case, all_cases, conformance_labels, run_case, waiting
 
 CASES = all_cases()
