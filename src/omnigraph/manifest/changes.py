@@ -72,7 +72,7 @@ def check_expectations(base: Snapshot, expected: Expectations) -> None:
 
 
 def next_snapshot(
-    base: Snapshot, changes: Sequence[Change], intent: CommitIntent, *, time_us: int
+    base: Snapshot, changes: Sequence[Change], intent: CommitIntent, *, time_us: int, incarnation: str = ""
 ) -> Snapshot:
     """The state that follows `base` when the changes and the commit are published on its branch.
 
@@ -109,11 +109,11 @@ def next_snapshot(
         entries=entries.values(),
         registrations=registrations,
         tombstones=tombstones,
-        commit=_record(base, intent, time_us),
+        commit=_record(base, intent, time_us, incarnation),
     )
 
 
-def _record(base: Snapshot, intent: CommitIntent, time_us: int) -> CommitRecord:
+def _record(base: Snapshot, intent: CommitIntent, time_us: int, incarnation: str) -> CommitRecord:
     merged = () if intent.merged_parent is None else (intent.merged_parent,)
     return CommitRecord(
         id=intent.commit_id,
@@ -127,6 +127,7 @@ def _record(base: Snapshot, intent: CommitIntent, time_us: int) -> CommitRecord:
         operation_id=intent.operation_id,
         recovers=intent.recovers,
         summary=intent.summary,
+        incarnation=incarnation,
     )
 
 

@@ -37,6 +37,7 @@ _COMMITS_SCHEMA: Final = pa.schema(
     [
         pa.field(KEY, pa.string(), nullable=False),
         pa.field("manifest_branch", pa.string()),
+        pa.field("manifest_incarnation", pa.string(), nullable=False),
         pa.field("manifest_version", pa.uint64(), nullable=False),
         pa.field("parent_commit_id", pa.string()),
         pa.field("merged_parent_commit_id", pa.string()),
@@ -74,6 +75,10 @@ class PublishedStates(Protocol):
 
     def branches(self) -> list[BranchName]:
         """The branches beside main."""
+        ...
+
+    def published_since(self, branch: Branch, newest: Mapping[str, int]) -> bool:
+        """Whether a branch may have commits after the newest version known of its incarnation."""
         ...
 
 
@@ -126,12 +131,21 @@ class CommitLog:
     def complete(self, branches: Sequence[Branch] | None = None) -> None:
         """Write every commit of these branches, or of all, that the commit tables lack.
 
-        Cost when none is lacking: per branch a probe, or one read when this process has not read it before.
+        Cost when none is lacking: a few probes per branch, no manifest is read.
         """
-        heads = self._heads(branches)
+        newest = self._newest_versions()
+        named = (None, *self._states.branches()) if branches is None else branches
+        heads = self._heads([b for b in named if self._states.published_since(b, newest)])
         with self._lock:
             batch, self._pending = self._pending, {}
         self._write(self._missing([*heads, *batch.values()], batch))
+
+    def _newest_versions(self) -> Mapping[str, int]:
+        """The newest manifest version the commit table has of each branch incarnation."""
+        table = self._commits.read(["manifest_incarnation", "manifest_version"])
+        grouped = table.group_by("manifest_incarnation").aggregate([("manifest_version", "max")])
+        names, versions = grouped["manifest_incarnation"], grouped["manifest_version_max"]
+        return dict(zip(names.to_pylist(), versions.to_pylist(), strict=True))
 
     def close(self) -> None:
         """Write what is queued."""
@@ -290,6 +304,7 @@ def _commit_rows(records: Iterable[CommitRecord]) -> pa.Table:
         {
             KEY: record.id,
             "manifest_branch": record.branch,
+            "manifest_incarnation": record.incarnation,
             "manifest_version": record.manifest_version,
             "parent_commit_id": record.parent,
             "merged_parent_commit_id": record.merged_parent,

@@ -211,7 +211,9 @@ class ManifestBatchPublisher:
     ) -> Snapshot:
         self._respect_schema_lock(schema_lock)
         check_expectations(base.snapshot, expected)
-        return next_snapshot(base.snapshot, changes, intent, time_us=self._clock.now_us())
+        return next_snapshot(
+            base.snapshot, changes, intent, time_us=self._clock.now_us(), incarnation=base.incarnation
+        )
 
     def _respect_schema_lock(self, schema_lock: SchemaLock) -> None:
         if schema_lock is SchemaLock.RESPECTED:
@@ -239,7 +241,7 @@ class ManifestBatchPublisher:
                 f"a publish reached manifest version {made.version} instead of {snapshot.manifest_version}"
             )
         self._refuse_dead_branch(base)
-        self._store.adopt(made, snapshot, token=base.token)
+        self._store.adopt(made, snapshot, base)
         return snapshot
 
     def _refuse_dead_branch(self, base: Head) -> None:

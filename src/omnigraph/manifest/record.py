@@ -32,6 +32,8 @@ class CommitRecord:
     operation_id: OperationId | None = None
     recovers: OperationId | None = None
     summary: TableSummary = field(default_factory=dict[str, Mapping[str, int]])
+    incarnation: str = ""
+    """Which branch of that name: one that is deleted and made again is another one. Empty for main."""
 
     @property
     def parent(self) -> CommitId | None:
@@ -55,6 +57,7 @@ def record_to_json(record: CommitRecord) -> str:
             "operation_id": record.operation_id,
             "time_us": record.time_us,
             "branch": record.branch,
+            "incarnation": record.incarnation,
             "manifest_version": record.manifest_version,
             "schema_hash": record.schema_hash,
             "recovers": record.recovers,
@@ -78,6 +81,7 @@ def record_from_json(text: str | None, *, row: str) -> CommitRecord:
         operation_id=_operation(_optional(fields, "operation_id", row)),
         recovers=_operation(_optional(fields, "recovers", row)),
         summary=_summary(fields.get("summary"), row),
+        incarnation=_optional(fields, "incarnation", row) or "",
     )
 
 

@@ -113,6 +113,17 @@ def manifest_schema(stamp: int = STAMP) -> pa.Schema:
 _SCHEMA: Final = manifest_schema()
 
 
+def stamp_of(schema: pa.Schema) -> int:
+    """The internal schema version a manifest carries; one without a stamp is version 1."""
+    text = (schema.metadata or {}).get(STAMP_KEY.encode())
+    if text is None:
+        return 1
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InternalError(f"the manifest's format number {text!r} is not a number") from error
+
+
 def version_object_id(table_key: TableKey, version: int) -> str:
     """The row id of a table version."""
     return f"{table_key}${version:020d}"
@@ -188,6 +199,7 @@ def decode(rows: pa.Table, *, branch: Branch, manifest_version: int) -> Snapshot
     versions: dict[TableKey, _Row] = {}
     tombstones: dict[TableKey, int] = {}
     commits: list[_Row] = []
+    newer_format = stamp_of(rows.schema) > STAMP
     row: _Row
     for row in zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True):
         object_id, object_type, location, _, table_key, _, _, _ = row
@@ -204,6 +216,9 @@ def decode(rows: pa.Table, *, branch: Branch, manifest_version: int) -> Snapshot
                 tombstones[key] = max(tombstones.get(key, 0), _version(row))
             case "graph_commit":
                 commits.append(row)
+            case _ if newer_format:
+                # A newer program may keep rows of kinds this one does not know; reading works without them.
+                continue
             case other:
                 raise corrupt_row(object_id, f"its type '{other}' is not known")
     if len(commits) != 1:

@@ -5,7 +5,7 @@ A branch of the graph is a Lance branch of `__manifest`; that reference alone de
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -30,13 +30,14 @@ from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import (
-    STAMP_KEY,
+    STAMP,
     BranchIdentifier,
     Snapshot,
     TableEntry,
     decode,
     encode,
     manifest_schema,
+    stamp_of,
 )
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference
@@ -57,7 +58,9 @@ class Head:
     snapshot: Snapshot
     stamp: int
     token: str | None
-    """The incarnation of the branch; None on main."""
+    """The identity of the branch's reference as the store tells it; None on main."""
+    incarnation: str
+    """The branch's own identity, written in its reference; empty on main."""
     hint: str | None
 
     @property
@@ -74,6 +77,11 @@ class BranchReference:
     parent: Branch
     parent_version: int
     identifier: BranchIdentifier
+
+    @property
+    def incarnation(self) -> str:
+        """What tells the branch from every other one, whatever their names."""
+        return self.identifier[-1][1]
 
 
 class _Coordinators:
@@ -139,7 +147,7 @@ class ManifestStore:
             handle = self.dataset.commit_overwrite(empty, None, manifest_schema(), rows)
             if handle is None:
                 raise AlreadyInitialized(self.root.uri)
-            self.adopt(handle, snapshot, token=None)
+            self.adopt(handle, snapshot, None)
         self.commits.remember(snapshot.commit)
         self.commits.flush_or_warn()
         return snapshot
@@ -255,7 +263,8 @@ class ManifestStore:
         if rows.num_rows == 0:
             raise GraphNotFound(self.root.uri, hint="a creation was interrupted; run `omnigraph init` again")
         snapshot = decode(rows, branch=branch, manifest_version=handle.version)
-        return Head(handle, snapshot, stamp_of(rows.schema.metadata), token, hint)
+        incarnation = "" if branch is None else self.branch_reference(branch).incarnation
+        return Head(handle, snapshot, stamp_of(rows.schema), token, incarnation, hint)
 
     def _keep(self, branch: Branch, head: Head) -> Head:
         with self._lock:
@@ -265,11 +274,11 @@ class ManifestStore:
             self._heads[branch] = head
         return head
 
-    def adopt(self, handle: "LanceDataset", snapshot: Snapshot, *, token: str | None) -> None:
-        """Take over a state this process has just published, without reading it back."""
+    def adopt(self, handle: "LanceDataset", snapshot: Snapshot, base: Head | None) -> None:
+        """Take over a state this process has just published on `base`, without reading it back."""
         hint = self.dataset.newest_hint(snapshot.branch)
-        stamp = stamp_of(manifest_schema().metadata)
-        self._keep(snapshot.branch, Head(handle, snapshot, stamp, token, hint))
+        token, incarnation = (None, "") if base is None else (base.token, base.incarnation)
+        self._keep(snapshot.branch, Head(handle, snapshot, STAMP, token, incarnation, hint))
 
     def _token(self, branch: BranchName) -> str:
         token = self.dataset.reference_token(branch)
@@ -322,6 +331,19 @@ class ManifestStore:
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise InternalError(f"the reference of branch '{branch}' ('{name}') is damaged") from error
 
+    def published_since(self, branch: Branch, newest: Mapping[str, int]) -> bool:
+        """Whether the branch may show commits after the newest version in `newest`, by incarnation.
+
+        A branch without a commit of its own shows what it began with, which is its parent's affair.
+        Cost: a few probes.
+        """
+        if branch is None:
+            version = newest.get("", 0)
+        else:
+            reference = self.branch_reference(branch)
+            version = newest.get(reference.incarnation, reference.parent_version)
+        return self.dataset.has_version(branch, version + 1) or not self.dataset.has_version(branch, version)
+
     def branch_incarnation(self, branch: Branch) -> BranchIdentifier:
         """What tells a branch from a later one of the same name; empty for main."""
         return () if branch is None else self.branch_reference(branch).identifier
@@ -342,14 +364,3 @@ class ManifestStore:
         """Drop what is kept of a branch."""
         with self._lock:
             self._heads.pop(branch, None)
-
-
-def stamp_of(metadata: dict[bytes, bytes] | None) -> int:
-    """The internal schema version a manifest carries; one without a stamp is version 1."""
-    text = (metadata or {}).get(STAMP_KEY.encode())
-    if text is None:
-        return 1
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InternalError(f"the manifest's format number {text!r} is not a number") from error

@@ -240,7 +240,39 @@ def test_nothing_missing_costs_no_walk(tmp_path: Path) -> None:
     with listen(heard.append):
         store.commits.complete()
     kinds = [event.kind for event in heard if isinstance(event, StorageCall)]
-    assert set(kinds) <= {"probe", "list_dir"}
+    assert set(kinds) <= {"probe", "list_dir", "read", "read_text"}
+    assert kinds.count("read") <= 1
+
+
+def test_an_open_reads_no_branch_whose_commits_are_all_written(tmp_path: Path) -> None:
+    store = new_store(tmp_path, durability="os")
+    for name in ("a", "b", "c"):
+        store.create_branch(name)
+        advance(store, branch=BranchName(name))
+    store.create_branch("untouched", BranchName("c"))
+    store.commits.complete()
+    late = advance(store, branch=BranchName("b"))
+    again = open_store(tmp_path)
+    heard: list[Event] = []
+    with listen(heard.append):
+        again.commits.complete()
+    opened = [event.target for event in heard if isinstance(event, StorageCall) and event.kind == "open"]
+    # Branch b, and the two commit tables.
+    assert opened.count("__manifest") == 1
+    assert late.head in stored_ids(tmp_path)
+
+
+def test_a_branch_made_again_with_the_same_versions_is_completed(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    heads = []
+    for _ in range(2):
+        store.create_branch("review")
+        heads.append(advance(store, branch=REVIEW))
+        assert heads[-1].manifest_version == heads[0].manifest_version
+        open_store(tmp_path).commits.complete()
+        assert heads[-1].head in stored_ids(tmp_path)
+        store.delete_branch("review")
+    assert heads[0].commit.incarnation != heads[1].commit.incarnation
 
 
 @pytest.mark.crash

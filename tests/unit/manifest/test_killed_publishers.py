@@ -4,7 +4,6 @@ import contextlib
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import lance
@@ -18,27 +17,33 @@ from unit.manifest.ground import new_store, open_store
 CHILDREN = 3
 
 
-def run_and_kill(root: Path, log: Path, seconds: float) -> None:
-    """Keep three publishers going for a while, killing one after another."""
+def run_and_kill(root: Path, log: Path, kills: int) -> None:
+    """Keep three publishers going and kill one after another, each after some more publishes of any of them."""
     chance = random.Random(7)
     running: list[subprocess.Popen] = []
-    end = time.monotonic() + seconds
     started = 0
     try:
-        while time.monotonic() < end:
+        for _ in range(kills):
             while len(running) < CHILDREN:
                 started += 1
                 command = [sys.executable, killed_child.__file__, str(root), str(started), str(log)]
                 running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-            kill(running.pop(chance.randrange(CHILDREN)), after=chance.uniform(0.8, 2.0))
+            victim = running.pop(chance.randrange(CHILDREN))
+            until = len(lines_of(log)) + chance.randrange(1, 60)
+            while len(lines_of(log)) < until and victim.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    victim.wait(0.02)
+            kill(victim)
     finally:
         for child in running:
-            kill(child, after=0)
+            kill(child)
 
 
-def kill(child: subprocess.Popen, *, after: float) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(after)
+def lines_of(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+
+
+def kill(child: subprocess.Popen) -> None:
     ended_by_itself = child.poll()
     child.kill()
     _, complaint = child.communicate(timeout=30)
@@ -63,15 +68,15 @@ def check_branch(store: ManifestStore, branch: BranchName | None, done: dict[str
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(6, marks=pytest.mark.crash), pytest.param(60, marks=pytest.mark.torture)]
+    "kills", [pytest.param(5, marks=pytest.mark.crash), pytest.param(60, marks=pytest.mark.torture)]
 )
-def test_killed_publishers_lose_and_double_nothing(tmp_path: Path, seconds: float) -> None:
+def test_killed_publishers_lose_and_double_nothing(tmp_path: Path, kills: int) -> None:
     root, log = tmp_path / "graph", tmp_path / "log"
     store = new_store(root, durability="os")
     store.create_branch("a")
     store.create_branch("b/c", BranchName("a"))
-    run_and_kill(root, log, seconds)
-    lines = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    run_and_kill(root, log, kills)
+    lines = [line.split() for line in lines_of(log)]
     tried = {line[1] for line in lines if line[0] == "tried"}
     done = {line[1]: line[2:] for line in lines if line[0] == "done" and len(line) == 4}
     assert done

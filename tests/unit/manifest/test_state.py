@@ -131,6 +131,13 @@ def test_a_version_without_registration_is_named() -> None:
         read(without(encode(snapshot()), PERSON))
 
 
+def test_a_newer_format_may_have_rows_of_unknown_kinds() -> None:
+    rows = edited(encode(snapshot()), tombstone_object_id(CITY, 4), "object_type", "something_new")
+    with pytest.raises(InternalError, match="something_new"):
+        read(rows)
+    assert read(rows.cast(manifest_schema(9))).pin(PERSON) == 7
+
+
 def test_exactly_one_commit_row() -> None:
     rows = encode(snapshot())
     only = rows.filter(pa.compute.not_equal(rows["object_type"], "graph_commit"))
