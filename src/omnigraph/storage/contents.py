@@ -1,11 +1,15 @@
 """Which files make up a table version."""
 
+import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
 from omnigraph.storage.handles import FragmentInfo, SnapshotHandle, lance_dataset
+
+_ARROW_MAGIC: Final = b"ARROW1"
+"""The last bytes of a complete deletion file in Arrow form."""
 
 
 def circumstances(
@@ -23,9 +27,27 @@ def circumstances(
             if deletions is not None:
                 yield deletions
 
+    def damaged() -> str | None:
+        dataset = lance_dataset(handle)
+        bases = base_roots(dataset)
+        for fragment in dataset.get_fragments():
+            files, deletions = fragment_files(fragment.metadata, uri, bases)
+            for name, file in zip(files, fragment.metadata.files, strict=True):
+                if file.file_size_bytes and os.path.getsize(name) != file.file_size_bytes:
+                    return name
+            if deletions is not None and not _whole_deletions(deletions):
+                return deletions
+        return None
+
     directory = uri if writes and pool.root.is_local else None
     return pool.circumstances(
-        handle.location, handle.branch, needed=needed, directory=directory, bytes_written=bytes_written
+        handle.location,
+        handle.branch,
+        needed=needed,
+        # An object store shows an object whole or not at all; only local files can be cut short.
+        **({"damaged": damaged} if pool.root.is_local else {}),
+        directory=directory,
+        bytes_written=bytes_written,
     )
 
 
@@ -62,6 +84,13 @@ def describe_fragments(pool: DatasetPool, handle: SnapshotHandle) -> tuple[Fragm
             )
         )
     return tuple(found)
+
+
+def _whole_deletions(path: str) -> bool:
+    if not path.endswith(".arrow"):
+        return os.path.getsize(path) > 0
+    with open(path, "rb") as file:
+        return file.read()[-len(_ARROW_MAGIC) :] == _ARROW_MAGIC
 
 
 def _below(base_id: int | None, own_root: str, bases: dict[int, str]) -> str:

@@ -92,17 +92,22 @@ class ForeignCommit(RecoveryRequired):
         self.actual = actual
 
 
+def _nothing() -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What a failing call was about, so that the cause can be found by asking the storage again.
 
-    `needed` lists the objects the call had to read, `exists` answers for one of them, `directory` is the
-    local directory the call wrote to (None: it only read, or the store is not local).
+    `needed` lists the objects the call had to read, `exists` answers for one of them, `damaged` names one
+    that is not whole. `directory` is the local directory the call wrote to; None when it only read.
     """
 
     target: str
     needed: Callable[[], Iterable[str]] = tuple
     exists: Callable[[str], bool] = os.path.exists
+    damaged: Callable[[], str | None] = _nothing
     directory: str | None = None
     bytes_written: int = 0
 
@@ -222,6 +227,9 @@ def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphEr
         for needed in about.needed():
             if not about.exists(needed):
                 return StorageNotFound(f"{needed}: the object does not exist", hint=_HINTS[StorageNotFound])
+        damaged = about.damaged()
+        if damaged is not None:
+            return StoragePermanent(f"{damaged}: the file is damaged", hint=_HINTS[StorageNotFound])
     except OmnigraphError as found:
         return found
     except OSError as found:
