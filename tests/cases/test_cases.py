@@ -4,7 +4,13 @@ from collections import Counter
 
 import pytest
 
-from cases import load_steps, mutation_steps, read_steps, schema_steps  # noqa: F401 - each registers its verbs
+from cases import (  # noqa: F401 - each registers its verbs
+    load_steps,
+    mutation_steps,
+    query_steps,
+    read_steps,
+    schema_steps,
+)
 from cases.runner import Case, all_cases, conformance_labels, run_case, waiting
 
 CASES = all_cases()

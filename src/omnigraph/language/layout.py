@@ -1,8 +1,8 @@
 """Canonical lines and the author's comments, merged in source order: what the formatters share.
 
 A comment after code on its line stays there. A comment on its own line stays before what follows it. One in
-the middle of a line of code moves to its own line before it. Blank lines stay where the author put them, never
-two in a row, none at the edges of a body.
+the middle of a line of code moves to its own line before it. Blank lines stay where the author put them, but
+never two in a row and none at the edges of a body.
 """
 
 from collections.abc import Sequence

@@ -255,6 +255,8 @@ class QueryParser(MutationParser):
                 self.advance()
                 clauses, braces = self._clauses("after maybe")
                 return Maybe(clauses, token.span.to(braces), braces)
+        if token.text == "return" and (self.ahead_is(1, "{") or self.ahead_is(1, "distinct")):
+            raise self.expected("a clause or '}' before return")
         if token.kind in {Kind.END, Kind.TYPE} or (token.kind is Kind.PUNCT and token.text not in {"[", "-"}):
             hint = "clauses are separated by white space only" if token.text in {",", ";"} else None
             raise self.expected("a clause", hint=hint)

@@ -69,7 +69,7 @@ def describe(plan: ir.Plan, catalog: Catalog) -> Operation:
     match plan:
         case ir.ReadPlan():
             result = tuple(describe_field(c.name, c.type, nullable=c.nullable) for c in plan.columns)
-            return Operation(result, _sorted(_read_types(plan.match, catalog)), ())
+            return Operation(result, _read_types(plan.match, catalog).in_order(), ())
         case ir.MutationPlan():
             return _describe_mutation(plan, catalog)
 
@@ -88,12 +88,23 @@ def describe_field(name: str, type_: PropertyType, *, nullable: bool) -> FieldDe
     return FieldDescription(name, _KINDS[type_.kind], nullable)
 
 
-def _read_types(match: ir.Block, catalog: Catalog) -> set[NodeType | EdgeType]:
-    found: set[NodeType | EdgeType] = set()
+class _Types(dict[str, NodeType | EdgeType]):
+    """Types by table: hashing a whole type would cost as much as it has properties."""
+
+    def note(self, *types: NodeType | EdgeType) -> None:
+        for type_ in types:
+            self[type_.table_key] = type_
+
+    def in_order(self) -> tuple[NodeType | EdgeType, ...]:
+        return tuple(sorted(self.values(), key=lambda type_: (isinstance(type_, EdgeType), type_.name)))
+
+
+def _read_types(match: ir.Block, catalog: Catalog) -> _Types:
+    found = _Types()
     for block in match.walk():
-        found |= {node.type for node in block.nodes}
+        found.note(*(node.type for node in block.nodes))
         for traversal in block.traversals:
-            found |= {traversal.edge, *_endpoints(traversal.edge, catalog)}
+            found.note(traversal.edge, *_endpoints(traversal.edge, catalog))
     return found
 
 
@@ -102,22 +113,16 @@ def _endpoints(edge: EdgeType, catalog: Catalog) -> tuple[NodeType, NodeType]:
 
 
 def _describe_mutation(plan: ir.MutationPlan, catalog: Catalog) -> Operation:
-    reads: set[NodeType | EdgeType] = set()
-    writes: set[NodeType | EdgeType] = set()
+    reads, writes = _Types(), _Types()
     for statement in plan.statements:
         owner = statement.type
-        touched: set[NodeType | EdgeType] = {owner}
+        writes.note(owner)
         match statement:
             case ir.InsertOp() if isinstance(owner, EdgeType):
-                reads |= set(_endpoints(owner, catalog))
+                reads.note(*_endpoints(owner, catalog))
             case ir.DeleteOp() if isinstance(owner, NodeType):
-                touched |= set(catalog.edges_of(owner.name))
+                writes.note(*catalog.edges_of(owner.name))
             case _:
                 pass
-        reads |= touched
-        writes |= touched
-    return Operation((), _sorted(reads), _sorted(writes))
-
-
-def _sorted(types: set[NodeType | EdgeType]) -> tuple[NodeType | EdgeType, ...]:
-    return tuple(sorted(types, key=lambda type_: (isinstance(type_, EdgeType), type_.name)))
+    reads.update(writes)
+    return Operation((), reads.in_order(), writes.in_order())
