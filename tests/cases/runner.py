@@ -39,7 +39,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        return f"{self.file.stem}-{self.label}"
+        return f"{self.file.parent.name}/{self.file.stem}-{self.label}"
 
 
 @dataclass
