@@ -2,13 +2,14 @@ from cases.runner import all_cases, conformance_labels, waiting
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Says how many cases there are and which conformance cases wait."""
-    if not any("tests/cases/" in r.nodeid for r in terminalreporter.stats.get("passed", ())):
+    """Says how many case files' cases ran and which conformance cases wait."""
+    outcomes = [r for name in ("passed", "failed") for r in terminalreporter.stats.get(name, ())]
+    ran = sum("test_cases.py::test_case[" in report.nodeid for report in outcomes)
+    if not ran:
         return
     cases = all_cases()
     numbered = {case.label for case in cases} & conformance_labels()
-    wait = sorted(waiting())
     terminalreporter.write_line(
-        f"case files: {len(cases)} cases, {len(numbered)} of {len(conformance_labels())} conformance cases run; "
-        f"waiting: {', '.join(wait) or 'none'}"
+        f"cases: {ran} of {len(cases)} ran; {len(numbered)} of {len(conformance_labels())} conformance cases have "
+        f"one; waiting: {', '.join(sorted(waiting())) or 'none'}"
     )
