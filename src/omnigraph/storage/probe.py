@@ -12,8 +12,14 @@ from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 
-SCAN_KEYS_MIN: Final = 2_000
-"""From here on one scan of the key column is cheaper than `IN` lists (measured on a million rows)."""
+FEW_KEYS_MAX: Final = 500
+"""So few keys are always looked up by an `IN` list, index or not."""
+
+ROWS_PER_PROBED_KEY_MIN: Final = 50
+"""With an index `IN` lists win while the table has this many rows per key (measured on a million rows)."""
+
+SCAN_BATCH_ROWS: Final = 128 * 1024
+"""Rows compared at once in a scan: every comparison prepares the wanted keys anew."""
 
 
 def probe_addresses(
@@ -28,7 +34,7 @@ def probe_addresses(
     if len(keys) == 0 or handle.row_count == 0:
         return np.empty(0, np.uint64)
     with substrate(lambda: circumstances(pool, handle)):
-        if len(keys) < SCAN_KEYS_MIN:
+        if _few(dataset, column, len(keys), handle.row_count):
             found = [
                 _probe(dataset, column, keys[start : start + KEY_PROBE_CHUNK_ROWS].to_pylist())
                 for start in range(0, len(keys), KEY_PROBE_CHUNK_ROWS)
@@ -36,6 +42,13 @@ def probe_addresses(
         else:
             found = _scan(dataset, column, keys)
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+
+
+def _few(dataset: Any, column: str, keys: int, rows: int) -> bool:
+    if keys <= FEW_KEYS_MAX:
+        return True
+    indexed = any(list(index.field_names) == [column] for index in dataset.describe_indices())
+    return indexed and keys * ROWS_PER_PROBED_KEY_MIN <= rows
 
 
 def text_literal(value: str) -> str:
@@ -59,7 +72,7 @@ def _scan(dataset: Any, column: str, keys: Any) -> list[npt.NDArray[np.uint64]]:
         emit(StorageCall("scan", str(dataset.uri)))
     wanted = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     found: list[npt.NDArray[np.uint64]] = []
-    for batch in dataset.to_batches(columns=[column], with_row_address=True):
+    for batch in dataset.to_batches(columns=[column], with_row_address=True, batch_size=SCAN_BATCH_ROWS):
         hits = pc.is_in(batch.column(column), value_set=wanted)
         if pc.any(hits).as_py():
             found.append(batch.column("_rowaddr").filter(hits).to_numpy())
