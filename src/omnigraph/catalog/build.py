@@ -9,6 +9,7 @@ from omnigraph.catalog.declare import declare
 from omnigraph.catalog.draft import Findings
 from omnigraph.catalog.identity import number
 from omnigraph.catalog.interfaces import apply_interfaces, check_embeds
+from omnigraph.catalog.locate import with_subjects
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import (
     SchemaCatalogError,
@@ -21,6 +22,7 @@ from omnigraph.core.errors import (
 from omnigraph.language.diagnostics import Diagnostic, Severity, has_errors, in_source_order, sentence
 from omnigraph.language.lexer import decode
 from omnigraph.language.schema_syntax import parse_schema_source
+from omnigraph.language.schema_tree import SchemaTree
 from omnigraph.language.source import Source
 
 _STAGE_ERRORS = {
@@ -69,7 +71,8 @@ def resolve_schema(
         return CheckedSchema(None, (_as_syntax(source),), 1)
     parsed = parse_schema_source(source)
     if parsed.diagnostics:
-        return CheckedSchema(None, parsed.diagnostics, len(parsed.diagnostics))
+        found = with_subjects(parsed.diagnostics, parsed.tree)
+        return CheckedSchema(None, found, len(found))
     findings = Findings(source)
     draft = declare(parsed.tree, findings)
     apply_interfaces(draft, findings)
@@ -79,16 +82,17 @@ def resolve_schema(
     for node in draft.nodes.values():
         check_embeds(node, findings)
     if has_errors(findings.diagnostics):
-        return _refused(findings)
+        return _refused(findings, parsed.tree)
     digest = hashlib.sha256(source.text.encode()).hexdigest()
     catalog = number(draft, accepted, findings, source_hash=digest)
     if has_errors(findings.diagnostics):
-        return _refused(findings)
-    return CheckedSchema(catalog, in_source_order(findings.diagnostics))
+        return _refused(findings, parsed.tree)
+    return CheckedSchema(catalog, with_subjects(in_source_order(findings.diagnostics), parsed.tree))
 
 
-def _refused(findings: Findings) -> CheckedSchema:
-    return CheckedSchema(None, in_source_order(findings.diagnostics), findings.totals[Severity.ERROR])
+def _refused(findings: Findings, tree: SchemaTree) -> CheckedSchema:
+    found = with_subjects(in_source_order(findings.diagnostics), tree)
+    return CheckedSchema(None, found, findings.totals[Severity.ERROR])
 
 
 def _as_syntax(diagnostic: Diagnostic) -> Diagnostic:

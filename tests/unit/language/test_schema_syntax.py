@@ -126,6 +126,12 @@ def test_the_class_is_that_of_the_earliest_stage():
     assert caught.value.to_dict()["kind"] == "schema_invalid"
 
 
+def test_a_finding_names_the_type_and_property_it_stands_in():
+    findings = findings_of("node A { x: I32? @key  @range(x, 9..1)  @unique(nope) }\nedge E: A -> Gone")
+    subjects = [(found.code, found.type_name, found.property_name) for found in findings]
+    assert subjects == [("P107", "A", "x"), ("P110", "A", "x"), ("P112", "A", None), ("P203", "E", None)]
+
+
 def test_two_thousand_types_are_checked_in_one_run():
     parts = [
         f'node Type{n} @description("number {n}") {{\n'
