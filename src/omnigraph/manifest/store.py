@@ -20,13 +20,14 @@ from omnigraph.core.errors import (
     OmnigraphError,
     SnapshotNotFound,
     StorageNotFound,
+    StoragePrecondition,
 )
 from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.changes import genesis_snapshot
 from omnigraph.manifest.commits import CommitLog
-from omnigraph.manifest.dataset import ControlDataset
+from omnigraph.manifest.dataset import ControlDataset, is_contention
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import (
@@ -39,6 +40,7 @@ from omnigraph.manifest.state import (
     manifest_schema,
     stamp_of,
 )
+from omnigraph.storage.datasets import WALK_STEPS_MAX
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference
 from omnigraph.storage.objects import StorageAdapter
@@ -153,15 +155,25 @@ class ManifestStore:
         return snapshot
 
     def _empty_manifest(self) -> "LanceDataset":
-        """A manifest without rows: made now, or left by a creator that died."""
-        if self.dataset.exists():
-            handle = self.dataset.open_head(None)
-            if handle.count_rows() > 0:
-                raise AlreadyInitialized(self.root.uri)
-        else:
-            handle = self.dataset.create(manifest_schema())
-        if handle.config().get("table_version_management") != "true":
-            self.dataset.update_config(handle, _CONFIG)
+        """A manifest without rows: made now, or left by a creator that died.
+
+        Raises AlreadyInitialized when there are rows, or when another creator is at work right now.
+        """
+        try:
+            if self.dataset.exists():
+                handle = self.dataset.open_head(None)
+                if handle.count_rows() > 0:
+                    raise AlreadyInitialized(self.root.uri)
+            else:
+                handle = self.dataset.create(manifest_schema())
+            if handle.config().get("table_version_management") != "true":
+                self.dataset.update_config(handle, _CONFIG)
+        except StoragePrecondition as error:
+            raise AlreadyInitialized(self.root.uri) from error
+        except OSError as error:
+            if not is_contention(error):
+                raise
+            raise AlreadyInitialized(self.root.uri) from error
         return handle
 
     # ---- reading
@@ -186,6 +198,8 @@ class ManifestStore:
         version = known.version
         while self.dataset.has_version(branch, version + 1):
             version += 1
+            if version - known.version >= WALK_STEPS_MAX:
+                return self._load_newest(branch, token)
         if version > known.version:
             return self._load_version(branch, token, version)
         # Clean-up may have removed the next version while this one is kept by a tag. The hint shows that

@@ -1,6 +1,7 @@
 """Reading states: freshness, older versions, damage; creating the manifest."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import lance
@@ -61,6 +62,36 @@ def test_an_interrupted_creation_is_no_graph_and_can_be_finished(tmp_path: Path)
     assert open_store(tmp_path).exists()
 
 
+def test_of_many_creators_one_wins(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+    barrier = threading.Barrier(6)
+
+    def create() -> None:
+        # As a process of its own: without the lock that orders the creators of one process.
+        store = open_store(tmp_path)
+        store.coordinator = lambda _: threading.RLock()
+        barrier.wait(30)
+        try:
+            store.create([entry(PERSON)], genesis())
+            outcomes.append("created")
+        except AlreadyInitialized:
+            outcomes.append("refused")
+        except BaseException as error:
+            outcomes.append(repr(error))
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert set(outcomes) <= {"created", "refused"}, outcomes
+    assert outcomes.count("created") <= 1
+    if "created" not in outcomes:
+        # Every creator saw another one at work and none finished: the next one does.
+        open_store(tmp_path).create([entry(PERSON)], genesis())
+    assert len(open_store(tmp_path).commits.list()) == 1
+
+
 def test_no_graph(tmp_path: Path) -> None:
     store = open_store(tmp_path / "nothing")
     assert not store.exists()
@@ -84,6 +115,15 @@ def test_a_publish_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
         for _ in range(9):
             advance(other)
         assert store.current(None).pin(PERSON) == step + 8
+
+
+def test_a_store_that_is_far_behind_does_not_probe_every_version(tmp_path: Path) -> None:
+    store, other = new_store(tmp_path, durability="os"), open_store(tmp_path, durability="os")
+    for _ in range(60):
+        advance(other)
+    calls = calls_of(lambda: store.current(None))
+    assert calls.count("probe") < 30
+    assert store.current(None).pin(PERSON) == 61
 
 
 def test_a_foreign_publish_is_seen_although_the_next_version_was_cleaned_up(tmp_path: Path) -> None:
