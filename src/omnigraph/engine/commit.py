@@ -196,7 +196,7 @@ def finalize(
     write = stage_all(session, staging)
     failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
     cancel.raise_if_requested()
-    keys = _queue_keys(staging)
+    keys = queue_keys(staging)
     with ExitStack() as held:
         if guards is None:
             held.enter_context(session.queues.acquire_many(keys))
@@ -208,12 +208,14 @@ def finalize(
     return published
 
 
-def _queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
-    tables = set(staging.written_tables())
-    if any(staging.snapshot.entries[key].branch != staging.branch for key in tables):
-        # A write that forks holds everything it may touch before the first fork.
-        tables |= set(staging.read_set)
-    return [(key, staging.branch) for key in sorted(tables)]
+def queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
+    """The queues a write holds from before its last look at the pins until its sidecar is gone.
+
+    The tables it only read belong to them: if one could move after the check and before the publish, the
+    publish would refuse a write whose tables have moved already, and recovery, which knows the written
+    tables only, would finish it over the broken rule. The lease keeps other processes out in the same way.
+    """
+    return [(key, staging.branch) for key in sorted({*staging.written_tables(), *staging.read_set})]
 
 
 def _commit_and_publish(
@@ -503,5 +505,6 @@ __all__ = [
     "StagedWrite",
     "WriteIntent",
     "finalize",
+    "queue_keys",
     "stage_all",
 ]

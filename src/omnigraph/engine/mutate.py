@@ -11,7 +11,7 @@ from omnigraph.core.errors import InternalError, PreconditionFailed
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.commit import WriteIntent, finalize
+from omnigraph.engine.commit import WriteIntent, finalize, queue_keys
 from omnigraph.engine.prepare import InsertedEntity, PreparedMutation, prepare_mutation
 from omnigraph.engine.staging import MutationStaging, ReadSetMoved
 from omnigraph.planning.values import as_instant
@@ -156,9 +156,7 @@ def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey
             if_commit=request.if_commit,
             summary=prepared.summary,
         )
-        if guards is not None and not guards.covers(
-            (key, request.branch) for key in staging.written_tables()
-        ):
+        if guards is not None and not guards.covers(queue_keys(staging)):
             # The write touches more than last time: give everything back and start with the larger set.
             tables = {*staging.written_tables(), *staging.read_set}
             raise _AttemptLost(_moved_elsewhere(staging), tables)
