@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from omnigraph.cli import main
 
 COMMAND = Path(sys.executable).with_name("omnigraph")
 
@@ -57,6 +60,28 @@ def run(tmp_path: Path) -> Run:
         )
         ran = Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
         assert "Traceback" not in ran.err
+        assert rc is None or ran.rc == rc, ran
+        return ran
+
+    return go
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the same command in this process: for what does not depend on the process, at a tenth of the time."""
+    for name in [name for name in os.environ if name.startswith("OMNIGRAPH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+    def go(*arguments: str, stdin: str = "", env: Mapping[str, str] | None = None, rc: int | None = 0) -> Ran:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            status = main.run(arguments)
+        captured = capsys.readouterr()
+        ran = Ran(status, captured.out, captured.err)
         assert rc is None or ran.rc == rc, ran
         return ran
 

@@ -39,8 +39,8 @@ def test_lint_of_sound_files(run: Run, files: Path) -> None:
     ]
 
 
-def test_lint_reports_every_error_with_its_place_and_the_near_name(run: Run, files: Path) -> None:
-    ran = run("lint", "--query", "wrong.gq", "--schema", "harbor.pg", rc=1)
+def test_lint_reports_every_error_with_its_place_and_the_near_name(here: Run, files: Path) -> None:
+    ran = here("lint", "--query", "wrong.gq", "--schema", "harbor.pg", rc=1)
     assert "wrong.gq:1:44" in ran.out
     assert "did you mean 'tonnage'?" in ran.out
     assert "wrong.gq:2:25" in ran.out
@@ -48,47 +48,47 @@ def test_lint_reports_every_error_with_its_place_and_the_near_name(run: Run, fil
     assert "2 errors" in ran.out.splitlines()[-1]
 
 
-def test_lint_errors_as_json(run: Run, files: Path) -> None:
-    report = run("lint", "--query", "wrong.gq", "--schema", "harbor.pg", "--json", rc=1).json
+def test_lint_errors_as_json(here: Run, files: Path) -> None:
+    report = here("lint", "--query", "wrong.gq", "--schema", "harbor.pg", "--json", rc=1).json
     assert report["status"] == "error"
     assert report["errors"] == 2
     assert all(one["status"] == "error" and "operation" not in one for one in report["results"])
 
 
-def test_lint_of_a_directory_and_of_several_files(run: Run, files: Path) -> None:
+def test_lint_of_a_directory_and_of_several_files(here: Run, files: Path) -> None:
     (files / "more").mkdir()
     (files / "more" / "a.gq").write_text(QUERIES)
     (files / "more" / "b.gq").write_text(WRONG)
-    report = run(
+    report = here(
         "lint", "--query", "more", "--query", "harbor.gq", "--schema", "harbor.pg", "--json", rc=1
     ).json
     assert [one["query_path"] for one in report["files"]] == ["more/a.gq", "more/b.gq", "harbor.gq"]
     assert report["queries_processed"] == 6
     (files / "empty").mkdir()
-    assert "empty" in run("lint", "--query", "empty", "--schema", "harbor.pg", rc=2).err
+    assert "empty" in here("lint", "--query", "empty", "--schema", "harbor.pg", rc=2).err
 
 
-def test_lint_of_a_schema_alone(run: Run, files: Path) -> None:
-    assert run("lint", "--schema", "harbor.pg").out.startswith("0 errors, 0 warnings in 1 file")
+def test_lint_of_a_schema_alone(here: Run, files: Path) -> None:
+    assert here("lint", "--schema", "harbor.pg").out.startswith("0 errors, 0 warnings in 1 file")
     (files / "bad.pg").write_text("node A { x: Strin }\nnode B { y: I32, z: I32 }\n")
-    ran = run("lint", "--schema", "bad.pg", rc=1)
+    ran = here("lint", "--schema", "bad.pg", rc=1)
     assert "bad.pg:1:13" in ran.out
 
 
-def test_lint_from_stdin(run: Run, files: Path) -> None:
-    ran = run("lint", "--query", "-", "--schema", "harbor.pg", stdin=WRONG, rc=1)
+def test_lint_from_stdin(here: Run, files: Path) -> None:
+    ran = here("lint", "--query", "-", "--schema", "harbor.pg", stdin=WRONG, rc=1)
     assert "<stdin>:1:44" in ran.out
 
 
-def test_lint_counts_warnings_against_the_allowance(run: Run, files: Path) -> None:
+def test_lint_counts_warnings_against_the_allowance(here: Run, files: Path) -> None:
     (files / "typo.pg").write_text("node A { x: String @unqiue }\n")
-    assert run("lint", "--schema", "typo.pg", "--json").json["warnings"] == 1
-    run("lint", "--schema", "typo.pg", "--max-warnings", "1")
-    run("lint", "--schema", "typo.pg", "--max-warnings", "0", rc=1)
+    assert here("lint", "--schema", "typo.pg", "--json").json["warnings"] == 1
+    here("lint", "--schema", "typo.pg", "--max-warnings", "1")
+    here("lint", "--schema", "typo.pg", "--max-warnings", "0", rc=1)
 
 
-def test_lint_without_anything_to_check(run: Run) -> None:
-    assert "hint: " in run("lint", rc=2).err
+def test_lint_without_anything_to_check(here: Run) -> None:
+    assert "hint: " in here("lint", rc=2).err
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_lint_without_anything_to_check(run: Run) -> None:
     ids=["not-utf8", "nul", "open-string", "nested"],
 )
 @pytest.mark.parametrize("suffix", ["pg", "gq"])
-def test_bad_input_is_a_diagnostic(run: Run, files: Path, content: bytes, suffix: str) -> None:
+def test_bad_input_is_a_diagnostic(here: Run, files: Path, content: bytes, suffix: str) -> None:
     (files / f"bad.{suffix}").write_bytes(content)
     arguments = ["--schema", "bad.pg"] if suffix == "pg" else ["--schema", "harbor.pg", "--query", "bad.gq"]
-    ran = run("lint", *arguments, "--json", rc=1)
+    ran = here("lint", *arguments, "--json", rc=1)
     assert ran.json["status"] == "error"
     assert ran.json["findings"][0]["source_error"]["file"] == f"bad.{suffix}"
-    assert run("fmt", f"bad.{suffix}", rc=1).err.splitlines()[-1].startswith("error: ")
+    assert here("fmt", f"bad.{suffix}", rc=1).err.splitlines()[-1].startswith("error: ")
     assert (files / f"bad.{suffix}").read_bytes() == content
 
 
@@ -135,11 +135,11 @@ def test_fmt_in_place_is_idempotent_and_keeps_comments(run: Run, files: Path) ->
     assert sorted(path.name for path in files.iterdir()) == ["harbor.gq", "harbor.pg", "messy.pg", "wrong.gq"]
 
 
-def test_fmt_check_changes_nothing(run: Run, files: Path) -> None:
+def test_fmt_check_changes_nothing(here: Run, files: Path) -> None:
     (files / "messy.pg").write_text(MESSY)
-    assert run("fmt", "--check", "messy.pg", rc=1).out == "would change messy.pg\n"
+    assert here("fmt", "--check", "messy.pg", rc=1).out == "would change messy.pg\n"
     assert (files / "messy.pg").read_text() == MESSY
-    assert run("fmt", "--check", "--json", "messy.pg", rc=1).json == {
+    assert here("fmt", "--check", "--json", "messy.pg", rc=1).json == {
         "files": 1,
         "changed": ["messy.pg"],
         "written": False,
@@ -156,20 +156,20 @@ def test_fmt_of_stdin_tells_the_languages_apart(run: Run, files: Path) -> None:
     run("fmt", "--check", "-", stdin=MESSY, rc=1)
 
 
-def test_fmt_goes_on_after_a_file_that_does_not_parse(run: Run, files: Path) -> None:
+def test_fmt_goes_on_after_a_file_that_does_not_parse(here: Run, files: Path) -> None:
     (files / "messy.pg").write_text(MESSY)
     (files / "broken.gq").write_text("query q( {")
-    ran = run("fmt", "broken.gq", "messy.pg", rc=1)
+    ran = here("fmt", "broken.gq", "messy.pg", rc=1)
     assert ran.out == "formatted messy.pg\n"
     assert "broken.gq:1:" in ran.err
     assert (files / "broken.gq").read_text() == "query q( {"
 
 
-def test_fmt_of_another_kind_of_file_asks_for_the_language(run: Run, files: Path) -> None:
+def test_fmt_of_another_kind_of_file_asks_for_the_language(here: Run, files: Path) -> None:
     (files / "notes.txt").write_text(MESSY)
-    assert "--language" in run("fmt", "notes.txt", rc=2).err
-    run("fmt", "--language", "pg", "notes.txt")
-    run("fmt", "--language", "sql", "notes.txt", rc=2)
+    assert "--language" in here("fmt", "notes.txt", rc=2).err
+    here("fmt", "--language", "pg", "notes.txt")
+    here("fmt", "--language", "sql", "notes.txt", rc=2)
 
 
 def test_schema_plan_between_two_files(run: Run, files: Path) -> None:
@@ -185,30 +185,30 @@ def test_schema_plan_between_two_files(run: Run, files: Path) -> None:
     run("schema", "plan", "--from", "harbor.pg", "--schema", "harbor.pg", "--exit-code", rc=0)
 
 
-def test_an_unsupported_plan_is_a_plan_and_not_a_failure(run: Run, files: Path) -> None:
+def test_an_unsupported_plan_is_a_plan_and_not_a_failure(here: Run, files: Path) -> None:
     (files / "next.pg").write_text(HARBOR.replace("CallsAt: Ship -> Port", "CallsAt: Port -> Ship"))
-    ran = run("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg")
+    ran = here("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg")
     assert ran.out.splitlines()[0].startswith("! ")
     assert "not supported" in ran.out.splitlines()[-1]
-    report = run("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg", "--json").json
+    report = here("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg", "--json").json
     assert report["supported"] is False
     assert report["steps"][0]["kind"] == "unsupported_change"
-    run("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg", "--exit-code", rc=1)
+    here("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg", "--exit-code", rc=1)
 
 
-def test_drops_are_soft_unless_data_loss_is_allowed(run: Run, files: Path) -> None:
+def test_drops_are_soft_unless_data_loss_is_allowed(here: Run, files: Path) -> None:
     (files / "next.pg").write_text(HARBOR.replace("   tonnage: I32?", ""))
     arguments = ["schema", "plan", "--from", "harbor.pg", "--schema", "next.pg"]
-    assert run(*arguments).out.startswith("- Ship.tonnage (soft)\n")
-    assert run(*arguments, "--allow-data-loss").out.startswith("- Ship.tonnage (hard)\n")
+    assert here(*arguments).out.startswith("- Ship.tonnage (soft)\n")
+    assert here(*arguments, "--allow-data-loss").out.startswith("- Ship.tonnage (hard)\n")
 
 
-def test_a_plan_over_a_broken_schema_is_a_schema_error(run: Run, files: Path) -> None:
+def test_a_plan_over_a_broken_schema_is_a_schema_error(here: Run, files: Path) -> None:
     (files / "broken.pg").write_text("node {")
-    ran = run("schema", "plan", "--from", "harbor.pg", "--schema", "broken.pg", "--json", rc=1)
+    ran = here("schema", "plan", "--from", "harbor.pg", "--schema", "broken.pg", "--json", rc=1)
     assert ran.out == ""
     assert ran.error["kind"] == "schema_syntax"
     assert ran.error["source_error"]["line"] == 1
-    text = run("schema", "plan", "--from", "harbor.pg", "--schema", "broken.pg", rc=1)
+    text = here("schema", "plan", "--from", "harbor.pg", "--schema", "broken.pg", rc=1)
     assert "broken.pg:1:" in text.err
     assert text.err.splitlines()[-1].startswith(("error: ", "hint: "))

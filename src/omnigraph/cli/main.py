@@ -9,12 +9,14 @@ from omnigraph.cli import output
 from omnigraph.cli.app import app
 from omnigraph.cli.arguments import arrange, wants_json
 from omnigraph.cli.failures import debugging, from_anything, from_parser, show
+from omnigraph.cli.startup import spare_pandas
 from omnigraph.core.errors import OmnigraphError
 
 
 def main() -> None:
     """Run the command line of this process."""
     output.prepare_streams()
+    spare_pandas()
     sys.exit(run(sys.argv[1:]))
 
 
