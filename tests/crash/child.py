@@ -22,6 +22,7 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")
 import omnigraph  # noqa: E402
 import omnigraph.api.graph  # noqa: E402
 from crash.people import WRITERS, prepare  # noqa: E402
+from omnigraph.core import failpoints  # noqa: E402
 from omnigraph.core.events import DurableOperation, listen  # noqa: E402
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
 from omnigraph.recovery import back, sidecar  # noqa: E402
@@ -107,6 +108,19 @@ def branch_create(command):
     omnigraph.open(command["path"]).branches.create(command["branch"])
 
 
+def confirm(command):
+    """The confirmation of a merge whose tables are all committed."""
+    context = omnigraph.open_read_only(command["path"]).session.recovery
+    note = context.sidecars.read(f"{command['operation']}.json")
+    reached = {
+        pin.table_key: context.storage.head_version(
+            context.manifest.current(note.branch).entries[pin.table_key].location, pin.table_branch
+        )
+        for pin in note.tables
+    }
+    context.sidecars.confirm_sidecar_phase_b(note, reached)
+
+
 def hold_lease(command):
     """Hold the writer lease until a line of input, as a process in the middle of a write does."""
     with omnigraph.open_read_only(command["path"]).session.lease.hold():
@@ -114,7 +128,7 @@ def hold_lease(command):
         sys.stdin.readline()
 
 
-COMMANDS = {each.__name__: each for each in (write, recover, create, branch_create, hold_lease)}
+COMMANDS = {each.__name__: each for each in (write, recover, create, branch_create, confirm, hold_lease)}
 
 
 def break_protocol(part):
@@ -140,6 +154,15 @@ def run(command):
     COMMANDS[command["command"]](command)
 
 
+def tell(command):
+    """What a process of its own would have been told by its environment."""
+    if "errors" in command:
+        os.dup2(os.open(command["errors"], os.O_WRONLY), 2)
+    if "durability" in command:
+        os.environ["OMNIGRAPH_DURABILITY"] = command["durability"]
+    failpoints._active.update(failpoints.parse_failpoints(command.get("failpoints", "")))
+
+
 def serve():
     print("ready", flush=True)
     for line in sys.stdin:
@@ -147,7 +170,9 @@ def serve():
         if child == 0:
             status = 1
             try:
-                run(json.loads(line))
+                command = json.loads(line)
+                tell(command)
+                run(command)
                 status = 0
             except BaseException:
                 traceback.print_exc()

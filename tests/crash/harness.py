@@ -1,10 +1,13 @@
 """Starting, cutting and judging the children of the crash tests."""
 
+import atexit
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from crash.people import Model, Writer
@@ -16,21 +19,22 @@ CHILD_S_MAX = 120
 
 
 def run_child(command, *, failpoints=None, durability="os"):
-    """Run one command in a process of its own; returns its exit status and what it printed as errors."""
-    environment = {
-        **os.environ,
-        "OMNIGRAPH_FAILPOINTS": failpoints or "",
-        "OMNIGRAPH_DURABILITY": durability,
-    }
-    done = subprocess.run(
-        [sys.executable, str(CHILD), json.dumps(command)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S_MAX,
-        check=False,
-    )
-    return done.returncode, done.stderr
+    """Run one command in a process that ends with it; returns its exit status and what it printed as errors.
+
+    `failpoints` is what OMNIGRAPH_FAILPOINTS says in that process.
+    """
+    with tempfile.NamedTemporaryFile("r") as errors:
+        told = {"failpoints": failpoints or "", "durability": durability, "errors": errors.name}
+        status = _server().run(**command, **told)
+        return status, errors.read()
+
+
+@functools.cache
+def _server():
+    """One server for all tests of this process."""
+    server = Children().__enter__()
+    atexit.register(server.__exit__)
+    return server
 
 
 def popen_child(command, *, durability="os"):

@@ -122,13 +122,17 @@ WRITERS = {each.name: each for each in (INSERT, UPDATE, DELETE, BRANCH_INSERT)}
 def prepare(graph: Any, writer: Writer, tag: str) -> str:
     """What must be there before the writer runs; returns the branch it writes."""
     if writer is DELETE:
+        # Every table keeps a row beside the deleted ones, so that deletion files are written.
         graph.mutate(
-            """query v($n: String) {
+            """query v($n: String, $k: String) {
                  insert Person { name: $n }
+                 insert Person { name: $k }
                  insert Knows { from: $n, to: "ada" }
                  insert Knows { from: "bob", to: $n }
-                 insert Likes { from: $n, to: $n } }""",
-            {"n": f"victim-{tag}"},
+                 insert Knows { from: $k, to: $k }
+                 insert Likes { from: $n, to: $n }
+                 insert Likes { from: $k, to: $k } }""",
+            {"n": f"victim-{tag}", "k": f"kept-{tag}"},
         )
     if writer.on_new_branch:
         graph.branches.create(f"b{tag}")
