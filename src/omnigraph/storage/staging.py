@@ -88,13 +88,16 @@ def stage_overwrite(
     from lance import LanceOperation  # noqa: PLC0415
 
     dataset = lance_dataset(handle)
-    if schema is not None and not schema.equals(dataset.schema, check_metadata=True):
-        target: Any = schema
+    changed = schema is not None and not schema.equals(dataset.schema, check_metadata=True)
+    if data is None:
+        fragments: list[Any] = []
+    elif changed:
+        fragments = _write_rows(pool, handle, data, mode="overwrite", schema=schema)
     else:
-        target = dataset.schema
-    fragments = [] if data is None else _write_rows(pool, handle, data, mode="overwrite", schema=target)
+        # As if appended, so that the fields keep their ids: fragments written for either purpose fit.
+        fragments = _write_rows(pool, handle, data, mode="append")
     # The complete schema with its metadata: an overwrite from bare data would silently drop annotations.
-    operation = LanceOperation.Overwrite(target, fragments)
+    operation = LanceOperation.Overwrite(schema if changed else dataset.lance_schema, fragments)
     work = Work(operation, stamp, tuple(fragments), data_root=str(dataset.uri))
     return _staged(pool, handle, "stage_overwrite", work, removed=handle.row_count)
 
@@ -133,12 +136,13 @@ def stage_fragments(
     from lance import LanceOperation  # noqa: PLC0415
 
     metadata = [_fragment(text) for text in fragments]
+    _require_known_fields(handle, metadata)
     match mode:
         case "append":
             return _staged_append(pool, handle, metadata, stamp, "stage_fragments")
         case "overwrite":
             dataset = lance_dataset(handle)
-            operation = LanceOperation.Overwrite(dataset.schema, metadata)
+            operation = LanceOperation.Overwrite(dataset.lance_schema, metadata)
             work = Work(operation, stamp, tuple(metadata), data_root=str(dataset.uri))
             return _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
         case "merge":
@@ -404,6 +408,15 @@ def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
 
     if pc.count_distinct(keys, mode="only_valid").as_py() != len(keys) - keys.null_count:
         raise InternalError(f"the rows staged for '{handle.table_key}' name one id twice")
+
+
+def _require_known_fields(handle: SnapshotHandle, fragments: Sequence[Any]) -> None:
+    """Refuse fragments written for another schema: Lance would read their columns under wrong names."""
+    known = set(field_ids(lance_dataset(handle)))
+    for fragment in fragments:
+        for file in fragment.files:
+            if not known.issuperset(number for number in file.fields if number >= 0):
+                raise InternalError(f"fragments for '{handle.table_key}' were written for another schema")
 
 
 def _fragment(described: str | dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from omnigraph.core.errors import (
     StoragePrecondition,
 )
 from omnigraph.storage.failures import CommitConflict, ForeignCommit
-from omnigraph.storage.handles import StagedHandle
+from omnigraph.storage.handles import SnapshotHandle, StagedHandle
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, filled, rows
 
 
@@ -379,3 +379,40 @@ def test_a_failing_source_surfaces_its_own_error(table_store: Store) -> None:
         with pytest.raises(ConflictError, match="a reason of its own"):
             stage(base, pa.RecordBatchReader.from_batches(SCHEMA, source()), STAMP)
     assert content(tables, tables.open_head(PERSON, PLACE, None)) == {"a": 0}
+
+
+def test_writes_fit_a_table_whose_columns_changed(table_store: Store) -> None:
+    """Field ids have gaps after a drop; a fragment that ignores them would be read under wrong names."""
+    wide = pa.schema(
+        [pa.field("id", pa.string(), nullable=False), pa.field("x", pa.string()), pa.field("n", pa.int64())]
+    )
+    tables = table_store.tables()
+    base = tables.create_table(PERSON, PLACE, wide, STAMP)
+    first = pa.table({"id": ["a", "b"], "x": ["1", "2"], "n": [1, 2]}, schema=wide)
+    tables.commit_staged(base, tables.stage_append(base, first, STAMP))
+    options = table_store.storage_options or None
+    raw = lance.dataset(table_store.root.dataset_uri(PLACE), storage_options=options)
+    raw.drop_columns(["x"])
+    raw.add_columns({"m": "n * 2"})
+    tables = table_store.tables()
+    base = tables.open_head(PERSON, PLACE, None)
+    narrow = base.schema
+
+    def data(ids: list[str]) -> pa.Table:
+        return pa.table({"id": ids, "n": [7] * len(ids), "m": [8] * len(ids)}, schema=narrow)
+
+    def all_of(handle: SnapshotHandle) -> list[tuple[str, int, int]]:
+        return sorted((row["id"], row["n"], row["m"]) for row in tables.read(handle).to_pylist())
+
+    merged = tables.commit_staged(base, tables.stage_merge_insert(base, data(["a", "c"]), STAMP))
+    assert all_of(merged) == [("a", 7, 8), ("b", 2, 4), ("c", 7, 8)]
+    replaced = tables.commit_staged(merged, tables.stage_overwrite(merged, data(["o"]), STAMP))
+    assert all_of(replaced) == [("o", 7, 8)]
+    uri = table_store.root.dataset_uri(PLACE)
+    written = lance.fragment.write_fragments(data(["f"]), uri, storage_options=options)
+    described = [fragment.to_json() for fragment in written]
+    adopted = tables.commit_staged(replaced, tables.stage_fragments(replaced, described, "overwrite", STAMP))
+    assert all_of(adopted) == [("f", 7, 8)]
+    described[0]["files"][0]["fields"] = [0, 1, 2]
+    with pytest.raises(InternalError, match="another schema"):
+        tables.stage_fragments(adopted, described, "append", STAMP)
