@@ -67,7 +67,7 @@ def load(world: World, current: Step) -> None:
     """Loads the block. `load <mode> [branch=B] [base=B] [replace=T] [times=N] [crlf] [rejects]`."""
     mode, *words = shlex.split(current.argument)
     options = dict(word.partition("=")[::2] for word in words)
-    lines = [line for line in current.block.split("\n")]
+    lines = current.block.split("\n")
     if "times" in options:
         lines = [line.replace("$n", str(n)) for n in range(int(options["times"])) for line in lines]
     source = world["home"] / "input.jsonl"
@@ -115,7 +115,9 @@ def denied(world: World, current: Step) -> None:
     kind, *rest = current.argument.split(" ", 1)
     assert type(failure) is getattr(errors, kind), repr(failure)
     for text in rest:
-        assert text in f"{failure} {json.dumps(failure.to_dict(), ensure_ascii=False)}", str(failure.to_dict())
+        assert text in f"{failure} {json.dumps(failure.to_dict(), ensure_ascii=False)}", str(
+            failure.to_dict()
+        )
     world.clear("denied")
 
 

@@ -32,7 +32,7 @@ from omnigraph.pipeline.plan import (
     superseded_space,
     unique_space,
 )
-from omnigraph.pipeline.problems import Problem, ProblemLog
+from omnigraph.pipeline.problems import Fault, Problem, ProblemLog
 
 Orders = NDArray[np.int64]
 _NO_ORDERS: Orders = np.empty(0, np.int64)
@@ -43,8 +43,8 @@ class Checked:
     """What one pass found in one partition."""
 
     log: ProblemLog = field(default_factory=ProblemLog)
-    at_fault: list[Orders] = field(default_factory=list[Orders])
-    """Orders of the records that take part in a violation."""
+    faults: list[Fault] = field(default_factory=list[Fault])
+    """The records that take part in a violation."""
     superseded: dict[str, Orders] = field(default_factory=dict[str, Orders])
     """Per table: records that a later one of the same id makes void (merge only)."""
     replaced: dict[str, NDArray[np.uint64]] = field(default_factory=dict[str, NDArray[np.uint64]])
@@ -55,11 +55,13 @@ class Checked:
     """Violations that no record of the input causes."""
     facts: FactFiles = field(default_factory=FactFiles)
 
-    def blame(self, kind: str, problems: Iterator[Problem], count: int, orders: Orders) -> None:
+    def blame(
+        self, kind: str, table_type: TableType, problems: Iterator[Problem], count: int, orders: Orders
+    ) -> None:
         """Note `count` violations and the records that take part in them."""
         self.log.add(kind, problems, count)
         if len(orders):
-            self.at_fault.append(orders)
+            self.faults.append(Fault(kind, table_type.name, orders))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def _is_in(values: pa.StringArray, among: pa.StringArray) -> NDArray[np.bool_]:
 
 def check_ids(task: CheckTask) -> Checked:
     """Duplicates within the input, ids that exist already, and what an upsert replaces and frees."""
-    result = Checked()
+    result = Checked(ProblemLog(kept_max=task.plan.problems_kept))
     writer = FactWriter(task.plan.exchange, task.plan.partitions)
     for table_type in task.types():
         facts = task.facts(id_space(table_type.table_key))
@@ -179,7 +181,7 @@ def _check_duplicates(
             )
 
     kind = "unique" if keyed else "key_conflict"
-    result.blame(kind, problems(), len(heads), orders[duplicate])
+    result.blame(kind, table_type, problems(), len(heads), orders[duplicate])
     return facts
 
 
@@ -217,7 +219,7 @@ def _check_existing(
                     **_named(table_type),
                 )
 
-        result.blame("key_conflict", problems(), len(held), orders[held])
+        result.blame("key_conflict", table_type, problems(), len(held), orders[held])
         return
     found = where[held].astype(np.int64)
     addresses = np.asarray(committed.column("address").to_numpy(), np.uint64)
@@ -245,7 +247,7 @@ def _hand_on_freed(table_type: TableType, rows: pa.Table, orders: Orders, writer
 
 def check_references(task: CheckTask) -> Checked:
     """Unique tuples, endpoints and cardinality of one partition."""
-    result = Checked()
+    result = Checked(ProblemLog(kept_max=task.plan.problems_kept))
     for table_type in task.types():
         for group, names in enumerate(table_type.unique):
             _check_unique(table_type, group, names, task, result)
@@ -306,7 +308,7 @@ def _check_unique(
                 **_named(table_type),
             )
 
-    result.blame("unique", problems(), len(heads), orders[at])
+    result.blame("unique", table_type, problems(), len(heads), orders[at])
 
 
 def _shown_tuple(text: str, members: int) -> str:
@@ -377,7 +379,7 @@ def _check_endpoint(
                         ids[row].as_py(),
                     )
 
-            result.blame("endpoint", problems(), len(missing), orders[missing])
+            result.blame("endpoint", edge, problems(), len(missing), orders[missing])
     if task.replaces(node_table_key(node_name)) and not task.replaces(key):
         _check_left_dangling(edge, side, node_name, task, nodes, result)
 
@@ -404,7 +406,7 @@ def _check_left_dangling(
             yield _endpoint_problem(edge, side, message, -1, ids[row].as_py())
 
     result.unblamed += len(missing)
-    result.blame("endpoint", problems(), len(missing), _NO_ORDERS)
+    result.blame("endpoint", edge, problems(), len(missing), _NO_ORDERS)
 
 
 def _endpoint_problem(edge: EdgeType, side: str, text: str, order: int, entity_id: str | None) -> Problem:
@@ -484,7 +486,8 @@ def _blame_sources(
                 **_named(edge),
             )
 
-    result.blame("cardinality", problems(), len(broken), np.concatenate(orders) if orders else _NO_ORDERS)
+    blamed = np.concatenate(orders) if orders else _NO_ORDERS
+    result.blame("cardinality", edge, problems(), len(broken), blamed)
 
 
 def _column(table: pa.Table | None, name: str) -> pa.StringArray:

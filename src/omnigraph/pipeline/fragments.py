@@ -106,7 +106,7 @@ class _SplitStage:
         self.plan = task.plan
         self.skip = task.skip
         self.base = order_of(task.split.number, 0)
-        self.result = SplitResult(task.split.number)
+        self.result = SplitResult(task.split.number, log=ProblemLog(kept_max=task.plan.problems_kept))
         self.facts = FactWriter(task.plan.exchange, task.plan.partitions)
         self.write_facts = task.write_facts
         self.refused: list[int] = []

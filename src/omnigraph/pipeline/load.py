@@ -42,8 +42,15 @@ from omnigraph.pipeline.exchange import merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor, SparkExecutor
 from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, SourceFormat, Split, TableTarget
-from omnigraph.pipeline.problems import Problem, ProblemLog, line_of, split_of
-from omnigraph.pipeline.rejects import write_rejects
+from omnigraph.pipeline.problems import (
+    PROBLEMS_KEPT_PER_KIND_MAX,
+    Fault,
+    Problem,
+    ProblemLog,
+    line_of,
+    split_of,
+)
+from omnigraph.pipeline.rejects import Reasons, write_rejects
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
 from omnigraph.pipeline.session import spark_runtime
 from omnigraph.pipeline.sources import expand, input_bytes, plan_splits, spool
@@ -72,6 +79,8 @@ PARTITION_ROWS: Final = 4_000_000
 """Committed rows that may count into one partition."""
 QUICK_START_BYTES_MAX: Final = 64 * MIB
 """Inputs up to this size start a JVM shaped for a short command."""
+REASONS_KEPT_MAX: Final = 100_000
+"""With rejects, problems of one kind that are described in full; beyond, the rule is named."""
 _NO_ORDERS: Final = np.empty(0, np.int64)
 
 
@@ -226,6 +235,7 @@ class _Load:
         self.splits: list[Split] = []
         self.log = ProblemLog()
         self.refused = _NO_ORDERS
+        self.faults: list[Fault] = []
         self.branch_created = False
 
     def run(self, splits: list[Split]) -> LoadReport:
@@ -299,6 +309,7 @@ class _Load:
             exchange=str(self._exchange()),
             partitions=int(partitions),
             replaced_types=replaced,
+            problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.request.rejects is None else REASONS_KEPT_MAX,
         )
 
     def _exchange(self) -> Path:
@@ -344,7 +355,7 @@ class _Load:
 
     def _verified(self, staged: _Staged) -> Verified:
         """Run the checks. Refuse the load, or with `rejects` refuse records until nothing is at fault."""
-        log = ProblemLog()
+        log = ProblemLog(kept_max=staged.plan.problems_kept)
         for result in staged.results:
             log.merge(result.log)
         verifier = Verifier(
@@ -363,12 +374,14 @@ class _Load:
             return verified
         faults = [orders for each in staged.results for orders in (each.refused, each.at_fault)]
         refused = np.unique(np.concatenate([_NO_ORDERS, *faults]))
+        self.faults = []
         while True:
             verified = verifier.run(refused)
             log.merge(verified.log)
             if verified.unblamed:
                 raise refusal(self._located(verified.log, staged))
-            grown = np.union1d(refused, verified.at_fault)
+            self.faults += verified.faults
+            grown = np.unique(np.concatenate([refused, *(fault.orders for fault in verified.faults)]))
             if len(grown) == len(refused):
                 break
             refused = grown
@@ -379,9 +392,7 @@ class _Load:
         """Write the refused records, before the commit: a record is never neither loaded nor set aside."""
         if self.request.rejects is None or not len(self.refused):
             return
-        reasons: dict[int, list[Problem]] = {}
-        for problem in self.log.in_order():
-            reasons.setdefault(problem.order, []).append(problem)
+        reasons = Reasons(self.log, self.faults)
         first_lines = self._first_lines(staged)
         write_rejects(self.request.rejects, self.splits, self.refused, reasons, first_lines)
 
@@ -492,7 +503,7 @@ class _Load:
             return replace(problem, file=self.splits[number].name, line=line)
 
         kept = {kind: [placed(problem) for problem in problems] for kind, problems in log.kept.items()}
-        return ProblemLog(kept, dict(log.totals))
+        return ProblemLog(kept, dict(log.totals), log.kept_max)
 
     def _report(self, staged: _Staged, verified: Verified, commit: CommitRecord | None) -> LoadReport:
         counts: dict[bool, list[TypeCount]] = {True: [], False: []}
@@ -527,7 +538,7 @@ class _Load:
             actor=self.request.actor,
             commit=commit,
             rejects=None if self.request.rejects is None else str(self.request.rejects),
-            problems=tuple(self.log.in_order()),
+            problems=tuple(self.log.first().listed()),
             problem_totals=dict(self.log.totals),
         )
 

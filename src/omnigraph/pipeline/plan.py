@@ -7,6 +7,7 @@ from enum import StrEnum
 from omnigraph.catalog.schema import Catalog, EdgeType, TableType
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.pipeline.problems import PROBLEMS_KEPT_PER_KIND_MAX
 from omnigraph.storage.layout import GraphRoot
 
 
@@ -75,6 +76,8 @@ class LoadPlan:
     partitions: int
     replaced_types: frozenset[str] = field(default_factory=frozenset[str])
     """Table keys an overwrite replaces even without a record."""
+    problems_kept: int = PROBLEMS_KEPT_PER_KIND_MAX
+    """Problems of one kind a task describes; with rejects, far more than a report shows."""
 
     def target(self, table_type: TableType) -> TableTarget:
         """The pinned table of a type."""

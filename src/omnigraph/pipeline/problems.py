@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 PROBLEMS_KEPT_PER_KIND_MAX: Final = 100
 """Problems of one kind that a report spells out; the totals count every one."""
 
@@ -64,12 +67,22 @@ class Problem:
         return {name: value for name, value in members.items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Records that take part in violations of one rule by one type."""
+
+    kind: str
+    type_name: str
+    orders: NDArray[np.int64]
+
+
 @dataclass(slots=True)
 class ProblemLog:
     """The first problems of each kind in input order, and exact totals per kind."""
 
     kept: dict[str, list[Problem]] = field(default_factory=dict[str, list[Problem]])
     totals: dict[str, int] = field(default_factory=dict[str, int])
+    kept_max: int = PROBLEMS_KEPT_PER_KIND_MAX
 
     def add(self, kind: str, problems: Iterable[Problem], count: int) -> None:
         """Count `count` problems and build only as many as are kept."""
@@ -77,7 +90,7 @@ class ProblemLog:
             return
         self.totals[kind] = self.totals.get(kind, 0) + count
         kept = self.kept.setdefault(kind, [])
-        room = PROBLEMS_KEPT_PER_KIND_MAX - len(kept)
+        room = self.kept_max - len(kept)
         if room > 0:
             kept.extend(problem for problem, _ in zip(problems, range(room), strict=False))
 
@@ -91,16 +104,24 @@ class ProblemLog:
             self.totals[kind] = self.totals.get(kind, 0) + total
             both = self.kept.get(kind, []) + other.kept.get(kind, [])
             both.sort(key=lambda problem: problem.order)
-            self.kept[kind] = both[:PROBLEMS_KEPT_PER_KIND_MAX]
+            self.kept[kind] = both[: self.kept_max]
 
     @property
     def total(self) -> int:
         """All problems of all kinds."""
         return sum(self.totals.values())
 
-    def in_order(self) -> list[Problem]:
+    def listed(self) -> list[Problem]:
         """The kept problems, kind by kind in the order of `KINDS`, then in input order."""
         listed: list[Problem] = []
         for kind in KINDS:
             listed += sorted(self.kept.get(kind, []), key=lambda problem: problem.order)
         return listed
+
+    def first(self) -> "ProblemLog":
+        """The log with no more problems of each kind than a report spells out."""
+        kept = {
+            kind: sorted(problems, key=lambda problem: problem.order)[:PROBLEMS_KEPT_PER_KIND_MAX]
+            for kind, problems in self.kept.items()
+        }
+        return ProblemLog(kept, dict(self.totals))

@@ -1,7 +1,7 @@
 """Refused records set aside as JSON lines, each with the reasons why."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnigraph.pipeline.plan import SourceFormat, Split
-from omnigraph.pipeline.problems import Problem, line_of, order_of, split_of
+from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
 from omnigraph.pipeline.sources import read_chunks, read_tables
 
 REJECTS_NAME = "rejects.jsonl"
@@ -19,7 +19,7 @@ def write_rejects(
     directory: Path,
     splits: Sequence[Split],
     refused: NDArray[np.int64],
-    reasons: Mapping[int, Sequence[Problem]],
+    reasons: "Reasons",
     first_line: Mapping[int, int],
 ) -> Path:
     """Write one line per refused record: file, line, reasons and the record itself.
@@ -37,16 +37,37 @@ def write_rejects(
             base = order_of(split.number, 0)
             wanted = {line_of(int(order)) for order in refused if split_of(int(order)) == split.number}
             for line, record in _records(split, wanted):
-                found = reasons.get(base + line, ())
                 entry = {
                     "file": split.name,
                     "line": first_line[split.number] + line + 1,
-                    "reasons": [_reason(problem) for problem in found],
+                    "reasons": reasons.of(base + line),
                     "record": record,
                 }
                 out.write(json.dumps(entry, ensure_ascii=False, default=str) + "\n")
     part.replace(target)
     return target
+
+
+class Reasons:
+    """Why each record was refused: the problem that names it, or the rule it takes part in breaking."""
+
+    def __init__(self, log: ProblemLog, faults: Iterable[Fault]) -> None:
+        self._problems: dict[int, list[Problem]] = {}
+        for problem in log.listed():
+            self._problems.setdefault(problem.order, []).append(problem)
+        self._rules: dict[int, set[tuple[str, str]]] = {}
+        for fault in faults:
+            for order in fault.orders.tolist():
+                self._rules.setdefault(order, set()).add((fault.kind, fault.type_name))
+
+    def of(self, order: int) -> list[dict[str, Any]]:
+        """The reasons of one record, as JSON members."""
+        described = [_reason(problem) for problem in self._problems.get(order, ())]
+        named = {reason["kind"] for reason in described}
+        for kind, type_name in sorted(self._rules.get(order, ())):
+            if kind not in named:
+                described.append({"kind": kind, "message": f"{type_name}: takes part in breaking '{kind}'"})
+        return described or [{"kind": "format", "message": "the record is malformed"}]
 
 
 def _reason(problem: Problem) -> dict[str, Any]:

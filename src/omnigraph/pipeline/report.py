@@ -98,7 +98,7 @@ class LoadReport:
 
 def refusal(log: ProblemLog) -> OmnigraphError:
     """The error of a load that was refused: the first problem is the headline, all kept ones are listed."""
-    problems = log.in_order()
+    problems = log.listed()
     error = _headline(problems, log)
     error.details["problems"] = [problem.to_dict() for problem in problems]
     error.details["problem_totals"] = {kind: log.totals[kind] for kind in KINDS if kind in log.totals}

@@ -8,19 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnigraph.catalog.schema import EdgeType
-from omnigraph.core.ids import node_table_key
+from omnigraph.core.ids import TableKey, node_table_key
 from omnigraph.pipeline.checks import Checked, CheckTask, Orders, check_ids, check_references
 from omnigraph.pipeline.exchange import FactFiles, merged
 from omnigraph.pipeline.executors import Executor
 from omnigraph.pipeline.fragments import ScanTask, scan_committed
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, constrained
-from omnigraph.pipeline.problems import ProblemLog
+from omnigraph.pipeline.problems import Fault, ProblemLog
 from omnigraph.storage.fragments import open_pinned, open_tables
 
 Number = TypeVar("Number", np.int64, np.uint64)
 
 SCAN_ROWS: Final = 2_000_000
 """Committed rows one task reads."""
+SCAN_ROWS_IN_PROCESS_MAX: Final = 200_000
+"""Up to this many committed rows the driver reads the keys itself: a task would cost more than the scan."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Verified:
     """What the checks found, over all partitions."""
 
     log: ProblemLog
-    at_fault: Orders
+    faults: list[Fault]
     superseded: dict[str, Orders]
     replaced: dict[str, NDArray[np.uint64]]
     replaced_orders: dict[str, Orders]
@@ -118,7 +120,7 @@ class Verifier:
     plan: LoadPlan
     executor: Executor
     small: Executor
-    """Runs the passes when there is one partition only: a task of its own would cost more than the work."""
+    """Runs what is too small for tasks of its own, in this process."""
     touched: tuple[str, ...]
     input_facts: FactFiles
     given_ids: Mapping[str, int]
@@ -130,7 +132,9 @@ class Verifier:
         if self._committed is None:
             wanted = needs(self.plan, self.touched, self.given_ids)
             tasks = scan_tasks(self.plan, wanted)
-            self._committed = merged(self.executor.map("read committed keys", scan_committed, tasks))
+            rows = sum(self.plan.targets[TableKey(key)].rows for key in wanted)
+            executor = self.small if rows <= SCAN_ROWS_IN_PROCESS_MAX else self.executor
+            self._committed = merged(executor.map("read committed keys", scan_committed, tasks))
             self._read = frozenset(wanted)
         files = merged([self.input_facts, self._committed])
         first = self._pass("check ids", check_ids, files, refused)
@@ -149,14 +153,12 @@ class Verifier:
         return executor.map(stage, function, tasks)
 
     def _added_up(self, first: Sequence[Checked], second: Sequence[Checked]) -> Verified:
-        log = ProblemLog()
-        at_fault: list[Orders] = []
+        log = ProblemLog(kept_max=self.plan.problems_kept)
         for each in (*first, *second):
             log.merge(each.log)
-            at_fault += each.at_fault
         return Verified(
             log=log,
-            at_fault=np.unique(np.concatenate(at_fault)) if at_fault else np.empty(0, np.int64),
+            faults=[fault for each in (*first, *second) for fault in each.faults],
             superseded=_joined([each.superseded for each in first]),
             replaced=_joined([each.replaced for each in first]),
             replaced_orders=_joined([each.replaced_orders for each in first]),
