@@ -128,7 +128,7 @@ class Matching:
             found += self.edges(
                 block.traversals, env | {n.name: c for n, c in zip(fresh, chosen, strict=True)}
             )
-        later = {name for inner in block.optionals for name in inner.introduced}
+        later = {name for inner in block.optionals for name in inner.binds}
         early = [c for c in block.conditions if not ir.variables_of(c) & later]
         late = [c for c in block.conditions if ir.variables_of(c) & later]
         found = [e for e in found if all(self.holds(c, e) for c in early)]
@@ -136,7 +136,7 @@ class Matching:
             found = [
                 joined
                 for e in found
-                for joined in (self.block(inner, e) or [e | dict.fromkeys(inner.introduced)])
+                for joined in (self.block(inner, e) or [e | dict.fromkeys(inner.binds)])
             ]
         found = [e for e in found if all(self.holds(c, e) for c in late)]
         for inner in block.negations:

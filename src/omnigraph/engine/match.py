@@ -39,7 +39,7 @@ class Matcher:
         for node in block.nodes:
             if node.outer and node.matches is not None:
                 frame = frame.keep(self.reading.holds(node.type, node.matches, frame[node.name]))
-        later = frozenset[str]().union(*(inner.introduced for inner in block.optionals))
+        later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
         waiting = [c for c in block.conditions if not (ir.variables_of(c) & later)]
         frame, waiting = self._conditions(frame, waiting)
         pending = list(block.traversals)
@@ -163,7 +163,7 @@ class Matcher:
         missing[matched[_ROW]] = False
         rest = numbered.keep(missing) if missing.any() else numbered.take(np.empty(0, dtype=np.int64))
         order = np.argsort(np.concatenate([matched[_ROW], rest[_ROW]]), kind="stable")
-        names = [*frame.columns, *block.introduced]
+        names = [*frame.columns, *block.binds]
         nothing = np.full(rest.rows, -1, dtype=np.int64)
         columns: dict[str, Ordinals] = {
             name: np.concatenate([matched[name], rest.columns.get(name, nothing)])[order] for name in names

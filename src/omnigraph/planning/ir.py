@@ -392,6 +392,12 @@ class Block:
         nodes = tuple(node.name for node in self.nodes if not node.outer)
         return nodes + tuple(name for name, _ in self.edges)
 
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """The variables that a row has once the block has run: introduced ones, and those of its optionals."""
+        inner = tuple(name for optional in self.optionals for name in optional.binds)
+        return self.introduced + inner
+
     def walk(self) -> Iterator["Block"]:
         """This block and every block inside it."""
         yield self
