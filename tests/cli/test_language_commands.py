@@ -62,14 +62,17 @@ def test_lint_of_a_directory_and_of_several_files(here: Run, files: Path) -> Non
     report = here(
         "lint", "--query", "more", "--query", "harbor.gq", "--schema", "harbor.pg", "--json", rc=1
     ).json
-    assert [one["query_path"] for one in report["files"]] == ["more/a.gq", "more/b.gq", "harbor.gq"]
+    assert report["query_paths"] == ["more/a.gq", "more/b.gq", "harbor.gq"]
+    assert [one["file"] for one in report["results"]] == [
+        name for name in report["query_paths"] for _ in range(2)
+    ]
     assert report["queries_processed"] == 6
     (files / "empty").mkdir()
     assert "empty" in here("lint", "--query", "empty", "--schema", "harbor.pg", rc=2).err
 
 
 def test_lint_of_a_schema_alone(here: Run, files: Path) -> None:
-    assert here("lint", "--schema", "harbor.pg").out.startswith("0 errors, 0 warnings in 1 file")
+    assert here("lint", "--schema", "harbor.pg").out == "0 errors, 0 warnings\n"
     (files / "bad.pg").write_text("node A { x: Strin }\nnode B { y: I32, z: I32 }\n")
     ran = here("lint", "--schema", "bad.pg", rc=1)
     assert "bad.pg:1:13" in ran.out

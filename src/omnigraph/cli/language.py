@@ -20,8 +20,7 @@ from omnigraph.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from omnigraph.catalog.schema import Catalog
-    from omnigraph.cli.lints import LintedFile
+    from omnigraph.cli.lints import Linted
     from omnigraph.language.diagnostics import Diagnostic
     from omnigraph.language.source import Source
 
@@ -80,33 +79,29 @@ def lint(
     paths = expand(query or [], ".gq")
     if [*paths, schema].count(STDIN) > 1:
         raise UsageError("only one file can come from stdin")
-    source, catalog, files = _schema_of_lint(schema, store, alone=not paths)
-    if catalog is not None:
-        files += [lints.lint_queries(path, catalog) for path in paths]
+    linted = _lint(paths, schema, store)
     if as_json:
-        output.document(lints.to_json(source, files))
+        output.document(lints.to_json(linted))
     else:
-        lints.show_text(files)
-    errors, warnings = lints.totals(files)
-    too_many = max_warnings is not None and warnings > max_warnings
-    return 1 if errors or too_many else 0
+        lints.show_text(linted)
+    too_many = max_warnings is not None and linted.warnings > max_warnings
+    return 1 if linted.errors or too_many else 0
 
 
-def _schema_of_lint(
-    schema: str | None, store: str | None, *, alone: bool
-) -> "tuple[dict[str, str], Catalog | None, list[LintedFile]]":
-    """Where the schema is from, its catalog unless it has errors, and its file if that is to be shown."""
-    from omnigraph.cli import lints
+def _lint(paths: list[str], schema: str | None, store: str | None) -> "Linted":
+    from omnigraph.cli.lints import Linted, lint_files, lint_schema
+    from omnigraph.planning.lint import LintReport
 
+    names = tuple(map(shown, paths))
     if schema is not None:
-        catalog, linted = lints.lint_schema(schema)
-        # A clean schema is only background when queries are checked.
-        shown_too = alone or catalog is None or bool(linted.diagnostics)
-        return {"kind": "file", "path": shown(schema)}, catalog, [linted] if shown_too else []
-    if alone and not store:
+        catalog, found = lint_schema(schema)
+        # Without a schema nothing can be said about the queries.
+        report = LintReport((), ()) if catalog is None else lint_files(paths, catalog)
+        return Linted({"kind": "file", "path": shown(schema)}, found, names, report)
+    if not paths:
         raise UsageError("`lint` needs something to check", hint="pass --query FILE, --schema FILE or both")
     with reading(store) as graph:
-        return {"kind": "graph", "uri": graph.uri}, graph.catalog(), []
+        return Linted({"kind": "graph", "uri": graph.uri}, (), names, lint_files(paths, graph.catalog()))
 
 
 def fmt(

@@ -1,8 +1,8 @@
 """The lint report: what is checked, and how the findings are shown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.catalog.build import check_schema
 from omnigraph.catalog.schema import Catalog
@@ -10,92 +10,87 @@ from omnigraph.cli import output
 from omnigraph.cli.sources import read_bytes, shown
 from omnigraph.language.diagnostics import Diagnostic, Severity, render, sentence
 from omnigraph.language.lexer import decode
-from omnigraph.language.query_syntax import SYNTAX_CODE, parse_source
-from omnigraph.language.query_tree import MutationBody
-from omnigraph.planning.check import CheckedQuery, check_query
+from omnigraph.language.query_syntax import SYNTAX_CODE
+from omnigraph.planning.lint import Finding, LintReport, lint_sources
+
+if TYPE_CHECKING:
+    from omnigraph.language.source import Source
 
 
 @dataclass(frozen=True, slots=True)
-class LintedFile:
-    """The findings about one file, in source order; the queries of a query file that parsed."""
+class Linted:
+    """One run: where the schema is from, what was found in its text, and what in the queries."""
 
-    path: str
-    diagnostics: tuple[Diagnostic, ...]
-    queries: tuple[CheckedQuery, ...] = ()
+    schema_source: dict[str, str]
+    schema_findings: tuple[Diagnostic, ...]
+    paths: tuple[str, ...]
+    report: LintReport
 
-    def count(self, severity: Severity) -> int:
-        """How many findings are of this severity."""
-        return sum(found.severity is severity for found in self.diagnostics)
+    @property
+    def errors(self) -> int:
+        """Errors in the schema and in the queries."""
+        return self._count(Severity.ERROR) + self.report.errors
+
+    @property
+    def warnings(self) -> int:
+        """Warnings about the schema and about the queries."""
+        return self._count(Severity.WARNING) + self.report.warnings
+
+    def _count(self, severity: Severity) -> int:
+        return sum(found.severity is severity for found in self.schema_findings)
 
 
-def lint_schema(path: str) -> tuple[Catalog | None, LintedFile]:
-    """The catalog of a schema file, when it has one, and what was found."""
+def lint_schema(path: str) -> tuple[Catalog | None, tuple[Diagnostic, ...]]:
+    """The catalog of a schema file, unless it has errors, and everything that was found."""
     catalog, findings = check_schema(read_bytes(path), file=shown(path))
-    return catalog, LintedFile(shown(path), tuple(findings))
+    return catalog, tuple(findings)
 
 
-def lint_queries(path: str, catalog: Catalog) -> LintedFile:
-    """Every query of a file against a catalog."""
-    source = decode(read_bytes(path), shown(path))
-    if isinstance(source, Diagnostic):
-        return LintedFile(shown(path), (source,))
-    parsed = parse_source(source)
-    checked = tuple(check_query(query, catalog, source) for query in parsed.queries)
-    findings = [*parsed.diagnostics, *(found for each in checked for found in each.diagnostics)]
-    findings.sort(key=lambda found: found.span.start)
-    return LintedFile(shown(path), tuple(findings), checked)
+def lint_files(paths: Sequence[str], catalog: Catalog) -> LintReport:
+    """Every query of the files, together."""
+    sources: list[Source] = []
+    unreadable: list[Finding] = []
+    for path in paths:
+        source = decode(read_bytes(path), shown(path))
+        if isinstance(source, Diagnostic):
+            unreadable.append(Finding(Severity.ERROR, SYNTAX_CODE, sentence(source), (), diagnostic=source))
+        else:
+            sources.append(source)
+    report = lint_sources(sources, catalog)
+    return LintReport(report.results, (*unreadable, *report.findings))
 
 
-def show_text(files: Sequence[LintedFile]) -> None:
-    """Every finding with its place, then the counts."""
-    for file in files:
-        for found in file.diagnostics:
-            output.line(f"{found.severity.value}: {render(found)}")
-    errors, warnings = totals(files)
-    queries = sum(len(file.queries) for file in files)
-    looked = f"{output.counted(len(files), 'file')}, {output.counted(queries, 'query', 'queries')}"
-    output.line(f"{output.counted(errors, 'error')}, {output.counted(warnings, 'warning')} in {looked}")
+def show_text(linted: Linted) -> None:
+    """Every finding with its place, those about several queries after them, then the counts."""
+    for found in (*linted.schema_findings, *linted.report.diagnostics()):
+        output.line(f"{found.severity.value}: {render(found)}")
+    for finding in linted.report.findings:
+        if finding.diagnostic is None:
+            output.line(f"{finding.severity.value}: {finding.code}  {finding.message}".replace("  ", " ", 1))
+    counts = [output.counted(linted.errors, "error"), output.counted(linted.warnings, "warning")]
+    looked = output.counted(len(linted.report.results), "query", "queries")
+    output.line(f"{', '.join(counts)} in {looked}" if linted.paths else ", ".join(counts))
 
 
-def totals(files: Iterable[LintedFile]) -> tuple[int, int]:
-    """Errors and warnings of all files."""
-    seen = list(files)
-    return sum(f.count(Severity.ERROR) for f in seen), sum(f.count(Severity.WARNING) for f in seen)
-
-
-def to_json(schema_source: dict[str, str], files: Sequence[LintedFile]) -> dict[str, Any]:
-    """The report as one document; several query files are listed under `files`."""
-    errors, warnings = totals(files)
-    counts = {
-        "status": "error" if errors else "ok",
-        "schema_source": schema_source,
-        "queries_processed": sum(len(file.queries) for file in files),
-        "errors": errors,
-        "warnings": warnings,
-        "infos": sum(file.count(Severity.INFO) for file in files),
-    }
-    if len(files) == 1:
-        return {**counts, **_file_json(files[0])}
-    return {**counts, "files": [_file_json(file) for file in files]}
-
-
-def _file_json(file: LintedFile) -> dict[str, Any]:
+def to_json(linted: Linted) -> dict[str, Any]:
+    """The report as one document: `query_path` for one query file, else `query_paths`."""
+    report = linted.report.to_dict()
+    findings = [found.to_dict() for found in linted.schema_findings]
+    where: dict[str, Any] = (
+        {"query_path": linted.paths[0]} if len(linted.paths) == 1 else {"query_paths": list(linted.paths)}
+    )
+    results = [
+        result if len(linted.paths) == 1 else {"file": each.file, **result}
+        for each, result in zip(linted.report.results, report["results"], strict=True)
+    ]
     return {
-        "query_path": file.path,
-        "results": [_result(checked) for checked in file.queries],
-        "findings": [found.to_dict() for found in file.diagnostics],
+        "status": "error" if linted.errors else "ok",
+        "schema_source": linted.schema_source,
+        **where,
+        "queries_processed": report["queries_processed"],
+        "errors": linted.errors,
+        "warnings": linted.warnings,
+        "infos": report["infos"],
+        "results": results,
+        "findings": [*findings, *report["findings"]],
     }
-
-
-def _result(checked: CheckedQuery) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "name": checked.query.name,
-        "kind": "mutation" if isinstance(checked.query.body, MutationBody) else "read",
-        "status": "ok" if checked.ok else "error",
-        "warnings": [],
-    }
-    errors = [found for found in checked.diagnostics if found.severity is Severity.ERROR]
-    if errors:
-        code = f"{errors[0].code}: " if errors[0].code and errors[0].code != SYNTAX_CODE else ""
-        result["error"] = f"{code}{sentence(errors[0])}"
-    return result
