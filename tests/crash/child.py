@@ -128,7 +128,16 @@ def hold_lease(command):
         sys.stdin.readline()
 
 
-COMMANDS = {each.__name__: each for each in (write, recover, create, branch_create, confirm, hold_lease)}
+def kill_writer(command):
+    """Write until killed."""
+    from torture.kill_writer import work
+
+    work(command)
+
+
+COMMANDS = {
+    each.__name__: each for each in (write, recover, create, branch_create, confirm, hold_lease, kill_writer)
+}
 
 
 def break_protocol(part):
