@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from omnigraph.engine.images import Ordinals
     from omnigraph.engine.reading import Reading
 
-_ROW = "#row"
-"""A hidden variable that numbers the rows a block was entered with; no query can spell it."""
+
+def _numbered(frame: Frame) -> tuple[str, Frame]:
+    """The rows with a hidden variable that numbers them, and its name.
+
+    No query can spell the name, and a block inside a block gets another one.
+    """
+    name = f"#row{len(frame.columns)}"
+    return name, frame.bind(name, np.arange(frame.rows, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,12 +163,12 @@ class Matcher:
 
     def _optional(self, block: ir.Block, frame: Frame) -> Frame:
         """Join the block where it matches; elsewhere its new variables are null."""
-        numbered = frame.bind(_ROW, np.arange(frame.rows, dtype=np.int64))
+        row, numbered = _numbered(frame)
         matched = self.run(block, numbered)
         missing = np.ones(frame.rows, dtype=np.bool_)
-        missing[matched[_ROW]] = False
+        missing[matched[row]] = False
         rest = numbered.keep(missing) if missing.any() else numbered.take(np.empty(0, dtype=np.int64))
-        order = np.argsort(np.concatenate([matched[_ROW], rest[_ROW]]), kind="stable")
+        order = np.argsort(np.concatenate([matched[row], rest[row]]), kind="stable")
         names = [*frame.columns, *block.binds]
         nothing = np.full(rest.rows, -1, dtype=np.int64)
         columns: dict[str, Ordinals] = {
@@ -175,9 +181,9 @@ class Matcher:
         mentioned = sorted(name for name in block.outer if name in frame)
         first, member = distinct_rows([frame[name] for name in mentioned], frame.rows)
         asked = frame.only(mentioned).take(first)
-        numbered = asked.bind(_ROW, np.arange(asked.rows, dtype=np.int64))
+        row, numbered = _numbered(asked)
         hit = np.zeros(asked.rows, dtype=np.bool_)
-        hit[self.run(block, numbered)[_ROW]] = True
+        hit[self.run(block, numbered)[row]] = True
         return frame.keep(~hit[member])
 
 

@@ -394,7 +394,7 @@ class Block:
 
     @property
     def binds(self) -> tuple[str, ...]:
-        """The variables that a row has once the block has run: introduced ones, and those of its optionals."""
+        """The variables a row has once the block has run: introduced ones and those of its optionals."""
         inner = tuple(name for optional in self.optionals for name in optional.binds)
         return self.introduced + inner
 
