@@ -80,19 +80,29 @@ def _commit(
                 lance_dataset(base), transaction, max_retries=0, storage_options=pool.storage_options
             )
     except OmnigraphError:
-        # The commit may have landed although its acknowledgement was lost. The version itself knows.
-        landed = transaction_of(pool, base.location, base.branch, base.version + 1)
-        if landed is None or landed.uuid != transaction_uuid:
+        if not _landed(pool, base, transaction_uuid):
             raise
         dataset = pool.at_version(base.location, base.branch, base.version + 1)
     except OSError as error:
         if not is_commit_conflict(error):
             raise
-        raise CommitConflict(
-            table_key=base.table_key,
-            base_version=base.version,
-            retryable=bool(getattr(error, "retryable", False)),
-        ) from error
+        if not _landed(pool, base, transaction_uuid):
+            raise CommitConflict(
+                table_key=base.table_key,
+                base_version=base.version,
+                retryable=bool(getattr(error, "retryable", False)),
+            ) from error
+        dataset = pool.at_version(base.location, base.branch, base.version + 1)
     if listening():
         emit(DurableOperation("commit_table", uri, "after"))
     return dataset
+
+
+def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str) -> bool:
+    """Whether the next version is this very commit, although its acknowledgement was lost.
+
+    The store's client repeats a request it got no answer to; the repeated one then meets its own object and
+    looks like a conflict. Only the version itself knows.
+    """
+    found = transaction_of(pool, base.location, base.branch, base.version + 1)
+    return found is not None and found.uuid == transaction_uuid

@@ -162,6 +162,8 @@ def rebase(
 
     work = cast("Work", staged_work(staged))
     moved = tuple(_seen_from(fragment, work.data_root, handle) for fragment in work.new_fragments)
+    if not isinstance(work.operation, LanceOperation.Overwrite):
+        _require_known_fields(handle, moved)
     match staged.primitive, work.operation:
         case ("stage_overwrite", operation) | ("stage_fragments", LanceOperation.Overwrite() as operation):
             fresh = LanceOperation.Overwrite(operation.new_schema, list(moved))
