@@ -26,6 +26,7 @@ from omnigraph.storage.handles import (
     staged_work,
 )
 from omnigraph.storage.probe import probe_addresses
+from omnigraph.storage.whole import require_whole, written_sizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,6 +299,7 @@ def _staged(
         files=_new_files(pool, handle, work) if pool.root.is_local else (),
         _work=work,
     )
+    require_whole(staged.files, written_sizes(work.new_fragments, work.data_root))
     if listening() and adopted is None:
         emit(TableStaged(handle.table_key, primitive, rows, size))
     return staged

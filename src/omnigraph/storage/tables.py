@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
@@ -360,7 +362,7 @@ class TableStore(TableStorage):
         self, handle: SnapshotHandle, addresses: Any, columns: Sequence[str] | None = None
     ) -> "pa.Table":
         self._called("take", handle)
-        wanted = addresses.to_pylist() if hasattr(addresses, "to_pylist") else list(map(int, addresses))
+        wanted = addresses.to_pylist() if hasattr(addresses, "to_pylist") else np.asarray(addresses).tolist()
         with substrate(self._about(handle)):
             # Stable row ids are off, so Lance's row ids are row addresses.
             return lance_dataset(handle)._take_rows(wanted, columns=columns and list(columns))  # noqa: SLF001

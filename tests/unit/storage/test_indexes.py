@@ -150,3 +150,26 @@ def test_a_fork_uses_the_indexes_it_inherited(table_store: Store) -> None:
     assert {frozenset(c.covered) for c in tables.index_coverage(made)} == {frozenset({0, 1})}
     for number in (7, 100):
         assert answers(made, number) == [[f"k{number}"]] * 3
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("count", [3, 700, 6_000])
+def test_keys_are_found_by_every_way_of_looking(tmp_path: Path, count: int, *, indexed: bool) -> None:
+    """Few and many keys, with and without an index, in covered and uncovered fragments, deleted rows left out."""
+    tables = local_store(tmp_path).tables()
+    total = 40_000
+    ids = pa.array([f"key-{n}" for n in range(total)])
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False)])
+    handle = tables.create_table(PERSON, PLACE, schema, STAMP)
+    handle = add(tables, handle, pa.table([ids.slice(0, 30_000)], schema=schema))
+    if indexed:
+        handle = index(tables, handle, [ORDERED])
+    handle = add(tables, handle, pa.table([ids.slice(30_000)], schema=schema))
+    staged = tables.stage_delete(handle, STAMP, predicate="id IN ('key-0', 'key-39999')")
+    assert staged is not None
+    handle = tables.commit_staged(handle, staged)
+    chosen = np.linspace(0, total - 1, count).astype(int)
+    wanted = pa.array([f"key-{n}" for n in chosen] + ["absent", None])
+    where = tables.addresses_of(handle, wanted)
+    expected = [n if n < 30_000 else (1 << 32) + n - 30_000 for n in chosen.tolist()[1:-1]]
+    assert where.tolist() == sorted(expected)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from omnigraph.core.events import Event, StorageCall, listen
 from omnigraph.storage.tables import TableStore
 from stores import PERSON, PLACE, STAMP, Store, content, filled, rows, s3_store
 
@@ -23,9 +24,14 @@ class Relay(BaseHTTPRequestHandler):
     upstream: ClassVar[tuple[str, int]]
     swallow: ClassVar[list[str]] = []
     swallowed: ClassVar[list[str]] = []
+    then_dark: ClassVar[bool] = False
+    dark: ClassVar[bool] = False
 
     def relay(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if Relay.dark:
+            self.close_connection = True
+            return
         onward = http.client.HTTPConnection(*self.upstream, timeout=30)
         try:
             onward.request(self.command, self.path, body, dict(self.headers))
@@ -35,6 +41,7 @@ class Relay(BaseHTTPRequestHandler):
             onward.close()
         if self.command == "PUT" and self.swallow and self.swallow[0] in self.path:
             self.swallowed.append(f"{self.swallow.pop(0)} {answer.status}")
+            Relay.dark = Relay.then_dark
             self.close_connection = True
             return
         self.send_response(answer.status)
@@ -58,6 +65,7 @@ def relayed(store: Store) -> Iterator[Store]:
     address = urlsplit(store.storage_options["aws_endpoint"])
     Relay.upstream = (address.hostname or "", address.port or 0)
     Relay.swallow, Relay.swallowed = [], []
+    Relay.then_dark = Relay.dark = False
     server = ThreadingHTTPServer(("127.0.0.1", 0), Relay)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -65,7 +73,7 @@ def relayed(store: Store) -> Iterator[Store]:
         port = server.server_address[1]
         relay = {
             "aws_endpoint": f"http://127.0.0.1:{port}",
-            "client_max_retries": "2",
+            "client_max_retries": "1",
             "client_retry_timeout": "10",
         }
         yield Store(store.uri, {**store.storage_options, **relay})
@@ -105,6 +113,29 @@ def test_a_commit_whose_answer_was_lost_counts_once(kind: str, lost: int) -> Non
     assert landed.uuid == staged.transaction_uuid
     expected = {"append": {"a": 0, "b": 0, "x": 1}, "merge": {"a": 1, "b": 0, "x": 1}, "overwrite": {"x": 1}}
     assert content(fresh, fresh.open_version(PERSON, PLACE, None, base.version + 1)) == expected[kind]
+
+
+def test_a_commit_before_the_store_went_dark_is_recognised() -> None:
+    """The answer is lost and the store gone until the client gives up; only the version can tell what happened."""
+    direct = s3_store()
+    filled(direct.tables(), ["a", "b"])
+    asked: list[Event] = []
+
+    def back_when_asked_again(event: Event) -> None:
+        if Relay.dark and isinstance(event, StorageCall) and event.kind == "probe":
+            asked.append(event)
+            Relay.dark = False
+
+    with relayed(direct) as store, listen(back_when_asked_again):
+        tables = store.tables()
+        base, staged = write(tables, "append")
+        Relay.then_dark = True
+        Relay.swallow.append(".manifest")
+        after = tables.commit_staged(base, staged)
+    assert len(asked) == 1
+    assert after.version == base.version + 1
+    fresh = direct.tables()
+    assert content(fresh, fresh.open_head(PERSON, PLACE, None)) == {"a": 0, "b": 0, "x": 1}
 
 
 def test_a_text_whose_answer_was_lost_is_there() -> None:

@@ -160,6 +160,41 @@ def test_overwrite_may_change_the_schema(table_store: Store) -> None:
     assert tables.read(after).to_pylist() == [{"id": "a", "n": 1, "s": "text"}]
 
 
+def test_overwrite_keeps_the_annotations_of_the_schema(table_store: Store) -> None:
+    tables = table_store.tables()
+    annotated = pa.schema(
+        [pa.field("id", pa.string(), nullable=False, metadata={"role": "key"}), pa.field("n", pa.int64())],
+        metadata={"stamp": "3"},
+    )
+    base = tables.create_table(PERSON, PLACE, annotated, STAMP)
+    after = tables.commit_staged(base, tables.stage_overwrite(base, rows(["x"]), STAMP))
+    assert after.schema.equals(annotated, check_metadata=True)
+    emptied = tables.commit_staged(after, tables.stage_overwrite(after, None, STAMP))
+    assert emptied.schema.equals(annotated, check_metadata=True)
+
+
+def test_threads_share_one_store(table_store: Store) -> None:
+    """Writers of different tables and readers of all of them, through one TableStore."""
+    tables = table_store.tables()
+    writers, commits = 4, 6
+    places = [f"nodes/{number:016x}" for number in range(writers)]
+    for place in places:
+        tables.create_table(PERSON, place, SCHEMA, STAMP)
+
+    def work(number: int) -> None:
+        for turn in range(commits):
+            head = tables.open_head(PERSON, places[number], None)
+            tables.commit_staged(head, tables.stage_append(head, rows([f"{number}-{turn}"]), STAMP))
+            for place in places:
+                seen = tables.open_head(PERSON, place, None)
+                assert len(content(tables, seen)) == seen.version - 1
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(work, range(writers)))
+    for place in places:
+        assert tables.head_version(place, None) == commits + 1
+
+
 def test_delete_by_predicate_and_by_address(table_store: Store) -> None:
     tables = table_store.tables()
     base = filled(tables, ["a", "b", "c"], ["d"])
