@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.pipeline.cells import from_cells
 from omnigraph.pipeline.convert import Converted, Refusal, convert, expectation, shown
 from omnigraph.pipeline.exact import RESERVED_NAMES
 from omnigraph.pipeline.problems import Problem, ProblemLog
@@ -39,6 +40,8 @@ class ColumnReader:
     type_name: str
     order_base: int
     log: ProblemLog
+    cells_are_text: bool = False
+    """CSV: every column holds text, whatever the property is."""
     refused: list[int] = field(default_factory=list[int])
 
     def parse(self, table: pa.Table, first_row: int) -> ParsedRows:
@@ -55,7 +58,8 @@ class ColumnReader:
             if not given:
                 columns[prop.name] = pa.nulls(table.num_rows, arrow_type(prop.type))
                 continue
-            converted = stored_column(_flat(table.column(prop.name)), prop)
+            column = _flat(table.column(prop.name))
+            converted = from_cells(column, prop) if self.cells_are_text else stored_column(column, prop)
             columns[prop.name] = converted.column
             self._note(converted.refusals, table_type, prop.name, lines, bad)
         ends: list[pa.StringArray | None] = [None, None]

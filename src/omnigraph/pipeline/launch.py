@@ -92,7 +92,12 @@ def launch(
     exchange = Path(tempfile.mkdtemp(prefix="omnigraph-jvm-"))
     try:
         process = _start([*command, "pyspark-shell"], home, exchange / "gateway", log)
-        port, secret = _wait_for_gateway(process, exchange / "gateway", log)
+        try:
+            port, secret = _wait_for_gateway(process, exchange / "gateway", log)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
     finally:
         shutil.rmtree(exchange, ignore_errors=True)
     return Jvm(process=process, port=port, secret=secret, log=log, archive=archive)
@@ -130,8 +135,6 @@ def _wait_for_gateway(process: "subprocess.Popen[bytes]", gateway: Path, log: Pa
         if process.poll() is not None:
             raise IoFailure(f"Java ended with status {process.returncode}: {useful_line(log)} (log: {log})")
         if time.monotonic() > deadline:
-            process.kill()
-            process.wait()
             raise IoFailure(f"Java did not come up within {START_SECONDS_MAX:.0f} s (log: {log})")
         time.sleep(0.01)
     content = gateway.read_bytes()

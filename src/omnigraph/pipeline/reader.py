@@ -41,7 +41,13 @@ class SplitReader:
         self.refused = parser.refused
 
     def _columns(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
-        reader = ColumnReader(self.catalog, self.split.type_name or "", order_of(self.split.number, 0), log)
+        reader = ColumnReader(
+            self.catalog,
+            self.split.type_name or "",
+            order_of(self.split.number, 0),
+            log,
+            cells_are_text=self.split.format is SourceFormat.CSV,
+        )
         for table in read_tables(self.split):
             rows = reader.parse(table, self.lines)
             self.lines += table.num_rows
