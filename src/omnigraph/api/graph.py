@@ -17,6 +17,7 @@ from omnigraph.engine.lookup import Entity, find_entity
 from omnigraph.engine.mutate import MutationResult, run_mutation
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
+from omnigraph.maintenance.indices import ensure_indices, index_report, reconcile
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.planning.params import bind_params
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.result import Rows
+    from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.manifest.record import CommitRecord
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
@@ -109,6 +111,7 @@ class Graph:
 
     def __init__(self, session: GraphSession) -> None:
         self._session = session
+        session.after_publish = reconcile
         self.commits = Commits(session)
         self.branches = Branches(session)
 
@@ -263,6 +266,18 @@ class Graph:
         for chunk in chunks:
             target.write(chunk)
         return ""
+
+    def ensure_indices(self, *, branch: str = "main", actor: str | None = None) -> IndexesEnsured:
+        """Build the declared indexes that do not exist yet, in one commit; nothing when all exist."""
+        target = writable_branch(branch)
+        self._session.begin_write()
+        return ensure_indices(self._session, target, actor=actor)
+
+    def index_report(
+        self, *, branch: str = "main", types: Sequence[str] | None = None
+    ) -> tuple[ColumnReport, ...]:
+        """Which indexes exist on which columns, and whether comparisons use them."""
+        return index_report(self._session, self._snapshot(branch), types)
 
     def refresh(self) -> None:
         """Settle what dead writers left, as far as that is possible beside live ones, and re-read the

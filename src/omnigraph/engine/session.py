@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import BadRequest, GraphNotFound, InternalError
+from omnigraph.core.errors import BadRequest, GraphNotFound, InternalError, OmnigraphError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
@@ -134,8 +134,13 @@ class GraphSession:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
-        if not self.read_only:
+        if self.read_only:
+            return
+        try:
             self.commits.close()
+        except OmnigraphError as error:
+            # The manifest has every commit; the next opening completes the tables from it.
+            emit(Warned("the commit tables could not be extended; they will be completed later", str(error)))
 
     # --- reading ---------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from omnigraph.storage.durability import DurabilityMode, make_durable, sync_dire
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
 from omnigraph.storage.objects import StorageAdapter
+from omnigraph.storage.whole import require_whole, written_sizes
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -94,13 +95,7 @@ class ControlDataset:
     ) -> pa.Table:
         """Rows of an opened version."""
         emit(StorageCall("read", self.location))
-
-        def about() -> Circumstances:
-            return Circumstances(
-                self.location, needed=lambda: _data_names(handle, self.location), exists=self._adapter.exists
-            )
-
-        with substrate(about):
+        with substrate(lambda: self._about_reading(handle)):
             return handle.to_table(columns=None if columns is None else list(columns), filter=where)
 
     def has_version(self, branch: Branch, version: int) -> bool:
@@ -148,18 +143,15 @@ class ControlDataset:
             )
         directory = branch_directory(self.location, branch)
         names = tuple(f"{directory}/data/{file.path}" for fragment in fragments for file in fragment.files)
+        if self._root.is_local:
+            sizes = written_sizes(fragments, self._root.local_path(directory))
+            require_whole(sizes, sizes)
         return WrittenRows(tuple(fragments), names)
 
     def last_fragment(self, handle: "LanceDataset") -> tuple[int, pa.Table] | None:
         """The newest fragment of an opened version, by number, with its rows; None when there is none."""
         emit(StorageCall("read", self.location))
-
-        def about() -> Circumstances:
-            return Circumstances(
-                self.location, needed=lambda: _data_names(handle, self.location), exists=self._adapter.exists
-            )
-
-        with substrate(about):
+        with substrate(lambda: self._about_reading(handle)):
             fragments = handle.get_fragments()
             if not fragments:
                 return None
@@ -269,6 +261,25 @@ class ControlDataset:
         if self._root.is_local:
             sync_directories([self._root.local_path(name)], self._durability)
 
+    def _about_reading(self, handle: "LanceDataset") -> Circumstances:
+        def damaged() -> str | None:
+            if not self._root.is_local:
+                # An object store shows an object whole or not at all; only local files can be cut short.
+                return None
+            sizes = [file.file_size_bytes for file in _data_files(handle)]
+            for name, size in zip(_data_names(handle, self.location), sizes, strict=True):
+                path = self._root.local_path(name)
+                if size and os.path.getsize(path) != size:  # noqa: PTH202
+                    return path
+            return None
+
+        return Circumstances(
+            self.location,
+            needed=lambda: _data_names(handle, self.location),
+            exists=self._adapter.exists,
+            damaged=damaged,
+        )
+
     def _about_writing(self, branch: Branch) -> Any:
         def about() -> Circumstances:
             directory = (
@@ -288,8 +299,13 @@ def _data_names(handle: "LanceDataset", location: str) -> list[str]:
     """Graph-relative names of the data files of a version that lie below the dataset's own root."""
     base = handle.uri.partition(f"/{location}")[2].lstrip("/")
     directory = f"{location}/{base}" if base else location
+    return [f"{directory}/data/{file.path}" for file in _data_files(handle)]
+
+
+def _data_files(handle: "LanceDataset") -> list[Any]:
+    """Lance's description of the data files that lie below the dataset's own root."""
     return [
-        f"{directory}/data/{file.path}"
+        file
         for fragment in handle.get_fragments()
         for file in fragment.metadata.files
         if file.base_id is None
