@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omnigraph import __version__
-from omnigraph.cli import graphs, history, language, output
+from omnigraph.cli import graphs, history, language, loads, output, reads
 from omnigraph.cli.options import Json, teach
 
 app = typer.Typer(
@@ -15,7 +15,7 @@ app = typer.Typer(
         "omnigraph lint --schema schema.pg --query queries.gq",
         "omnigraph init --schema schema.pg kb.omni",
         "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
-        "omnigraph commit list --store kb.omni",
+        "omnigraph query document --query queries.gq -p slug=hello --store kb.omni",
         more="Every command explains itself: omnigraph COMMAND --help.",
     ),
     no_args_is_help=True,
@@ -61,6 +61,8 @@ def version(as_json: Json = False) -> None:
 
 language.register(app, schema_app)
 graphs.register(app, schema_app)
+loads.register(app)
+reads.register(app)
 history.register(app, branch_app, commit_app)
 app.add_typer(schema_app, name="schema")
 app.add_typer(branch_app, name="branch")

@@ -39,6 +39,8 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("schema", "show"): _READ,
     ("init",): _CREATE,
     ("mutate",): _WRITE,
+    ("load",): _WRITE,
+    ("query",): _READ,
     ("export",): _READ,
     ("snapshot",): _READ,
     ("branch", "create"): _WRITE,

@@ -17,6 +17,7 @@ Store = Annotated[
 ]
 Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to work on.")]
 Actor = Annotated[str | None, typer.Option("--as", metavar="ACTOR", help="Who the write is recorded under.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Agree to a destructive action on a remote graph.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not name the target of the write on stderr.")]
 
 

@@ -1,15 +1,17 @@
 """Which graph a command means, and how it is opened."""
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from omnigraph.cli import output
-from omnigraph.core.errors import UsageError
+from omnigraph.core.errors import ConfirmationRequired, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from omnigraph.api.graph import Graph
+    from omnigraph.core.settings import Settings
 
 
 def addressed(store: str | None) -> str:
@@ -34,6 +36,21 @@ def announce(command: str, uri: str, *, quiet: bool) -> None:
         output.note(f"{command} -> {uri} (direct, {'local' if is_local(uri) else 'remote'})")
 
 
+def confirm(action: str, uri: str, *, yes: bool, as_json: bool) -> None:
+    """Ask before a destructive action on a graph that is not local. Nothing has been opened yet.
+
+    Raises ConfirmationRequired when the answer is not yes, or when nobody can be asked.
+    """
+    if is_local(uri) or yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise ConfirmationRequired(f"`{action}` on '{uri}' destroys data", hint="pass --yes to agree")
+    sys.stderr.write(f"`{action}` on '{uri}' destroys data. Go on? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise ConfirmationRequired(f"`{action}` was not confirmed")
+
+
 @contextmanager
 def reading(store: str | None) -> "Generator[Graph]":
     """The addressed graph, opened so that nothing of it can change, not even by recovery."""
@@ -44,11 +61,13 @@ def reading(store: str | None) -> "Generator[Graph]":
 
 
 @contextmanager
-def writing(store: str | None, command: str, *, quiet: bool) -> "Generator[Graph]":
+def writing(
+    store: str | None, command: str, *, quiet: bool, settings: "Settings | None" = None
+) -> "Generator[Graph]":
     """The addressed graph, opened for writing after its name was announced."""
     uri = addressed(store)
     announce(command, uri, quiet=quiet)
     from omnigraph.api.graph import open_graph
 
-    with open_graph(uri) as graph:
+    with open_graph(uri, settings=settings) as graph:
         yield graph

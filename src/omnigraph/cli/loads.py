@@ -1,0 +1,178 @@
+"""The load command."""
+
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, teach
+from omnigraph.cli.sources import STDIN
+from omnigraph.cli.targets import addressed, confirm, writing
+from omnigraph.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from omnigraph.core.settings import Settings
+    from omnigraph.pipeline.report import LoadReport, TypeCount
+
+
+class Mode(StrEnum):
+    """What happens to entities that exist already."""
+
+    APPEND = "append"
+    MERGE = "merge"
+    OVERWRITE = "overwrite"
+    PATCH = "patch"
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+class DataFormat(StrEnum):
+    """How the input is read when its name does not say it."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the tree."""
+    app.command(
+        "load",
+        help=teach(
+            "Load files as one atomic commit, or change nothing.",
+            "omnigraph load --data people.jsonl --mode merge --store kb.omni",
+            "omnigraph load --data people.csv --type Person --mode append --engine local --store kb.omni",
+            more=(
+                "append refuses existing ids, merge replaces them, patch keeps what the input leaves out,"
+                " overwrite replaces every type the input touches."
+            ),
+        ),
+    )(load)
+
+
+def load(
+    mode: Annotated[Mode, typer.Option("--mode", help="What happens to entities that exist already.")],
+    data: Annotated[
+        list[str],
+        typer.Option("--data", metavar="FILE", help="A file, directory or pattern; - for stdin. Repeatable."),
+    ],
+    store: Store = None,
+    branch: Branch = "main",
+    base: Annotated[
+        str | None,
+        typer.Option("--from", metavar="BRANCH", help="Make a missing branch from this one."),
+    ] = None,
+    form: Annotated[DataFormat | None, typer.Option("--format", help="How the input is read.")] = None,
+    type_name: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="The type of a one-type file.")
+    ] = None,
+    replace_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--replace-type", metavar="TYPE", help="With overwrite: empty this type too. Repeatable."
+        ),
+    ] = None,
+    rejects: Annotated[
+        str | None,
+        typer.Option("--rejects", metavar="DIR", help="Set refused records aside, load the rest."),
+    ] = None,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="Spark, or this process for small inputs.")
+    ] = Engine.SPARK,
+    spark_master: Annotated[
+        str | None, typer.Option("--spark-master", metavar="URL", help="Where Spark runs.")
+    ] = None,
+    spark_conf: Annotated[
+        list[str] | None,
+        typer.Option("--spark-conf", metavar="KEY=VALUE", help="A Spark setting; repeatable."),
+    ] = None,
+    actor: Actor = None,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Load files into a graph."""
+    from omnigraph.cli.progress import TerminalListener
+    from omnigraph.core.events import listen
+
+    if STDIN in data and len(data) > 1:
+        raise UsageError("stdin is loaded alone")
+    uri = addressed(store)
+    if mode is Mode.OVERWRITE:
+        confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
+    settings = _settings(spark_master, spark_conf or [])
+    listener = TerminalListener(quiet=quiet)
+    with writing(uri, "load", quiet=quiet, settings=settings) as graph, listen(listener, everywhere=True):
+        try:
+            report = graph.load(
+                sys.stdin.buffer if data == [STDIN] else data,
+                mode=mode.value,
+                branch=branch,
+                base=base,
+                actor=actor,
+                engine=engine.value,
+                replace_types=replace_type or (),
+                rejects=rejects,
+                format=None if form is None else form.value,
+                type_name=type_name,
+            )
+        finally:
+            listener.clear()
+    if as_json:
+        output.document(load_dict(uri, report))
+    else:
+        _show(report)
+
+
+def _settings(master: str | None, conf: list[str]) -> "Settings":
+    from omnigraph.core.settings import Settings
+
+    settings = Settings.from_environment()
+    pairs: dict[str, str] = {}
+    for item in conf:
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise UsageError(f"--spark-conf takes KEY=VALUE, not '{item}'")
+        pairs[key] = value
+    return replace(
+        settings, spark_master=master or settings.spark_master, spark_conf={**settings.spark_conf, **pairs}
+    )
+
+
+def load_dict(uri: str, report: "LoadReport") -> dict[str, Any]:
+    """The JSON form of a load; `base_branch` only when one was given."""
+    form = {
+        name: value for name, value in report.to_dict().items() if name != "base_branch" or value is not None
+    }
+    return {"uri": uri, **form}
+
+
+def _show(report: "LoadReport") -> None:
+    for count in (*report.nodes, *report.edges):
+        output.line(_count_line(count))
+    total = output.counted(report.total_entities, "entity", "entities")
+    where = f"{report.mode} on {report.branch} ({report.engine})"
+    if report.branch_created:
+        where = f"{where}, branch made from {report.base_branch}"
+    commit = "nothing to commit" if report.commit is None else f"commit {report.commit.id}"
+    output.line(f"loaded {total}: {where}; {commit}")
+    if report.rejects is not None and report.records_refused:
+        refused = output.counted(report.records_refused, "record")
+        output.line(f"refused {refused}: see {report.rejects}")
+
+
+def _count_line(count: "TypeCount") -> str:
+    parts = [f"{count.inserted:,} new"]
+    if count.replaced:
+        parts.append(f"{count.replaced:,} replaced")
+    if count.refused:
+        parts.append(f"{count.refused:,} refused")
+    return f"{count.entities_loaded:>12,}  {count.name} ({', '.join(parts)})"

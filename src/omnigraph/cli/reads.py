@@ -1,0 +1,117 @@
+"""The query command."""
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.options import Json, Store, teach
+from omnigraph.cli.parameters import (
+    Param,
+    Params,
+    ParamsFile,
+    QueryFile,
+    QueryName,
+    QueryText,
+    parameters,
+    query_source,
+)
+from omnigraph.cli.targets import reading
+from omnigraph.core.errors import AmbiguousTarget, UsageError
+
+if TYPE_CHECKING:
+    from omnigraph.engine.result import Rows
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    KV = "kv"
+    CSV = "csv"
+    JSONL = "jsonl"
+    JSON = "json"
+    ARROW = "arrow"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the tree."""
+    app.command(
+        "query",
+        help=teach(
+            "Run a query that reads, and print its rows.",
+            "omnigraph query document --query queries.gq -p slug=hello --store kb.omni",
+            "omnigraph query -e 'query all() { match { $p: Person } return { $p.name } }' --store kb.omni",
+            more="The whole query sees one commit: the head of --branch, or the one named by --snapshot.",
+        ),
+    )(query)
+
+
+def query(
+    name: QueryName = None,
+    file: QueryFile = None,
+    text: QueryText = None,
+    params: Params = None,
+    params_file: ParamsFile = None,
+    param: Param = None,
+    store: Store = None,
+    branch: Annotated[
+        str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
+    ] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", metavar="ID", help="Read the state of this commit.")
+    ] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="How to print the rows.")] = None,
+    csv_null: Annotated[str, typer.Option("--csv-null", help="What CSV prints for null.")] = "null",
+    with_metadata: Annotated[
+        bool, typer.Option("--with-metadata", help="Begin jsonl output with an object about the result.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a query that reads."""
+    if as_json and form is not None:
+        raise UsageError("--json and --format exclude each other")
+    if branch is not None and snapshot is not None:
+        raise AmbiguousTarget("--branch and --snapshot exclude each other", hint="give one of them")
+    chosen = Format.JSON if as_json else form or Format.TABLE
+    if chosen is Format.ARROW and sys.stdout.isatty():
+        raise UsageError("arrow is not for a terminal", hint="send it to a file or a pipe")
+    source = query_source(file, text)
+    values = parameters(params, params_file, param)
+    with reading(store) as graph:
+        rows = graph.query(source, values, name=name, branch=branch, at=snapshot)
+    print_rows(rows, chosen, csv_null=csv_null, with_metadata=with_metadata)
+
+
+def print_rows(rows: "Rows", form: Format, *, csv_null: str, with_metadata: bool) -> None:
+    """Print a result in the chosen form."""
+    from omnigraph.cli import tables
+
+    match form:
+        case Format.JSON:
+            output.document(rows.envelope())
+            return
+        case Format.ARROW:
+            output.write_bytes(_arrow_stream(rows))
+            return
+        case Format.TABLE:
+            lines = tables.table_lines(rows)
+        case Format.KV:
+            lines = tables.kv_lines(rows)
+        case Format.CSV:
+            lines = tables.csv_lines(rows, null=csv_null)
+        case Format.JSONL:
+            lines = tables.jsonl_lines(rows, with_metadata=with_metadata)
+    for line in lines:
+        output.line(line)
+
+
+def _arrow_stream(rows: "Rows") -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.table.schema) as writer:
+        writer.write_table(rows.table)
+    return sink.getvalue().to_pybytes()

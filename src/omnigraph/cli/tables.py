@@ -1,0 +1,116 @@
+"""Rows of a query as text: table, key and value lines, CSV, JSON lines."""
+
+import json
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from omnigraph.engine.result import Rows
+
+COLUMN_WIDTH_MAX: Final = 80
+NO_ROWS: Final = "(no rows)"
+
+
+def cell_text(value: Any) -> str:
+    """A value in a text format: strings bare, null as `null`, everything else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def first_line(rows: "Rows") -> str:
+    """How many rows, and from where."""
+    where = f"branch {rows.branch}" if rows.snapshot is None else f"snapshot {rows.snapshot}"
+    count = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
+    return f"{count} from {where} via {rows.query_name}"
+
+
+def table_lines(rows: "Rows") -> Iterator[str]:
+    """The result as a table for people."""
+    yield first_line(rows)
+    if not rows.columns:
+        yield NO_ROWS
+        return
+    cells = [[_one_line(cell_text(value)) for value in row.values()] for row in rows.json_rows()]
+    widths = [
+        min(COLUMN_WIDTH_MAX, max([display_width(name), *(display_width(row[index]) for row in cells)]))
+        for index, name in enumerate(rows.columns)
+    ]
+    yield _joined(rows.columns, widths)
+    yield "  ".join("-" * width for width in widths)
+    for row in cells:
+        yield _joined(row, widths)
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (_fitted(cell, width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join(padded).rstrip()
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def display_width(text: str) -> int:
+    """Terminal columns of a text: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_character_width(char) for char in text)
+
+
+def _character_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def _fitted(text: str, width: int) -> str:
+    """The text at exactly this width, cut with an ellipsis when it is longer."""
+    taken = display_width(text)
+    if taken <= width:
+        return text + " " * (width - taken)
+    kept: list[str] = []
+    left = width - 1
+    for char in text:
+        left -= _character_width(char)
+        if left < 0:
+            break
+        kept.append(char)
+    cut = "".join(kept) + "…"
+    return cut + " " * (width - display_width(cut))
+
+
+def kv_lines(rows: "Rows") -> Iterator[str]:
+    """One block of `column: value` lines per row."""
+    yield first_line(rows)
+    if len(rows) == 0:
+        yield NO_ROWS
+    for number, row in enumerate(rows.json_rows(), 1):
+        if number > 1:
+            yield ""
+        yield f"row {number}"
+        for name, value in row.items():
+            yield f"{name}: {_one_line(cell_text(value))}"
+
+
+def csv_lines(rows: "Rows", *, null: str = "null") -> Iterator[str]:
+    """Header and rows; a field is quoted only when it must be."""
+    yield ",".join(map(_csv_field, rows.columns))
+    for row in rows.json_rows():
+        yield ",".join(null if value is None else _csv_field(cell_text(value)) for value in row.values())
+
+
+def _csv_field(text: str) -> str:
+    if any(mark in text for mark in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def jsonl_lines(rows: "Rows", *, with_metadata: bool = False) -> Iterator[str]:
+    """One object per row; the metadata object comes first when it is asked for."""
+    if with_metadata:
+        about = {name: value for name, value in rows.envelope().items() if name != "rows"}
+        yield json.dumps({"kind": "metadata", **about}, ensure_ascii=False)
+    for row in rows.json_rows():
+        yield json.dumps(row, ensure_ascii=False)
