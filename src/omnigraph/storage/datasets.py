@@ -4,6 +4,7 @@ A dataset is opened by version, which never lists. Whether a newer version exist
 the next manifest name.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,15 @@ def version_of(name: str) -> int | None:
     if suffix != "manifest" or len(digits) != 20 or not digits.isdigit():
         return None
     return _VERSION_NAME_TOP - int(digits)
+
+
+def is_whole_manifest(path: str) -> bool:
+    """Whether a local version file is complete, as far as its last bytes tell."""
+    if os.path.getsize(path) <= len(MANIFEST_MAGIC):
+        return False
+    with open(path, "rb") as file:
+        file.seek(-len(MANIFEST_MAGIC), os.SEEK_END)
+        return file.read() == MANIFEST_MAGIC
 
 
 def manifest_object(location: str, branch: Branch, version: int) -> str:
@@ -201,7 +211,13 @@ class DatasetPool:
         if listening():
             emit(StorageCall("open_dataset", uri))
         needed = f"{uri}/_versions/{manifest_name(version)}"
-        with substrate(lambda: self.circumstances(location, branch, needed=lambda: (needed,))):
+
+        def damaged() -> str | None:
+            return needed if self.root.is_local and not is_whole_manifest(needed) else None
+
+        with substrate(
+            lambda: self.circumstances(location, branch, needed=lambda: (needed,), damaged=damaged)
+        ):
             return lance.dataset(
                 uri, version=version, session=self.session, storage_options=self.storage_options
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from omnigraph.core.events import DurableOperation, StorageCall, Warned, emit
 from omnigraph.core.ids import Branch
-from omnigraph.storage.datasets import MANIFEST_MAGIC, manifest_name, version_of
+from omnigraph.storage.datasets import is_whole_manifest, manifest_name, version_of
 from omnigraph.storage.failures import translated
 from omnigraph.storage.layout import GraphRoot, branch_directory
 
@@ -46,11 +46,8 @@ def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornMa
     path = root.local_path(f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}")
     with translated(path):
         size = os.path.getsize(path)
-        if size > len(MANIFEST_MAGIC):
-            with open(path, "rb") as file:
-                file.seek(-len(MANIFEST_MAGIC), os.SEEK_END)
-                if file.read() == MANIFEST_MAGIC:
-                    return None
+        if is_whole_manifest(path):
+            return None
     return TornManifest(location, branch, version, path, size)
 
 
