@@ -1,0 +1,265 @@
+"""The key index against a plain dictionary: any sequence of commits, restores and compactions."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphs import make_graph, reopen, run
+from omnigraph.core.ids import TableKey
+from omnigraph.engine import key_segments, keys
+from omnigraph.engine.key_segments import (
+    ABSENT,
+    KeySegment,
+    hash_keys,
+    join_segments,
+    last_occurrences,
+    string_array,
+)
+from omnigraph.engine.keys import KeyIndexCache, TableKeys, advance, build, in_filter, probe
+
+PERSON = TableKey("node:Person")
+texts = st.text(max_size=40)
+
+
+@given(st.lists(texts, max_size=60), st.integers(0, 10))
+def test_hash_depends_on_the_text_only(values: list[str], skip: int) -> None:
+    whole = pa.array(["pad"] * skip + values, pa.string())
+    sliced = whole.slice(skip)
+    assert hash_keys(sliced).tolist() == hash_keys(pa.array(values, pa.string())).tolist()
+    assert len(set(hash_keys(pa.array(list(set(values)), pa.string())).tolist())) == len(set(values))
+
+
+def test_hash_tells_trailing_zeros_apart() -> None:
+    values = ["", "\0", "\0\0", "a", "a\0", "a" * 8, "a" * 8 + "\0", "a" * 16]
+    assert len(set(hash_keys(pa.array(values)).tolist())) == len(values)
+
+
+def test_colliding_hashes_are_resolved_by_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_segments, "hash_keys", lambda array: np.full(len(array), 7, np.uint64))
+    monkeypatch.setattr(keys, "hash_keys", lambda array: np.full(len(array), 7, np.uint64))
+    monkeypatch.setattr(key_segments, "DICTIONARY_ROWS_MAX", 0)
+    values = pa.array([f"k{n}" for n in range(50)])
+    segment = KeySegment(values, np.arange(50, dtype=np.uint64))
+    assert [segment.find_one(f"k{n}") for n in range(50)] == list(range(50))
+    assert segment.find_one("other") is None
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=20))
+def test_last_occurrences(values: list[str | None]) -> None:
+    expected = [n for n, value in enumerate(values) if value is None or value not in values[n + 1 :]]
+    assert last_occurrences(pa.array(values, pa.string())).tolist() == expected
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99)), max_size=6), min_size=1))
+def test_joined_segments_answer_like_the_newest(parts: list[list[tuple[str, int]]]) -> None:
+    segments, expected = [], {}
+    for part in parts:
+        once = dict(part)
+        expected |= once
+        segments.append(
+            KeySegment(pa.array(list(once), pa.string()), np.array(list(once.values()), np.uint64))
+        )
+    joined = join_segments(segments)
+    wanted = pa.array(list("abcdefg"))
+    named, found = joined.find(wanted, hash_keys(wanted))
+    assert {k: int(f) for k, n, f in zip("abcdefg", named, found, strict=True) if n} == expected
+
+
+class MemoryTable:
+    """A table of fragments, as the index sees one: files, deletions, live rows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[str, list[str], frozenset[int]]] = {}
+        self.next_id = 0
+        self.files = 0
+        self.scanned = 0
+
+    def copy(self) -> "MemoryTable":
+        other = MemoryTable()
+        other.rows, other.next_id, other.files = dict(self.rows), self.next_id, self.files
+        return other
+
+    def live(self) -> dict[str, int]:
+        return {
+            key: (fragment << 32) + n
+            for fragment, (_, values, dead) in self.rows.items()
+            for n, key in enumerate(values)
+            if n not in dead
+        }
+
+    def write(self, values: list[str]) -> None:
+        self.remove(values)
+        self.rows[self.next_id] = (f"file{self.files}", values, frozenset())
+        self.next_id += 1
+        self.files += 1
+
+    def remove(self, values: list[str]) -> None:
+        live = self.live()
+        for address in [live[v] for v in values if v in live]:
+            fragment = address >> 32
+            name, held, dead = self.rows[fragment]
+            dead |= {address & 0xFFFF_FFFF}
+            if len(dead) == len(held):
+                del self.rows[fragment]
+            else:
+                self.rows[fragment] = (name, held, dead)
+
+    def compact(self) -> None:
+        live = list(self.live())
+        self.rows = {}
+        if live:
+            self.write(live)
+
+    def fragments(self):
+        return {
+            number: ((name,), f"{name}-{len(dead)}-{hash(dead)}" if dead else None, len(values), len(dead))
+            for number, (name, values, dead) in self.rows.items()
+        }
+
+    def dead_rows(self, fragment_id: int):
+        return np.array(sorted(self.rows[fragment_id][2]), np.uint32)
+
+    def live_keys(self, fragment_ids):
+        wanted = set(self.rows) if fragment_ids is None else set(fragment_ids)
+        self.scanned += len(wanted)
+        for number in sorted(wanted):
+            _, values, dead = self.rows[number]
+            alive = [n for n in range(len(values)) if n not in dead]
+            yield (
+                pa.array([values[n] for n in alive], pa.string()),
+                np.array([(number << 32) + n for n in alive], np.uint64),
+            )
+
+
+KEYS = [f"k{n}" for n in range(12)]
+subsets = st.lists(st.sampled_from(KEYS), min_size=1, max_size=5, unique=True)
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), subsets),
+        st.tuples(st.just("remove"), subsets),
+        st.tuples(st.just("own"), subsets),
+        st.tuples(st.just("compact"), st.just([])),
+        st.tuples(st.just("restore"), st.just([])),
+        st.tuples(st.just("reuse"), subsets),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(actions)
+def test_the_index_follows_every_change(changes) -> None:
+    table = MemoryTable()
+    table.write(KEYS[:4])
+    index = build(table)
+    past = [table.copy()]
+    straight = True
+    for what, values in changes:
+        own: dict = {}
+        if what == "own":
+            live = table.live()
+            hidden = np.array(sorted(live[v] for v in values if v in live), np.uint64)
+            own = {"own_keys": pa.array(values, pa.string()), "own_removed": hidden}
+            table.write(values)
+        elif what == "write":
+            table.write(values)
+        elif what == "remove":
+            table.remove(values)
+        elif what == "compact":
+            table.compact()
+        elif what == "restore":
+            files = table.files
+            table = past[len(past) // 2].copy()
+            table.files = files
+        else:  # another branch gave the next fragment number to another file
+            table.next_id = max(0, table.next_id - 1)
+            table.rows.pop(table.next_id, None)
+            table.write(values)
+        past.append(table.copy())
+        table.scanned = 0
+        index = advance(index, table, **own)
+        # Numbers given out twice force a scan; without that, what this process wrote is never read back.
+        straight = straight and what not in {"restore", "reuse"}
+        if what == "own" and straight:
+            assert table.scanned == 0
+        wanted = pa.array([*KEYS, "nobody"])
+        expected = [table.live().get(key, int(ABSENT)) for key in [*KEYS, "nobody"]]
+        assert index.find(wanted).tolist() == expected
+        many = pa.array([*KEYS, "nobody"] * 4)
+        assert index.find(many).tolist() == expected * 4
+
+
+def truth(graph) -> dict[str, int]:
+    session = graph.session
+    handle = session.open_entry(session.manifest.current(None).entries[PERSON])
+    rows = session.storage.read(handle, columns=["id"], with_row_address=True)
+    return dict(zip(rows["id"].to_pylist(), rows["_rowaddr"].to_pylist(), strict=True))
+
+
+def looked_up(graph, names: list[str]) -> dict[str, int]:
+    session = graph.session
+    handle = session.open_entry(session.manifest.current(None).entries[PERSON])
+    found = session.keys.addresses(session.root.identity, session.storage, handle, pa.array(names))
+    return {name: int(at) for name, at in zip(names, found, strict=True) if at != ABSENT}
+
+
+def test_real_tables_own_and_foreign_commits(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    names = [f"p{n}" for n in range(30)]
+    with make_graph(tmp_path / "g") as graph, reopen(graph) as other:
+        # The other handle has its own cache, so every commit is foreign to one of the two.
+        other.session.keys = KeyIndexCache(1 << 20)
+        for _ in range(25):
+            chosen = rng.sample(names, 3)
+            handle = rng.choice([graph, other])
+            if rng.random() < 0.3:
+                run(handle, " ".join(f'delete Person where name = "{n}"' for n in chosen))
+            else:
+                run(handle, " ".join(f'insert Person {{ name: "{n}" }}' for n in chosen))
+            assert looked_up(graph, names) == truth(graph) == looked_up(other, names)
+        assert graph.verify().ok
+
+
+def test_probe_and_index_agree(tmp_path: Path) -> None:
+    with make_graph(tmp_path / "g") as graph:
+        awkward = ["it's", "a'b''c", "x\\y", "né", "%", "a b", ""]
+        for name in awkward:
+            run(graph, "insert Person { name: $n }", {"n": name}, types="$n: String")
+        session = graph.session
+        handle = session.open_entry(session.manifest.current(None).entries[PERSON])
+        wanted = pa.array([*awkward, "nobody"])
+        assert (
+            probe(session.storage, handle, wanted).tolist()
+            == build(TableKeys(session.storage, handle)).find(wanted).tolist()
+        )
+        assert looked_up(graph, awkward) == truth(graph)
+    assert in_filter("name", pa.array(["a", "a"])) == "`name` IN ('a')"
+
+
+def test_the_cache_is_bounded(tmp_path: Path) -> None:
+    with make_graph(tmp_path / "g") as graph:
+        run(graph, 'insert Person { name: "a" } insert Company { name: "c" }')
+        session = graph.session
+        entries = session.manifest.current(None).entries
+        small = KeyIndexCache(1)
+        for key in ("node:Person", "node:Company"):
+            handle = session.open_entry(entries[TableKey(key)])
+            small.addresses("g", session.storage, handle, pa.array(["a"]))
+            assert small.nbytes() <= 1
+        large = KeyIndexCache(1 << 20)
+        large.addresses("g", session.storage, session.open_entry(entries[PERSON]), pa.array(["a"]))
+        assert large.nbytes() > 0
+        large.forget("g")
+        assert large.nbytes() == 0
+
+
+def test_string_array_joins_chunks() -> None:
+    chunks = pa.chunked_array([pa.array(["a"]), pa.array(["b"])])
+    assert string_array(chunks).to_pylist() == ["a", "b"]
+    assert string_array(pa.chunked_array([], pa.string())).to_pylist() == []
+    assert string_array(pa.array(["a"], pa.large_string())).type == pa.string()
