@@ -54,6 +54,8 @@ COMMIT_PROJECTION_BATCH: Final = 64
 # Indexes
 UNCOVERED_FRAGMENTS_MAX: Final = 32
 """Fragments without index coverage that make the reconciler run after a publish."""
+BULK_INDEX_ROWS_MIN: Final = 10_000
+"""Rows of one table in one load from which its declared indexes are built at the end of the load."""
 
 # Languages
 SOURCE_BYTES_MAX: Final = 64 * MIB

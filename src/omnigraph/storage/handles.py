@@ -74,6 +74,11 @@ class SnapshotHandle:
         return self._dataset.schema
 
     @property
+    def fragment_count(self) -> int:
+        """Fragments of this version. Cost: metadata only."""
+        return len(self._dataset.get_fragments())
+
+    @property
     def new_files(self) -> tuple[str, ...]:
         """Local files that the commits behind this handle made and that may not be on the device yet."""
         return self._files
