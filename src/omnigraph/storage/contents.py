@@ -1,15 +1,12 @@
 """Which files make up a table version."""
 
-import os
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
 from omnigraph.storage.handles import FragmentInfo, SnapshotHandle, lance_dataset
-
-_ARROW_MAGIC: Final = b"ARROW1"
-"""The last bytes of a complete deletion file in Arrow form."""
+from omnigraph.storage.whole import is_whole
 
 
 def circumstances(
@@ -33,9 +30,9 @@ def circumstances(
         for fragment in dataset.get_fragments():
             files, deletions = fragment_files(fragment.metadata, uri, bases)
             for name, file in zip(files, fragment.metadata.files, strict=True):
-                if file.file_size_bytes and os.path.getsize(name) != file.file_size_bytes:
+                if not is_whole(name, file.file_size_bytes):
                     return name
-            if deletions is not None and not _whole_deletions(deletions):
+            if deletions is not None and not is_whole(deletions):
                 return deletions
         return None
 
@@ -84,13 +81,6 @@ def describe_fragments(pool: DatasetPool, handle: SnapshotHandle) -> tuple[Fragm
             )
         )
     return tuple(found)
-
-
-def _whole_deletions(path: str) -> bool:
-    if not path.endswith(".arrow"):
-        return os.path.getsize(path) > 0
-    with open(path, "rb") as file:
-        return file.read()[-len(_ARROW_MAGIC) :] == _ARROW_MAGIC
 
 
 def _below(base_id: int | None, own_root: str, bases: dict[int, str]) -> str:

@@ -15,6 +15,7 @@ from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
 from omnigraph.storage.staging import Work
+from omnigraph.storage.whole import require_whole
 
 
 class IndexKind(StrEnum):
@@ -125,6 +126,8 @@ def stage_indexes(
         return None
     work = Work(LanceOperation.CreateIndex(built, replaced), stamp, data_root=str(dataset.uri))
     size = sum(file.size_bytes or 0 for index in built for file in index.files or ())
+    files = _files(pool, handle, built)
+    require_whole(files, files)
     staged = StagedHandle(
         table_key=handle.table_key,
         primitive=primitive,
@@ -133,7 +136,7 @@ def stage_indexes(
         rows=0,
         rows_removed=0,
         bytes=size,
-        files=_files(pool, handle, built),
+        files=tuple(files),
         _work=work,
     )
     emit(TableStaged(handle.table_key, primitive, 0, size))
@@ -200,8 +203,13 @@ def _segments(dataset: Any, name: str) -> list[Any]:
     ]
 
 
-def _files(pool: DatasetPool, handle: SnapshotHandle, built: Sequence[Any]) -> tuple[str, ...]:
+def _files(pool: DatasetPool, handle: SnapshotHandle, built: Sequence[Any]) -> dict[str, int]:
+    """The local files of new indexes and the sizes they were written with."""
     if not pool.root.is_local:
-        return ()
+        return {}
     uri = pool.root.dataset_uri(handle.location, handle.branch)
-    return tuple(f"{uri}/_indices/{index.uuid}/{file.path}" for index in built for file in index.files or ())
+    return {
+        f"{uri}/_indices/{index.uuid}/{file.path}": int(file.size_bytes)
+        for index in built
+        for file in index.files or ()
+    }

@@ -28,7 +28,7 @@ def require_whole(paths: Iterable[str], sizes: dict[str, int]) -> None:
     short read per deletion file.
     """
     for path in paths:
-        if path.startswith("/") and not _is_whole(path, sizes.get(path)):
+        if path.startswith("/") and not is_whole(path, sizes.get(path)):
             raise _cut_short(path)
 
 
@@ -46,10 +46,11 @@ def _cut_short(path: str) -> OmnigraphError:
     return os_failure(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path), path)
 
 
-def _is_whole(path: str, size: int | None) -> bool:
+def is_whole(path: str, size: int | None = None) -> bool:
+    """Whether a local file has all its bytes: `size` of them, or as its own form tells."""
     try:
         found = os.stat(path).st_size
-        if size is not None:
+        if size:
             return found == size
         if path.endswith(".arrow"):
             return _ends_with(path, found, _ARROW_END)
