@@ -7,7 +7,9 @@ parser joins adjacent NAME, TYPE, INTEGER and `-` tokens (`touches`): `3d-print`
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from omnigraph.core.limits import (
     DIAGNOSTICS_REPORTED_MAX,
@@ -36,7 +38,7 @@ class Kind(Enum):
     END = "the end of the file"
 
 
-class Token(NamedTuple):
+class Token(msgspec.Struct, frozen=True, gc=False):
     """A piece of source text. Keywords and symbols are compared by `text`."""
 
     kind: Kind
@@ -50,7 +52,7 @@ class Token(NamedTuple):
         return Span(self.start, self.end)
 
 
-class Comment(NamedTuple):
+class Comment(msgspec.Struct, frozen=True, gc=False):
     """A comment with its markers; a line comment's text ends before the line break."""
 
     text: str

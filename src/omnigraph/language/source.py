@@ -4,8 +4,12 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 
-class Span(NamedTuple):
+
+# Tokens and spans are by far the most numerous objects of a parse. `gc=False` keeps them out of the
+# collector's sight (they refer to nothing that could refer back): the time per query stays flat.
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Half-open range of character offsets into one source text."""
 
     start: int

@@ -136,7 +136,7 @@ def lint_sources(sources: Iterable[Source], catalog: Catalog) -> LintReport:
     """
     results: list[QueryResult] = []
     findings: list[Finding] = []
-    plans: list[ir.Plan] = []
+    updates = _Updates()
     seen: dict[str, str | None] = {}
     for source in sources:
         parsed = parse_source(source)
@@ -146,11 +146,11 @@ def lint_sources(sources: Iterable[Source], catalog: Catalog) -> LintReport:
         for query in parsed.queries:
             checked = check_query(query, catalog, source)
             if checked.plan is not None:
-                plans.append(checked.plan)
+                updates.note(checked.plan)
             warnings = _warnings(query, parsed, seen)
             findings += warnings
             results.append(_result(checked, source, warnings, catalog))
-    findings += _unassigned(plans)
+    findings += updates.findings()
     findings.sort(key=_finding_order)
     return LintReport(tuple(results), tuple(findings))
 
@@ -198,24 +198,31 @@ def _warnings(query: Query, parsed: QueryFile, seen: dict[str, str | None]) -> l
     return findings
 
 
-def _unassigned(plans: Sequence[ir.Plan]) -> list[Finding]:
-    """L201: nullable properties that no update query sets, for types that have an update query."""
-    updates: dict[str, tuple[NodeType, set[str], set[str]]] = {}
-    for plan in plans:
+class _Updates:
+    """L201: nullable properties that no update query sets, for node types that have an update query.
+
+    Keeps what the updates assign, not their plans: a large file is linted in the memory of its findings.
+    """
+
+    def __init__(self) -> None:
+        self._by_type: dict[str, tuple[NodeType, set[str], set[str]]] = {}
+
+    def note(self, plan: ir.Plan) -> None:
         for statement in plan.statements if isinstance(plan, ir.MutationPlan) else ():
             if isinstance(statement, ir.UpdateOp) and isinstance(statement.type, NodeType):
                 node = statement.type
-                _, assigned, names = updates.setdefault(node.name, (node, set(), set()))
+                _, assigned, names = self._by_type.setdefault(node.name, (node, set(), set()))
                 assigned |= {name for name, _ in statement.assignments}
                 names.add(plan.name)
-    findings: list[Finding] = []
-    for node, assigned, names in updates.values():
-        for prop in node.properties:
-            if not prop.nullable or prop.embed is not None or prop.name in node.key or prop.name in assigned:
-                continue
-            message = f"no update query sets {node.name}.{prop.name}"
+
+    def findings(self) -> list[Finding]:
+        found: list[Finding] = []
+        for node, assigned, names in self._by_type.values():
             queries = tuple(sorted(names))
-            findings.append(
-                Finding(Severity.WARNING, UNASSIGNED_CODE, message, queries, node.name, prop.name)
-            )
-    return findings
+            for prop in node.properties:
+                settable = prop.nullable and prop.embed is None and prop.name not in node.key
+                if settable and prop.name not in assigned:
+                    message = f"no update query sets {node.name}.{prop.name}"
+                    warning = Severity.WARNING
+                    found.append(Finding(warning, UNASSIGNED_CODE, message, queries, node.name, prop.name))
+        return found

@@ -133,14 +133,11 @@ def test_findings_are_bounded():
 
 
 def test_an_unterminated_string_costs_linear_time():
-    def seconds(size):
-        source = Source('"' + "\\n a" * size)
-        start = time.perf_counter()
-        assert lex(source).diagnostics
-        return time.perf_counter() - start
-
-    seconds(1_000)
-    assert seconds(800_000) < 100 * max(seconds(20_000), 0.001)
+    source = Source('"' + "\\n a" * 800_000)
+    start = time.process_time()
+    assert [found.message for found in lex(source).diagnostics] == ["this string is never closed"]
+    # A scan that starts over at every escape would need hours.
+    assert time.process_time() - start < 5
 
 
 @given(st.text())
