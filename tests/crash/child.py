@@ -108,6 +108,11 @@ def branch_create(command):
     omnigraph.open(command["path"]).branches.create(command["branch"])
 
 
+def ensure_indices(command):
+    """Build the declared indexes."""
+    omnigraph.open(command["path"]).ensure_indices()
+
+
 def confirm(command):
     """The confirmation of a merge whose tables are all committed."""
     context = omnigraph.open_read_only(command["path"]).session.recovery
@@ -136,7 +141,8 @@ def kill_writer(command):
 
 
 COMMANDS = {
-    each.__name__: each for each in (write, recover, create, branch_create, confirm, hold_lease, kill_writer)
+    each.__name__: each
+    for each in (write, recover, create, branch_create, ensure_indices, confirm, hold_lease, kill_writer)
 }
 
 
@@ -165,6 +171,7 @@ def run(command):
 
 def tell(command):
     """What a process of its own would have been told by its environment."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the server's replies are the parent's alone
     if "errors" in command:
         os.dup2(os.open(command["errors"], os.O_WRONLY), 2)
     if "durability" in command:

@@ -53,6 +53,8 @@ OTHERS = {
     W.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN: "test_killed_creation_can_be_repeated",
     W.INIT_AFTER_COORDINATOR_INIT: "test_killed_creation_can_be_repeated",
     W.BRANCH_CREATE_AFTER_MANIFEST_BRANCH_CREATE: "test_killed_branch_creation_leaves_a_usable_graph",
+    W.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE: "test_killed_index_build_loses_nothing",
+    W.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT: "test_killed_index_build_loses_nothing",
     W.RECOVERY_SIDECAR_CONFIRM: "test_killed_confirmation_rolls_back",
     W.RECOVERY_ORPHAN_DISCARD_AUDIT_APPEND: "test_killed_discard_is_finished",
 }
@@ -146,6 +148,29 @@ def test_killed_branch_creation_leaves_a_usable_graph(path):
         if "b" not in graph.branches.list():
             graph.branches.create("b")
         graph.mutate('query f() { insert Person { name: "next" } }', branch="b")
+        assert graph.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("window", "action", "kept"),
+    [
+        (W.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE, "exit", False),
+        (W.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE, "pass,exit", False),
+        (W.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT, "exit", True),
+    ],
+)
+def test_killed_index_build_loses_nothing(window, action, kept, path, tmp_path):
+    with omnigraph.open(path, settings=FAST) as graph:
+        before = Model.read(graph.export())
+    die({"command": "ensure_indices", "path": str(path)}, window, action)
+    found = recovered(path, tmp_path)
+    assert found["violations"] == []
+    assert Model.read(found["exports"]["main"]) == before
+    with omnigraph.open(path, settings=FAST) as graph:
+        built = {report.type_name for report in graph.index_report() if report.present}
+        assert (built == {"Person", "Knows", "Likes"}) is kept
+        assert (graph.ensure_indices().commit_id is None) is kept
+        graph.mutate('query f() { insert Person { name: "next" } }')
         assert graph.verify().ok
 
 
