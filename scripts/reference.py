@@ -24,7 +24,9 @@ def commands_page() -> str:
 def help_of(path: tuple[str, ...]) -> str:
     """The help text of one command, at a fixed width."""
     command = typer.main.get_command(app)
-    context = command.make_context("omnigraph", [], resilient_parsing=True, max_content_width=100, terminal_width=100)
+    context = command.make_context(
+        "omnigraph", [], resilient_parsing=True, max_content_width=100, terminal_width=100
+    )
     for word in path:
         command = command.get_command(context, word)
         context = command.make_context(
