@@ -1,4 +1,4 @@
-"""Generated reference pages: the commands and the error kinds. `make docs` writes them, a test compares them."""
+"""Generated reference pages: commands and error kinds. `make docs` writes them, a test compares them."""
 
 import sys
 from pathlib import Path
@@ -40,8 +40,8 @@ def errors_page() -> str:
     parts = [
         "# Error kinds",
         "",
-        "Made by `make docs` from `core/errors`. Decide on `kind`, never on the text of a message. *Effect*: whether something may have",
-        "happened before the failure.",
+        "Made by `make docs` from `core/errors`. Decide on `kind`, never on the text of a message. *Effect*:",
+        "whether something may have happened before the failure.",
         "",
         "| kind | Python class | HTTP | code | exit | retry | effect |",
         "|---|---|---|---|---|---|---|",
