@@ -195,6 +195,50 @@ def advance(
     return KeyIndex(fragments, _tidy(segments), known)
 
 
+def _carried(
+    index: KeyIndex,
+    storage: TableStorage,
+    handle: SnapshotHandle,
+    keys: pa.StringArray,
+    removed: NDArray[np.uint64],
+) -> KeyIndex | None:
+    """The index after exactly one own commit on the version it is of; None when that does not explain what
+    is seen.
+
+    Only the fragments the commit touched are looked at: no other has changed.
+    """
+    newest = max(index.known_files, default=-1)
+    touched = np.unique(removed >> np.uint64(32)).astype(np.int64).tolist()
+    seen = {info.id: info for info in storage.fragments(handle, above=newest, also=frozenset(touched))}
+    new_ids = sorted(fragment_id for fragment_id in seen if fragment_id > newest)
+    if newest < 0 or sum(seen[fragment_id].physical_rows for fragment_id in new_ids) != len(keys):
+        return None
+    fragments = dict(index.fragments)
+    for fragment_id in touched:
+        info = seen.get(fragment_id)
+        before = fragments.pop(fragment_id)
+        if info is None:  # its last rows are gone
+            continue
+        mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
+        dead = np.union1d(before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
+        if len(dead) != info.deleted_rows:
+            return None
+        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, dead)
+    known = dict(index.known_files)
+    for fragment_id in new_ids:
+        info = seen[fragment_id]
+        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, _NO_ROWS)
+        known[fragment_id] = info.files
+    segments = list(index.segments)
+    if len(keys):
+        parts = [
+            (np.uint64(number) << np.uint64(32)) + np.arange(seen[number].physical_rows, dtype=np.uint64)
+            for number in new_ids
+        ]
+        segments.append(KeySegment(keys, np.concatenate(parts)))
+    return KeyIndex(fragments, _tidy(segments), known)
+
+
 def _dead_rows(
     source: KeySource,
     fragment_id: int,
@@ -291,14 +335,23 @@ class KeyIndexCache:
         handle: SnapshotHandle,
         keys: pa.StringArray,
         removed: NDArray[np.uint64],
+        *,
+        base: SnapshotHandle,
     ) -> None:
-        """Carry the index of a table over a commit of this process. Does nothing when there is no index."""
+        """Carry the index of a table over a commit of this process, from `base` to `handle`.
+
+        Does nothing when there is no index. Cost: follows the commit, not the table.
+        """
         key = (identity, handle.location, handle.branch or "")
         with self._lock:
             entry = self._entries.get(key)
-        if entry is not None and entry[0] < handle.version:
+        if entry is None or entry[0] >= handle.version:
+            return
+        index = _carried(entry[2], storage, handle, keys, removed) if entry[1] is base else None
+        if index is None:
             source = TableKeys(storage, handle)
-            self._keep(key, handle, advance(entry[2], source, own_keys=keys, own_removed=removed))
+            index = advance(entry[2], source, own_keys=keys, own_removed=removed)
+        self._keep(key, handle, index)
 
     def forget(self, identity: str) -> None:
         """Drop every index of one graph."""

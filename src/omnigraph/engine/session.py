@@ -215,7 +215,9 @@ class GraphSession:
             try:
                 # Opened anew: the handle of the commit still lists the files the commit had to sync.
                 handle = self.open_entry(snapshot.entries[each.update.table_key])
-                self.keys.extend(self.root.identity, self.storage, handle, table.ids, table.hidden)
+                self.keys.extend(
+                    self.root.identity, self.storage, handle, table.ids, table.hidden, base=table.handle
+                )
             except Exception as error:  # noqa: BLE001  a cache that cannot follow is dropped, never trusted
                 self.keys.forget(self.root.identity)
                 emit(Warned("the key index was dropped", str(error)))

@@ -1,6 +1,6 @@
 """Which files make up a table version."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from omnigraph.storage.datasets import DatasetPool
@@ -50,7 +50,11 @@ def circumstances(
 
 def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple[list[str], str | None]:
     """Full addresses of the data files of a fragment (Lance's metadata of it) and of its deletion file."""
-    files = [f"{_below(file.base_id, own_root, bases)}/data/{file.path}" for file in fragment.files]
+    # Lance's `path` property makes a new class at every use: on many fragments more costly than a commit.
+    files = [
+        f"{_below(file.base_id, own_root, bases)}/data/{file._path}"  # noqa: SLF001
+        for file in fragment.files
+    ]
     if fragment.deletion_file is None:
         return files, None
     # Members are read one by one: Lance's to_json() copies deeply, which on a table of many fragments costs
@@ -61,14 +65,21 @@ def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple
     return files, f"{_below(deletion['base_id'], own_root, bases)}/_deletions/{name}"
 
 
-def describe_fragments(pool: DatasetPool, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
-    """The fragments of a version with their files as seen from the graph root."""
+def describe_fragments(
+    pool: DatasetPool, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
+) -> tuple[FragmentInfo, ...]:
+    """The fragments of a version with their files as seen from the graph root.
+
+    Only those numbered above `above`, and those in `also`.
+    """
     dataset = lance_dataset(handle)
     own = pool.root.dataset_uri(handle.location, handle.branch)
     bases = base_roots(dataset)
     prefix = f"{pool.root.uri}/"
     found: list[FragmentInfo] = []
     for fragment in dataset.get_fragments():
+        if above >= 0 and fragment.fragment_id <= above and fragment.fragment_id not in also:
+            continue
         metadata = fragment.metadata
         files, deletions = fragment_files(metadata, own, bases)
         found.append(

@@ -4,7 +4,7 @@
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -125,8 +125,13 @@ class TableStorage(ABC):
         """Sorted addresses (numpy) of the rows whose key is among an Arrow string array."""
 
     @abstractmethod
-    def fragments(self, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
-        """The fragments of the version, in row order. Cost: metadata only."""
+    def fragments(
+        self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
+    ) -> tuple[FragmentInfo, ...]:
+        """The fragments of the version, in row order: those numbered above `above`, and those in `also`.
+
+        Cost: metadata only.
+        """
 
     @abstractmethod
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
@@ -370,8 +375,10 @@ class TableStore(TableStorage):
     def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
         return probe_addresses(self._pool, handle, column, keys)
 
-    def fragments(self, handle: SnapshotHandle) -> tuple[FragmentInfo, ...]:
-        return describe_fragments(self._pool, handle)
+    def fragments(
+        self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
+    ) -> tuple[FragmentInfo, ...]:
+        return describe_fragments(self._pool, handle, above=above, also=also)
 
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
         return transaction_of(self._pool, location, branch, version)
