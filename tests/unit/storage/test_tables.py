@@ -17,7 +17,7 @@ from omnigraph.core.errors import (
     StoragePrecondition,
 )
 from omnigraph.storage.failures import CommitConflict, ForeignCommit
-from omnigraph.storage.handles import SnapshotHandle, StagedHandle
+from omnigraph.storage.handles import SnapshotHandle, StagedHandle, lance_dataset
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, filled, rows
 
 
@@ -451,3 +451,15 @@ def test_writes_fit_a_table_whose_columns_changed(table_store: Store) -> None:
     described[0]["files"][0]["fields"] = [0, 1, 2]
     with pytest.raises(InternalError, match="another schema"):
         tables.stage_fragments(adopted, described, "append", STAMP)
+
+
+def test_file_names_are_those_of_the_substrate(table_store: Store) -> None:
+    """We read a member of Lance's that is not public; this fails when it moves."""
+    tables = table_store.tables()
+    handle = filled(tables, ["a"], ["b"])
+    shown = [
+        str(file.path)
+        for fragment in lance_dataset(handle).get_fragments()
+        for file in fragment.metadata.files
+    ]
+    assert [name.rsplit("/", 1)[-1] for info in tables.fragments(handle) for name in info.files] == shown
