@@ -19,6 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 # The server forks before any dataset was opened, which is the case Lance's warning does not mean.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
+# Imported here, so that a forked child need not.
+import lance.fragment  # noqa: E402, F401
+import pyarrow.compute  # noqa: E402
+import pyarrow.dataset  # noqa: E402, F401
+
 import omnigraph  # noqa: E402
 import omnigraph.api.graph  # noqa: E402
 from crash.people import WRITERS, prepare  # noqa: E402
@@ -50,6 +55,7 @@ def write(command):
     branch = command.get("branch") or prepare(graph, writer, command["tag"])
     if "before" in command:
         Path(command["before"]).write_text(graph.export(branch=branch))
+    failpoints._active.update(failpoints.parse_failpoints(command.get("armed", "")))
     if "cut" in command:
         with listen(CutAt(command["cut"]), everywhere=True):
             writer.run(graph, command["tag"], branch)

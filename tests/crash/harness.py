@@ -98,8 +98,11 @@ class Bench:
     def model(self, found, branch):
         return Model.read(found["exports"][branch])
 
-    def cut(self, writer: Writer, at: int, **more):
-        """Run the writer with a cut; returns (was it cut, the violations of the promise)."""
+    def cut(self, writer: Writer, *, without=None, **how):
+        """Run the writer until it is cut as told; returns (was it cut, the violations of the promise).
+
+        `without` switches off a part of the protocol, in the writer and in the recovery after it.
+        """
         self._tags += 1
         tag = f"{self._tags}"
         self._returned.unlink(missing_ok=True)
@@ -108,19 +111,19 @@ class Bench:
             path=str(self.path),
             writer=writer.name,
             tag=tag,
-            cut=at,
             before=str(self._before),
             returned=str(self._returned),
-            **more,
+            without=without,
+            **how,
         )
-        assert status in {0, CUT}, status
-        return status == CUT, self._judge(writer, tag, **more)
+        assert status in {0, CUT, EXIT_AT_WINDOW}, status
+        return status != 0, self._judge(writer, tag, without)
 
-    def _judge(self, writer: Writer, tag: str, **more):
+    def _judge(self, writer: Writer, tag: str, without):
         branch = f"b{tag}" if writer.on_new_branch else "main"
         before = Model.read(self._before.read_text())
         after = writer.after(before, tag)
-        found = self.recover(**more)
+        found = self.recover(without=without)
         now = self.model(found, branch)
         problems = list(found["violations"])
         if now not in (before, after):

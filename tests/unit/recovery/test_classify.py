@@ -110,6 +110,8 @@ def test_decision_over_every_combination_of_classes(count):
 
 @pytest.mark.parametrize("count", range(1, 4))
 def test_only_tables_that_moved_need_a_restore(count):
-    for classes in product([each for each in CLASSES if not isinstance(each, InvariantViolation)], repeat=count):
+    for classes in product(
+        [each for each in CLASSES if not isinstance(each, InvariantViolation)], repeat=count
+    ):
         unmoved = all(isinstance(each, NoMovement) for each in classes)
         assert roll_back_path(classes) is (RollBackPath.EMPTY if unmoved else RollBackPath.RESTORE)
