@@ -29,7 +29,7 @@ def omnigraph(*arguments: str, expect: int = 0, env: Mapping[str, str] | None = 
     done = subprocess.run(
         [COMMAND, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
     )
-    shown = (done.stdout + done.stderr).rstrip()
+    shown = (done.stderr + done.stdout).rstrip()
     if shown:
         print(shown, flush=True)
     require(done.returncode == expect, f"exit status {expect}, not {done.returncode}")
@@ -89,7 +89,7 @@ def recovery() -> None:
     omnigraph("recoveries", *STORE)
     shown = omnigraph("query", "document", *QUERIES, *parameters(slug="tides"), "--format", "csv", *STORE)
     require("draft" in shown, "readers to see the last published state")
-    title("The next writer finishes the dead one's work first, in the history under its own name")
+    title("The next writer first finishes the work of the dead one; the history says who did")
     omnigraph("mutate", "add_person", *QUERIES, *parameters(handle="dov", name="Dov Alder"), *STORE)
     shown = omnigraph("query", "document", *QUERIES, *parameters(slug="tides"), "--format", "csv", *STORE)
     require("published" in shown, "the write of the dead writer")
