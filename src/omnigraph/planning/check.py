@@ -25,19 +25,22 @@ class CheckedQuery:
         return self.plan is not None
 
 
-def check_query(query: tree.Query, catalog: Catalog, source: Source | None = None) -> CheckedQuery:
+def check_query(
+    query: tree.Query, catalog: Catalog, source: Source | None = None, *, suggest: bool = True
+) -> CheckedQuery:
     """Resolve every name and type of a query. `source` is the text it was parsed from, for the diagnostics.
 
-    Cost: linear in the query; independent of the size of the catalog.
+    Cost: linear in the query; independent of the size of the catalog, except that an unknown name is compared
+    with the known ones for a suggestion. `suggest=False` leaves that out.
     """
     where = source if source is not None else Source("")
     plan: ir.Plan | None
     match query.body:
         case tree.MutationBody():
-            check = MutationCheck(query, catalog, where)
+            check = MutationCheck(query, catalog, where, suggest=suggest)
             plan = check.plan(query.body)
         case tree.ReadBody():
-            check = ReadCheck(query, catalog, where)
+            check = ReadCheck(query, catalog, where, suggest=suggest)
             plan = check.plan(query.body)
     if check.diagnostics:
         plan = None

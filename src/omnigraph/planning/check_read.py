@@ -15,8 +15,8 @@ _ORDERED_BY_MIN = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
 class ReadCheck(MatchCheck):
     """One read query, top to bottom."""
 
-    def __init__(self, query: tree.Query, catalog: Catalog, source: Source) -> None:
-        super().__init__(query, catalog, source)
+    def __init__(self, query: tree.Query, catalog: Catalog, source: Source, *, suggest: bool) -> None:
+        super().__init__(query, catalog, source, suggest=suggest)
         self.number_params = {}
         self._columns: list[ir.Column] = []
         self._aliased: dict[str, int] = {}

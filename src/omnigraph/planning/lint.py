@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnigraph.catalog.schema import Catalog, NodeType
+from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
 from omnigraph.language.diagnostics import Diagnostic, Severity, diagnose, sentence
 from omnigraph.language.query_syntax import SYNTAX_CODE, QueryFile, parse_source
 from omnigraph.language.query_tree import Query
@@ -137,6 +138,7 @@ def lint_sources(sources: Iterable[Source], catalog: Catalog) -> LintReport:
     results: list[QueryResult] = []
     findings: list[Finding] = []
     updates = _Updates()
+    errors = 0
     seen: dict[str, str | None] = {}
     for source in sources:
         parsed = parse_source(source)
@@ -144,7 +146,9 @@ def lint_sources(sources: Iterable[Source], catalog: Catalog) -> LintReport:
             findings += [_syntax_finding(found) for found in parsed.diagnostics]
             continue
         for query in parsed.queries:
-            checked = check_query(query, catalog, source)
+            # Nobody reads the thousandth suggestion, and each costs a walk over all names of its kind.
+            checked = check_query(query, catalog, source, suggest=errors < DIAGNOSTICS_REPORTED_MAX)
+            errors += len(checked.diagnostics)
             if checked.plan is not None:
                 updates.note(checked.plan)
             warnings = _warnings(query, parsed, seen)

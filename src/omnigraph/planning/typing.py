@@ -51,8 +51,9 @@ def assignable(given: PropertyType, wanted: PropertyType) -> bool:
 class Typing:
     """One query under check: its parameters and what was found so far."""
 
-    def __init__(self, query: tree.Query, catalog: Catalog, source: Source) -> None:
+    def __init__(self, query: tree.Query, catalog: Catalog, source: Source, *, suggest: bool) -> None:
         self.query = query
+        self.suggest = suggest
         self.catalog = catalog
         self.source = source
         self.diagnostics: list[Diagnostic] = []
@@ -72,7 +73,7 @@ class Typing:
         property_name: str | None = None,
     ) -> None:
         """Note an error. `near` is the unknown name and the known ones."""
-        candidates = near_names(*near) if near is not None else ()
+        candidates = near_names(*near) if near is not None and self.suggest else ()
         found = diagnose(
             self.source,
             span,

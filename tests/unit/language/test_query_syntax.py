@@ -120,3 +120,14 @@ def test_five_thousand_queries_and_two_thousand_types_lint_in_one_run():
     report = lint_queries(queries, compile_schema(schema))
     assert (report.status, len(report.results), report.warnings) == ("ok", 5_000, 0)
     assert time.process_time() - start < 30
+
+
+def test_five_thousand_unknown_names_cost_no_more_than_known_ones():
+    schema = "".join(f"node Person{n} {{ k: String @key }}\n" for n in range(2_000))
+    queries = "".join(f"query q{n}() {{ match {{ $a: Persn{n} }} return {{ $a }} }}\n" for n in range(5_000))
+    catalog = compile_schema(schema)
+    start = time.process_time()
+    report = lint_queries(queries, catalog)
+    assert report.errors == 5_000
+    assert report.results[0].errors[0].suggestion == "Person0"
+    assert time.process_time() - start < 30
