@@ -6,7 +6,7 @@ from typing import Any
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
 from omnigraph.storage.handles import FragmentInfo, SnapshotHandle, lance_dataset
-from omnigraph.storage.whole import is_whole
+from omnigraph.storage.whole import file_name, is_whole
 
 
 def circumstances(
@@ -50,11 +50,7 @@ def circumstances(
 
 def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple[list[str], str | None]:
     """Full addresses of the data files of a fragment (Lance's metadata of it) and of its deletion file."""
-    # Lance's `path` property makes a new class at every use: on many fragments more costly than a commit.
-    files = [
-        f"{_below(file.base_id, own_root, bases)}/data/{file._path}"  # noqa: SLF001
-        for file in fragment.files
-    ]
+    files = [f"{_below(file.base_id, own_root, bases)}/data/{file_name(file)}" for file in fragment.files]
     if fragment.deletion_file is None:
         return files, None
     # Members are read one by one: Lance's to_json() copies deeply, which on a table of many fragments costs

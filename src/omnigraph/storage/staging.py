@@ -26,7 +26,7 @@ from omnigraph.storage.handles import (
     staged_work,
 )
 from omnigraph.storage.probe import probe_addresses
-from omnigraph.storage.whole import require_whole, written_sizes
+from omnigraph.storage.whole import file_name, require_whole, written_sizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -308,7 +308,9 @@ def _staged(
 def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[str, ...]:
     own_root = pool.root.dataset_uri(handle.location, handle.branch)
     files = [
-        f"{work.data_root}/data/{file.path}" for fragment in work.new_fragments for file in fragment.files
+        f"{work.data_root}/data/{file_name(file)}"
+        for fragment in work.new_fragments
+        for file in fragment.files
     ]
     bases = base_roots(lance_dataset(handle))
     for fragment in getattr(work.operation, "updated_fragments", ()):
