@@ -21,11 +21,14 @@ from omnigraph.maintenance.indices import ensure_indices, index_report, reconcil
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.planning.params import bind_params
+from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
+    from omnigraph.branching.merge_plan import Resolution
+    from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch
     from omnigraph.core.settings import Settings
@@ -100,10 +103,66 @@ class Branches:
         with session.lease.hold():
             return BranchStore(session.manifest).create(name, normalize_branch(from_branch))
 
+    def merge(
+        self,
+        source: str,
+        *,
+        into: str = "main",
+        actor: str | None = None,
+        on_conflict: str | Mapping[str, str] | None = None,
+        resolve: str | os.PathLike[str] | None = None,
+        cancel: Cancellation | None = None,
+    ) -> MergeReport:
+        """Merge the head of `source` into another branch as one commit with two parents, or change nothing.
+
+        `on_conflict` is `ours` (the target wins) or `theirs`, for everything or per type; `resolve` is a
+        conflict list written by `preview` and edited. Raises `MergeConflicts`.
+        """
+        from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  most processes never merge
+
+        self._session.begin_write()
+        return branch_merge(
+            self._session,
+            source=normalize_branch(source),
+            target=writable_branch(into),
+            actor=actor,
+            resolution=_resolution(on_conflict, resolve),
+            cancel=NEVER if cancel is None else cancel,
+        )
+
+    def preview(
+        self,
+        source: str,
+        *,
+        into: str = "main",
+        on_conflict: str | Mapping[str, str] | None = None,
+        resolve: str | os.PathLike[str] | None = None,
+    ) -> MergePreview:
+        """What `merge` would do now, and every conflict; nothing is written."""
+        from omnigraph.branching.merge import preview_merge  # noqa: PLC0415
+
+        self._session.begin_read()
+        return preview_merge(
+            self._session,
+            source=normalize_branch(source),
+            target=normalize_branch(into),
+            resolution=_resolution(on_conflict, resolve),
+        )
+
     def list(self) -> list[str]:
         """All branches, main first, then by name."""
         self._session.check_open()
         return [show_branch(None), *self._session.manifest.branches()]
+
+
+def _resolution(
+    on_conflict: str | Mapping[str, str] | None, resolve: str | os.PathLike[str] | None
+) -> Resolution | ConflictList:
+    from omnigraph.branching.report import chosen_sides, read_conflicts  # noqa: PLC0415
+
+    if on_conflict is not None and resolve is not None:
+        raise BadRequest("give either a side per type or an edited conflict list, not both")
+    return chosen_sides(on_conflict) if resolve is None else read_conflicts(resolve)
 
 
 class Graph:
@@ -143,8 +202,11 @@ class Graph:
         """
         target = writable_branch(branch)
         session = self._session
-        contract = session.begin_write()
+        session.begin_write()
         text, _ = source_text(source)
+        # First of all: what is healed may be a schema change, and the query is checked against the result.
+        heal_pending_sidecars_roll_forward(session.recovery)
+        contract = session.schemas.current()
         snapshot = session.manifest.current(target)
         catalog = contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
         plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
@@ -153,6 +215,7 @@ class Graph:
             plan,
             bind_params(plan, params),
             branch=target,
+            schema_hash=snapshot.schema_hash,
             actor=actor,
             if_commit=None if if_commit is None else CommitId(if_commit),
             cancel=NEVER if cancel is None else cancel,

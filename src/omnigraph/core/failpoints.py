@@ -81,6 +81,25 @@ class Window(StrEnum):
     RECOVERY_ORPHAN_DISCARD_AUDIT_APPEND = "recovery.orphan_discard_audit_append"
     """The commit of a discarded operation is published; its audit row is not written."""
 
+    BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE = "branch_merge.post_classify_pre_queue"
+    """A merge is planned, checked and staged; no queue, no lease is held; no table has changed."""
+    BRANCH_MERGE_POST_SIDECAR_PRE_FORK = "branch_merge.post_sidecar_pre_fork"
+    """A merge's intent is durable; a table the target writes for the first time has no reference yet."""
+    BRANCH_MERGE_ADOPT_AFTER_APPEND_PRE_UPSERT = "branch_merge.adopt_after_append_pre_upsert"
+    """New rows of a table only the source changed are committed; its changed and deleted rows are not."""
+    BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE = "branch_merge.adopt_after_upsert_pre_delete"
+    """New and changed rows of a table only the source changed are committed; deleted rows are still there."""
+    BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE = "branch_merge.rewrite_after_merge_pre_delete"
+    """New and changed rows of a table both sides changed are committed; deleted rows are still there."""
+    BRANCH_MERGE_REWRITE_AFTER_DELETE_PRE_INDEX = "branch_merge.rewrite_after_delete_pre_index"
+    """The deletions of a table both sides changed are committed; nothing is confirmed."""
+    BRANCH_MERGE_BETWEEN_TABLES = "branch_merge.between_tables"
+    """One more table of a merge has all its commits; others have none; nothing is confirmed."""
+    BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM = "branch_merge.post_effects_pre_confirm"
+    """Every table of a merge has all its commits, durably; the sidecar does not say so."""
+    BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT = "branch_merge.post_phase_b_pre_manifest_commit"
+    """A merge is confirmed: recovery would finish it; nothing is published."""
+
 
 class InjectedFailure(Exception):  # noqa: N818  it is not a failure of the product
     """Raised by an activated window. Deliberately outside the product's error tree."""

@@ -13,7 +13,7 @@ from omnigraph.recovery.changed import make_version_durable
 from omnigraph.recovery.classify import RolledPastExpected
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.observe import Observation, transaction
-from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRegistration
+from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRegistration, SidecarSwitch
 
 
 def roll_forward(
@@ -36,6 +36,7 @@ def roll_forward(
         _register(context, registration, snapshot, changes, expected)
         for registration in sidecar.additional_registrations
     )
+    outcomes.extend(_switch(context, each, snapshot, changes, expected) for each in sidecar.switches)
     for tombstone in sidecar.tombstones:
         if tombstone.table_key in snapshot.entries:
             changes.append(Tombstone(tombstone.table_key, tombstone.tombstone_version))
@@ -53,6 +54,25 @@ def roll_forward(
     return finish(
         context, sidecar, kind=RecoveryKind.ROLLED_FORWARD, commit_id=published.head, outcomes=outcomes
     )
+
+
+def _switch(
+    context: RecoveryContext,
+    switch: SidecarSwitch,
+    snapshot: Snapshot,
+    changes: list[Change],
+    expected: dict[TableKey, int],
+) -> TableOutcome:
+    """Add the changes that show the version a merge wanted shown; returns its line of the audit."""
+    key, version, branch = switch.table_key, switch.table_version, switch.table_branch
+    location = snapshot.registrations.get(key, switch.table_path)
+    if key not in snapshot.registrations:
+        changes.append(RegisterTable(key, location))
+    handle = context.storage.open_version(key, location, branch, version)
+    pin = SidecarPin(key, context.root.dataset_uri(location), 0, version, table_branch=branch)
+    changes.append(update_of(context, pin, location, version, handle.row_count))
+    expected[key] = switch.expected_version
+    return TableOutcome(key, switch.expected_version, version)
 
 
 def converged(observations: Sequence[Observation], snapshot: Snapshot) -> bool:

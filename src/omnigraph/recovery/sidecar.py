@@ -61,6 +61,20 @@ class SidecarTombstone:
 
 
 @dataclass(frozen=True, slots=True)
+class SidecarSwitch:
+    """A table whose shown version a merge changes without writing rows: it must change together with the
+    others.
+    """
+
+    table_key: TableKey
+    table_path: str
+    """Relative to the graph root."""
+    expected_version: int
+    table_version: int
+    table_branch: Branch = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sidecar:
     """What one operation intends to do to which tables."""
 
@@ -74,6 +88,7 @@ class Sidecar:
     merge_source_commit_id: CommitId | None = None
     additional_registrations: tuple[SidecarRegistration, ...] = ()
     tombstones: tuple[SidecarTombstone, ...] = ()
+    switches: tuple[SidecarSwitch, ...] = ()
     schema_version: int = SIDECAR_SCHEMA_VERSION
 
     @property
@@ -118,6 +133,19 @@ def to_text(sidecar: Sidecar) -> str:
         value["tombstones"] = [
             {"table_key": each.table_key, "tombstone_version": each.tombstone_version}
             for each in sidecar.tombstones
+        ]
+    if sidecar.switches:
+        value["switches"] = [
+            _without_empty(
+                {
+                    "table_key": each.table_key,
+                    "table_path": each.table_path,
+                    "expected_version": each.expected_version,
+                    "table_version": each.table_version,
+                    "table_branch": each.table_branch,
+                }
+            )
+            for each in sidecar.switches
         ]
     return json.dumps(value, ensure_ascii=False)
 
@@ -237,6 +265,16 @@ def _from_members(members: _Members, version: int) -> Sidecar:
         tombstones=tuple(
             SidecarTombstone(TableKey(each.text("table_key")), each.number("tombstone_version"))
             for each in members.objects("tombstones", required=False)
+        ),
+        switches=tuple(
+            SidecarSwitch(
+                TableKey(each.text("table_key")),
+                each.text("table_path"),
+                each.number("expected_version"),
+                each.number("table_version"),
+                _branch(each.optional_text("table_branch")),
+            )
+            for each in members.objects("switches", required=False)
         ),
         schema_version=version,
     )

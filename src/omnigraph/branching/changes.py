@@ -1,0 +1,248 @@
+"""What changed in one table between two of its versions, wherever they live.
+
+Data files never change, so two versions share exactly the fragments with equal files. Only what is not
+shared is looked at: rows of fragments that one side has alone, and rows that a deletion file hides on one
+side only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.branching.equality import rows_differ
+from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys, string_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from omnigraph.branching.equality import Addresses
+    from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
+    from omnigraph.storage.tables import TableStorage
+
+_OFFSET_BITS: Final = np.uint64(32)
+_OFFSET_MASK: Final = np.uint64(0xFFFF_FFFF)
+_NO_ADDRESSES: Final[NDArray[np.uint64]] = np.empty(0, np.uint64)
+NO_IDS: Final = pa.array([], pa.string())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSet:
+    """Rows of one table version: ids in ascending order and where the rows are."""
+
+    ids: pa.StringArray
+    addresses: Addresses
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    def sorted(self) -> RowSet:
+        """The same rows by ascending id."""
+        order = id_order(self.ids)
+        return RowSet(self.ids.take(pa.array(order)), self.addresses[order])
+
+    def at(self, chosen: NDArray[Any]) -> RowSet:
+        """Some of the rows, by mask or position."""
+        return RowSet(_pick(self.ids, chosen), self.addresses[chosen])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPairs:
+    """Rows that exist in two table versions: ids in ascending order and where both rows are."""
+
+    ids: pa.StringArray
+    before: Addresses
+    after: Addresses
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    def sorted(self) -> RowPairs:
+        """The same rows by ascending id."""
+        order = id_order(self.ids)
+        return RowPairs(self.ids.take(pa.array(order)), self.before[order], self.after[order])
+
+    def at(self, chosen: NDArray[Any]) -> RowPairs:
+        """Some of the rows, by mask or position."""
+        return RowPairs(_pick(self.ids, chosen), self.before[chosen], self.after[chosen])
+
+
+NO_ROWS: Final = RowSet(NO_IDS, _NO_ADDRESSES)
+NO_PAIRS: Final = RowPairs(NO_IDS, _NO_ADDRESSES, _NO_ADDRESSES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableDelta:
+    """The difference of two versions of a table, by id. Rewritten rows with equal values are no change."""
+
+    inserted: RowSet
+    """Rows of the new version."""
+    updated: RowPairs
+    deleted: RowSet
+    """Rows of the old version."""
+    _moved: RowPairs
+    """Rows with equal values at another address."""
+    _shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]
+    """Numbers of the shared fragments, in the old version (ascending) and in the new one."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether both versions hold the same rows."""
+        return not (len(self.inserted) or len(self.updated) or len(self.deleted))
+
+    def relocate(self, addresses: Addresses) -> Addresses:
+        """Where rows of the old version are in the new one; `ABSENT` for those that are gone."""
+        found = _translate(addresses, self._shared)
+        before = np.concatenate([self._moved.before, self.updated.before, self.deleted.addresses])
+        gone = np.full(len(self.deleted), ABSENT, np.uint64)
+        after = np.concatenate([self._moved.after, self.updated.after, gone])
+        if len(before):
+            order = np.argsort(before)
+            before, after = before[order], after[order]
+            at = np.minimum(np.searchsorted(before, addresses), len(before) - 1)
+            hit = before[at] == addresses
+            found[hit] = after[at[hit]]
+        return found
+
+
+def table_delta(storage: TableStorage, old: SnapshotHandle | None, new: SnapshotHandle | None) -> TableDelta:
+    """The rows inserted, updated and deleted between two versions; a table that is not there has no rows.
+
+    Cost: follows what is not shared. Keys of such rows are read; properties only of rows that both sides
+    have, in bounded pieces.
+    """
+    old_fragments = {} if old is None else {info.files: info for info in storage.fragments(old)}
+    new_fragments = {} if new is None else {info.files: info for info in storage.fragments(new)}
+    shared = [(info, new_fragments[files]) for files, info in old_fragments.items() if files in new_fragments]
+    died: list[Addresses] = []
+    revived: list[Addresses] = []
+    if old is not None and new is not None:
+        for before, after in shared:
+            if before.deletions != after.deletions:
+                hidden, shown = _hidden_and_shown(storage, old, before, new, after)
+                died.append(hidden)
+                revived.append(shown)
+    lost = [info for files, info in old_fragments.items() if files not in new_fragments]
+    added = [info for files, info in new_fragments.items() if files not in old_fragments]
+    before_rows = _keys(storage, old, lost, died)
+    after_rows = _keys(storage, new, added, revived)
+    return _compare(storage, old, before_rows, new, after_rows, _numbering(shared))
+
+
+def _numbering(
+    shared: Sequence[tuple[FragmentInfo, FragmentInfo]],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    before = np.array([each.id for each, _ in shared], np.uint64)
+    after = np.array([each.id for _, each in shared], np.uint64)
+    order = np.argsort(before)
+    return before[order], after[order]
+
+
+def _compare(
+    storage: TableStorage,
+    old: SnapshotHandle | None,
+    before: RowSet,
+    new: SnapshotHandle | None,
+    after: RowSet,
+    shared: tuple[NDArray[np.uint64], NDArray[np.uint64]],
+) -> TableDelta:
+    """Join the rows of both sides by id; tell changed rows from those that only moved."""
+    if len(before) == 0 or len(after) == 0 or old is None or new is None:
+        return TableDelta(after.sorted(), NO_PAIRS, before.sorted(), NO_PAIRS, shared)
+    kept, former = KeySegment(before.ids, before.addresses).find(after.ids, hash_keys(after.ids))
+    pairs = RowPairs(_pick(after.ids, kept), former[kept], after.addresses[kept])
+    in_order = np.argsort(pairs.before)
+    pairs = pairs.at(in_order)  # neighbours in the file are read together
+    differ = rows_differ(storage, old, pairs.before, new, pairs.after)
+    gone = ~np.isin(before.addresses, pairs.before)
+    return TableDelta(
+        inserted=after.at(~kept).sorted(),
+        updated=pairs.at(differ).sorted(),
+        deleted=before.at(gone).sorted(),
+        _moved=pairs.at(~differ),
+        _shared=shared,
+    )
+
+
+def _hidden_and_shown(
+    storage: TableStorage,
+    old: SnapshotHandle,
+    before: FragmentInfo,
+    new: SnapshotHandle,
+    after: FragmentInfo,
+) -> tuple[Addresses, Addresses]:
+    """Rows of one shared fragment that only the old version shows, and those only the new one shows."""
+    alive_before = _alive(storage, old, before)
+    alive_after = _alive(storage, new, after)
+    died = np.flatnonzero(alive_before & ~alive_after).astype(np.uint64)
+    revived = np.flatnonzero(alive_after & ~alive_before).astype(np.uint64)
+    return _address(before.id, died), _address(after.id, revived)
+
+
+def _alive(storage: TableStorage, handle: SnapshotHandle, fragment: FragmentInfo) -> NDArray[np.bool_]:
+    if fragment.deletions is None:
+        return np.ones(fragment.physical_rows, np.bool_)
+    alive = np.zeros(fragment.physical_rows, np.bool_)
+    for batch in storage.scan(handle, columns=[], with_row_address=True, fragments=[fragment.id]):
+        addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
+        alive[(addresses & _OFFSET_MASK).astype(np.int64)] = True
+    return alive
+
+
+def _address(fragment: int, offsets: NDArray[np.uint64]) -> Addresses:
+    return (np.uint64(fragment) << _OFFSET_BITS) | offsets
+
+
+def _keys(
+    storage: TableStorage,
+    handle: SnapshotHandle | None,
+    fragments: Sequence[FragmentInfo],
+    single: Sequence[Addresses],
+) -> RowSet:
+    """The live rows of whole fragments and single rows of others, with their ids."""
+    if handle is None:
+        return NO_ROWS
+    ids: list[Any] = []
+    addresses: list[Addresses] = []
+    if fragments:
+        numbers = [info.id for info in fragments]
+        for batch in storage.scan(handle, columns=["id"], with_row_address=True, fragments=numbers):
+            ids.append(batch.column("id"))
+            addresses.append(np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64))
+    wanted = np.concatenate(single) if single else _NO_ADDRESSES
+    if len(wanted):
+        found = storage.take(handle, wanted, ["id"])
+        ids.extend(found.column("id").chunks)
+        addresses.append(wanted)
+    if not addresses:
+        return NO_ROWS
+    return RowSet(string_array(pa.chunked_array(ids, pa.string())), np.concatenate(addresses))
+
+
+def _translate(addresses: Addresses, shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]) -> Addresses:
+    before, after = shared
+    found = np.full(len(addresses), ABSENT, np.uint64)
+    if len(before) == 0:
+        return found
+    numbers = addresses >> _OFFSET_BITS
+    at = np.minimum(np.searchsorted(before, numbers), len(before) - 1)
+    hit = before[at] == numbers
+    found[hit] = (after[at[hit]] << _OFFSET_BITS) | (addresses[hit] & _OFFSET_MASK)
+    return found
+
+
+def id_order(ids: pa.StringArray) -> NDArray[np.int64]:
+    """Positions that bring ids into ascending order."""
+    return np.asarray(pc.sort_indices(ids).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _pick(ids: pa.StringArray, chosen: NDArray[Any]) -> pa.StringArray:
+    if chosen.dtype == np.bool_:
+        chosen = np.flatnonzero(chosen)
+    return ids.take(pa.array(chosen))

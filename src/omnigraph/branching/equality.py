@@ -1,0 +1,172 @@
+"""Typed equality of rows: what makes a rewritten row the same row.
+
+Null differs from every value. Floats are compared by their bits, so that a change of the sign of zero is a
+change, except that every NaN equals every other. Lists are compared by structure. Nothing is turned into
+text.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from omnigraph.core.limits import MERGE_STAGE_BATCH_ROWS, MIB
+from omnigraph.storage.handles import SnapshotHandle
+from omnigraph.storage.tables import TableStorage
+
+Addresses = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+CHUNK_BYTES: Final = 16 * MIB
+"""Rows are read in pieces of about this size, whatever a row weighs."""
+
+_VARIABLE_BYTES: Final = 256
+"""What a text, list or blob is taken to weigh when a piece is measured."""
+_BIT_TYPES: Final = {pa.float32(): np.uint32, pa.float64(): np.uint64}
+
+
+def chunk_rows(fields: Sequence[pa.Field]) -> int:
+    """How many rows of these columns are read at a time."""
+    width = sum(_width(field.type) for field in fields)
+    return max(64, min(MERGE_STAGE_BATCH_ROWS, CHUNK_BYTES // max(1, width)))
+
+
+def _width(kind: Any) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type)
+    try:
+        return max(1, kind.bit_width // 8)
+    except ValueError:
+        # A blob may weigh anything: few of them at a time.
+        return CHUNK_BYTES // 256 if pa.types.is_large_binary(kind) else _VARIABLE_BYTES
+
+
+def rows_differ(
+    storage: TableStorage,
+    left: SnapshotHandle,
+    left_at: Addresses,
+    right: SnapshotHandle,
+    right_at: Addresses,
+) -> Mask:
+    """Which of the paired rows differ in some property.
+
+    A column that one side does not have reads as null there. Cost: the paired rows, in bounded pieces; heavy
+    columns only for the rows that are still equal.
+    """
+    differ = np.zeros(len(left_at), np.bool_)
+    if len(left_at) == 0:
+        return differ
+    for names in _column_groups(left.schema, right.schema):
+        fields = [_field(left.schema, right.schema, name) for name in names]
+        step = chunk_rows(fields)
+        undecided = np.flatnonzero(~differ)
+        for start in range(0, len(undecided), step):
+            chosen = undecided[start : start + step]
+            mine = read_rows(storage, left, left_at[chosen], fields)
+            theirs = read_rows(storage, right, right_at[chosen], fields)
+            for name in names:
+                differ[chosen] |= values_differ(_one(mine.column(name)), _one(theirs.column(name)))
+    return differ
+
+
+def read_rows(
+    storage: TableStorage, handle: SnapshotHandle, addresses: Addresses, fields: Sequence[pa.Field]
+) -> pa.Table:
+    """The rows at these addresses with exactly these columns; one the table does not have is null."""
+    present = [field.name for field in fields if field.name in handle.schema.names]
+    found = storage.take(handle, addresses, present) if present else None
+    columns = [
+        found.column(field.name).cast(field.type)
+        if found is not None and field.name in present
+        else pa.nulls(len(addresses), field.type)
+        for field in fields
+    ]
+    return pa.table(columns, schema=pa.schema(list(fields)))
+
+
+def _column_groups(left: pa.Schema, right: pa.Schema) -> Iterator[list[str]]:
+    """All light columns at once, then the heavy ones one by one."""
+    names = [*left.names, *(name for name in right.names if name not in left.names)]
+    heavy = [name for name in names if _is_heavy(_field(left, right, name).type)]
+    light = [name for name in names if name not in heavy]
+    if light:
+        yield light
+    for name in heavy:
+        yield [name]
+
+
+def _is_heavy(kind: Any) -> bool:
+    return pa.types.is_fixed_size_list(kind) or pa.types.is_large_binary(kind)
+
+
+def _field(left: pa.Schema, right: pa.Schema, name: str) -> pa.Field:
+    field = left.field(name) if name in left.names else right.field(name)
+    return pa.field(name, field.type)
+
+
+def _one(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return column
+
+
+def values_differ(left: pa.Array, right: pa.Array) -> Mask:
+    """Position by position, whether two arrays of one type hold different values."""
+    if not left.type.equals(right.type):
+        raise TypeError(f"{left.type} and {right.type} cannot be compared")
+    count = len(left)
+    left_valid, right_valid = _valid(left), _valid(right)
+    differ = left_valid != right_valid
+    both = left_valid & right_valid
+    if not both.any():
+        return differ
+    if not both.all():
+        at = pa.array(np.flatnonzero(both))
+        left, right = left.take(at), right.take(at)
+    found = _present_values_differ(left, right)
+    if len(found) == count:
+        return differ | found
+    differ[both] |= found
+    return differ
+
+
+def _present_values_differ(left: pa.Array, right: pa.Array) -> Mask:
+    """As `values_differ` for arrays without nulls."""
+    kind = left.type
+    if kind in _BIT_TYPES:
+        return _floats_differ(left, right, _BIT_TYPES[kind])
+    if pa.types.is_fixed_size_list(kind):
+        inner = values_differ(left.flatten(), right.flatten())
+        return inner.reshape(len(left), kind.list_size).any(axis=1)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _lists_differ(left, right)
+    return np.asarray(pc.not_equal(left, right).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _floats_differ(left: pa.Array, right: pa.Array, bits: Any) -> Mask:
+    mine = np.ascontiguousarray(left.to_numpy(zero_copy_only=False))
+    theirs = np.ascontiguousarray(right.to_numpy(zero_copy_only=False))
+    return (mine.view(bits) != theirs.view(bits)) & ~(np.isnan(mine) & np.isnan(theirs))
+
+
+def _lists_differ(left: pa.Array, right: pa.Array) -> Mask:
+    left_lengths = np.asarray(pc.list_value_length(left).to_numpy(zero_copy_only=False), np.int64)
+    right_lengths = np.asarray(pc.list_value_length(right).to_numpy(zero_copy_only=False), np.int64)
+    differ = left_lengths != right_lengths
+    same = np.flatnonzero(~differ)
+    if len(same) == 0:
+        return differ
+    at = pa.array(same)
+    inner = values_differ(left.take(at).flatten(), right.take(at).flatten())
+    owners = np.repeat(same, left_lengths[same])
+    differ[owners[inner]] = True
+    return differ
+
+
+def _valid(array: pa.Array) -> Mask:
+    if array.null_count == 0:
+        return np.ones(len(array), np.bool_)
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)

@@ -1,0 +1,92 @@
+"""`branch_merge`: the public operation over planning and writing, and its preview."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from omnigraph.branching.merge_plan import UNRESOLVED
+from omnigraph.branching.planning import MergeOutcome, plan_merge
+from omnigraph.branching.report import MergePreview, MergeReport
+from omnigraph.branching.writing import MergeRecord, write_merge
+from omnigraph.core.errors import BadRequest, MergeConflicts
+from omnigraph.core.ids import show_branch
+from omnigraph.engine.cancel import NEVER
+from omnigraph.manifest.names import INTERNAL_NAMES
+from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+
+if TYPE_CHECKING:
+    from omnigraph.branching.merge_plan import Resolution
+    from omnigraph.branching.planning import MergePlan
+    from omnigraph.branching.report import ConflictList
+    from omnigraph.core.ids import Branch
+    from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.session import GraphSession
+
+
+class _Mutexes:
+    """One merge at a time per graph in this process."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def of(self, identity: str) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(identity, threading.Lock())
+
+
+_mutexes = _Mutexes()
+
+
+def branch_merge(
+    session: GraphSession,
+    *,
+    source: Branch,
+    target: Branch,
+    actor: str | None = None,
+    resolution: Resolution | ConflictList = UNRESOLVED,
+    cancel: Cancellation = NEVER,
+) -> MergeReport:
+    """Merge the head of `source` into `target` as one commit with two parents, or change nothing.
+
+    Raises `MergeConflicts` with every conflict, `ExpectedVersionMismatch` when the target moved meanwhile.
+    The source may move: the head seen at the start is merged.
+    """
+    _refuse_names(source, target)
+    with _mutexes.of(session.root.identity):
+        heal_pending_sidecars_roll_forward(session.recovery)
+        session.manifest.refuse_during_schema_apply()
+        plan = plan_merge(session, source, target, resolution)
+        if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:
+            return MergeReport.of(plan, actor, None)
+        refuse_conflicts(plan)
+        record = MergeRecord("merge", actor, plan.source.head)
+        published = write_merge(session, plan, record, cancel)
+    return MergeReport.of(plan, actor, published.commit)
+
+
+def preview_merge(
+    session: GraphSession,
+    *,
+    source: Branch,
+    target: Branch,
+    resolution: Resolution | ConflictList = UNRESOLVED,
+) -> MergePreview:
+    """What `branch_merge` would do now, from the same plan; writes nothing."""
+    _refuse_names(source, target)
+    return MergePreview.of(plan_merge(session, source, target, resolution))
+
+
+def refuse_conflicts(plan: MergePlan) -> None:
+    """Raise `MergeConflicts` when anything stands against the plan."""
+    if plan.conflicts:
+        raise MergeConflicts([each.to_dict() for each in plan.conflicts], total=plan.conflicts_total)
+
+
+def _refuse_names(source: Branch, target: Branch) -> None:
+    for branch in (source, target):
+        if branch in INTERNAL_NAMES:
+            raise BadRequest(f"'{branch}' is an internal branch and cannot be merged")
+    if source == target:
+        raise BadRequest(f"'{show_branch(source)}' cannot be merged into itself; name two different branches")

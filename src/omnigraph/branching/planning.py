@@ -1,0 +1,238 @@
+"""Planning a merge: which tables, which rows, which conflicts. Reads only; preview and merge share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from omnigraph.branching.ancestry import merge_base
+from omnigraph.branching.changes import table_delta
+from omnigraph.branching.equality import rows_differ
+from omnigraph.branching.merge_plan import (
+    UNRESOLVED,
+    Choice,
+    MergeConflict,
+    Resolution,
+    RowChanges,
+    TableAction,
+    adopt,
+    classify_table,
+    settle,
+    three_way,
+)
+from omnigraph.branching.report import ConflictList
+from omnigraph.branching.validation import TableRows, Verdict, check_merged
+from omnigraph.core.errors import ConflictError, InternalError
+from omnigraph.core.ids import show_branch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omnigraph.branching.equality import Addresses, Mask
+    from omnigraph.branching.merge_plan import RowMerge
+    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.storage.handles import SnapshotHandle
+
+
+class MergeOutcome(StrEnum):
+    """How the graph moved. It does not say which path each table took."""
+
+    ALREADY_UP_TO_DATE = "already_up_to_date"
+    FAST_FORWARD = "fast_forward"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """What happens to one table."""
+
+    table_key: TableKey
+    action: TableAction
+    source: TableEntry
+    target: TableEntry | None
+    source_handle: SnapshotHandle
+    target_handle: SnapshotHandle | None
+    changes: RowChanges
+
+    @property
+    def writes_rows(self) -> bool:
+        """Whether the step moves the HEAD of the target's table."""
+        return self.action in {TableAction.ADOPT, TableAction.REWRITE} and not self.changes.empty
+
+    @property
+    def changes_entry(self) -> bool:
+        """Whether the target shows another version of the table afterwards."""
+        return self.writes_rows or self.action in {TableAction.SWITCH, TableAction.FORK}
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """A merge, decided and not begun: captured states, steps, and what stands against it."""
+
+    outcome: MergeOutcome
+    base: Snapshot
+    source: Snapshot
+    target: Snapshot
+    target_identity: str
+    schema_hash: str
+    steps: tuple[MergeStep, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
+    conflicts_total: int = 0
+    read_set: Mapping[TableKey, int] = field(default_factory=dict["TableKey", int])
+    resolved: Mapping[TableKey, Mapping[Choice, int]] = field(
+        default_factory=dict["TableKey", "Mapping[Choice, int]"]
+    )
+
+    @property
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Rows inserted, updated and deleted on the target, per table that changes."""
+        return {step.table_key: step.changes.counts for step in self.steps if not step.changes.empty}
+
+    @property
+    def summary(self) -> dict[str, dict[str, int]]:
+        """What the commit records per table: `stats`, and how often each side won a conflict."""
+        found = self.stats
+        for key, counts in self.resolved.items():
+            chosen = {f"resolved_{side.value}": count for side, count in counts.items()}
+            found[key] = {**found.get(key, {}), **chosen}
+        return found
+
+    @property
+    def expected(self) -> dict[TableKey, int]:
+        """The versions on the target that must not have moved when the merge is written."""
+        pins = {step.table_key: self.target.pin(step.table_key) for step in self.steps if step.changes_entry}
+        return {**self.read_set, **pins}
+
+
+def plan_merge(
+    session: GraphSession,
+    source: Branch,
+    target: Branch,
+    resolution: Resolution | ConflictList = UNRESOLVED,
+) -> MergePlan:
+    """Plan the merge of one branch's head into another's. Cost: follows what both sides changed."""
+    target_identity = session.branch_identity(target)
+    theirs, ours = session.manifest.current(source), session.manifest.current(target)
+    base = merge_base(session, theirs, ours)
+    if base.head == theirs.head:
+        return MergePlan(
+            MergeOutcome.ALREADY_UP_TO_DATE, base, theirs, ours, target_identity, ours.schema_hash
+        )
+    outcome = MergeOutcome.FAST_FORWARD if base.head == ours.head else MergeOutcome.MERGED
+    return plan_between(
+        session,
+        outcome,
+        base=base,
+        source=theirs,
+        target=ours,
+        identity=target_identity,
+        resolution=resolution,
+    )
+
+
+def plan_between(
+    session: GraphSession,
+    outcome: MergeOutcome,
+    *,
+    base: Snapshot,
+    source: Snapshot,
+    target: Snapshot,
+    identity: str,
+    resolution: Resolution = UNRESOLVED,
+    rows_only: bool = False,
+) -> MergePlan:
+    """Plan what turns `target` into the merge of `target` and `source`, which both grew out of `base`.
+
+    `rows_only`: write rows also where showing another version would do (a revert goes back in time, which a
+    shown version never does).
+    """
+    steps: list[MergeStep] = []
+    conflicts: list[MergeConflict] = []
+    resolved: dict[TableKey, Mapping[Choice, int]] = {}
+    for key in sorted({*base.entries, *source.entries, *target.entries}):
+        entries = (base.entries.get(key), source.entries.get(key), target.entries.get(key))
+        _refuse_dropped(key, *entries)
+        action = classify_table(*entries, target.branch)
+        if action is TableAction.NOTHING or entries[1] is None:
+            continue
+        if rows_only and entries[2] is not None and action in {TableAction.SWITCH, TableAction.FORK}:
+            action = TableAction.ADOPT
+        handles = tuple(None if entry is None else session.open_entry(entry) for entry in entries)
+        settled = settle(key, _merge_rows(session, action, *handles), resolution)
+        conflicts.extend(settled.conflicts)
+        if settled.resolved:
+            resolved[key] = settled.resolved
+        _, source_handle, target_handle = handles
+        if source_handle is None:
+            raise InternalError(f"'{key}' has no version on the source of the merge")
+        steps.append(
+            MergeStep(key, action, entries[1], entries[2], source_handle, target_handle, settled.changes)
+        )
+    schema_hash = _common_schema(session, source, target, steps)
+    verdict = Verdict()
+    if not conflicts:
+        catalog = session.schemas.catalog(schema_hash)
+        rows = {
+            each.table_key: TableRows(each.changes, each.source_handle, each.target_handle) for each in steps
+        }
+        verdict = check_merged(session, catalog, target, rows)
+    return MergePlan(
+        outcome=outcome,
+        base=base,
+        source=source,
+        target=target,
+        target_identity=identity,
+        schema_hash=schema_hash,
+        steps=tuple(steps),
+        conflicts=tuple(conflicts) or tuple(verdict.conflicts),
+        conflicts_total=len(conflicts) or verdict.total,
+        read_set=verdict.read_set,
+        resolved=resolved,
+    )
+
+
+def _merge_rows(
+    session: GraphSession,
+    action: TableAction,
+    base: SnapshotHandle | None,
+    source: SnapshotHandle | None,
+    target: SnapshotHandle | None,
+) -> RowMerge:
+    theirs = table_delta(session.storage, base, source)
+    if action is not TableAction.REWRITE or source is None or target is None:
+        return adopt(theirs)
+    ours = table_delta(session.storage, base, target)
+
+    def differ(source_at: Addresses, target_at: Addresses) -> Mask:
+        return rows_differ(session.storage, source, source_at, target, target_at)
+
+    return three_way(theirs, ours, differ)
+
+
+def _refuse_dropped(
+    key: TableKey, base: TableEntry | None, source: TableEntry | None, target: TableEntry | None
+) -> None:
+    """Types are dropped and renamed only while main is alone, so no side can have lost a table."""
+    if base is not None and (source is None or target is None):
+        raise InternalError(f"'{key}' is a table of the merge base and not of both branches")
+
+
+def _common_schema(session: GraphSession, source: Snapshot, target: Snapshot, steps: list[MergeStep]) -> str:
+    """The schema of the merged branch: the newer of the two, which has everything the older one has."""
+    if source.schema_hash == target.schema_hash:
+        return target.schema_hash
+    ours, theirs = session.catalog_of(target), session.catalog_of(source)
+    newer = target if set(ours.table_keys()) >= set(theirs.table_keys()) else source
+    for step in steps:
+        if step.writes_rows and step.target_handle is not None:
+            unknown = sorted(set(step.source_handle.schema.names) - set(step.target_handle.schema.names))
+            if unknown:
+                raise ConflictError(
+                    f"{show_branch(target.branch)} follows an older schema: its '{step.table_key}' has no "
+                    f"column {', '.join(unknown)}",
+                    hint="write to the branch once, so that it adopts the schema, and merge again",
+                )
+    return newer.schema_hash

@@ -1,0 +1,189 @@
+"""What a merge did or would do, for people and programs, and the conflict list a person edits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, ConflictKind, Resolution
+from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
+from omnigraph.core.ids import show_branch
+from omnigraph.engine.mutate import commit_dict
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from omnigraph.branching.merge_plan import MergeConflict
+    from omnigraph.branching.planning import MergeOutcome, MergePlan
+    from omnigraph.core.ids import CommitId
+    from omnigraph.manifest.record import CommitRecord
+
+CONFLICT_LIST_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """A merge that happened, or had nothing to do."""
+
+    source: str
+    target: str
+    outcome: MergeOutcome
+    actor: str | None
+    commit: CommitRecord | None
+    stats: Mapping[str, Mapping[str, int]]
+    engine: str = "local"
+
+    @classmethod
+    def of(cls, plan: MergePlan, actor: str | None, commit: CommitRecord | None) -> MergeReport:
+        """The report of a plan that was carried out as `commit`."""
+        return cls(
+            show_branch(plan.source.branch),
+            show_branch(plan.target.branch),
+            plan.outcome,
+            actor,
+            commit,
+            plan.summary,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as the command line and the service show it."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "outcome": self.outcome.value,
+            "actor_id": self.actor,
+            "commit": None if self.commit is None else commit_dict(self.commit),
+            "stats": {key: dict(counts) for key, counts in self.stats.items()},
+            "engine": self.engine,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MergePreview:
+    """What a merge would do and what stands against it."""
+
+    source: str
+    target: str
+    outcome: MergeOutcome
+    source_commit: CommitId
+    target_commit: CommitId
+    base_commit: CommitId
+    stats: Mapping[str, Mapping[str, int]]
+    conflicts: tuple[MergeConflict, ...]
+    conflicts_total: int
+
+    @classmethod
+    def of(cls, plan: MergePlan) -> MergePreview:
+        """The preview of a plan."""
+        return cls(
+            show_branch(plan.source.branch),
+            show_branch(plan.target.branch),
+            plan.outcome,
+            plan.source.head,
+            plan.target.head,
+            plan.base.head,
+            plan.summary,
+            plan.conflicts,
+            plan.conflicts_total,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The preview as the command line and the service show it."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "outcome": self.outcome.value,
+            "source_commit": self.source_commit,
+            "target_commit": self.target_commit,
+            "base_commit": self.base_commit,
+            "stats": {key: dict(counts) for key, counts in self.stats.items()},
+            "merge_conflicts": [each.to_dict() for each in self.conflicts],
+            "merge_conflicts_total": self.conflicts_total,
+        }
+
+    def write_conflicts(self, path: str | os.PathLike[str]) -> None:
+        """Write the conflicts as JSON; a person fills in `resolution` with `ours` or `theirs`."""
+        document = {
+            "format": CONFLICT_LIST_FORMAT,
+            "source": self.source,
+            "target": self.target,
+            "source_commit": self.source_commit,
+            "target_commit": self.target_commit,
+            "conflicts": [
+                {**each.to_dict(), "resolution": None} if each.kind in RESOLVABLE else each.to_dict()
+                for each in self.conflicts
+            ],
+        }
+        try:
+            Path(path).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+        except OSError as error:
+            raise IoFailure(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictList:
+    """An edited conflict list: the heads it was made for, and a choice per conflict."""
+
+    source_commit: str
+    target_commit: str
+    choices: Mapping[tuple[str, str, str], Choice]
+
+    def for_heads(self, source: CommitId, target: CommitId) -> Resolution:
+        """The choices, if both branches still show the commits the list was made for.
+
+        Raises `PreconditionFailed` otherwise: the rows behind the entries may be others by now.
+        """
+        for listed, actual in ((self.source_commit, source), (self.target_commit, target)):
+            if listed != actual:
+                raise PreconditionFailed(expected=listed, actual=actual)
+        return Resolution(entries=self.choices)
+
+
+def chosen_sides(on_conflict: str | Mapping[str, str] | None) -> Resolution:
+    """The choices a caller gives by name: one side for everything, or one per type or table key."""
+    if on_conflict is None:
+        return UNRESOLVED
+    if isinstance(on_conflict, str):
+        return Resolution(everything=_side(on_conflict))
+    tables: dict[str, Choice] = {}
+    for name, side in on_conflict.items():
+        keys = [name] if ":" in name else [f"node:{name}", f"edge:{name}"]
+        tables.update(dict.fromkeys(keys, _side(side)))
+    return Resolution(tables=tables)
+
+
+def _side(text: str) -> Choice:
+    if text not in set(Choice):
+        raise BadRequest(f"'{text}' is not a side of a merge: choose 'ours' or 'theirs'")
+    return Choice(text)
+
+
+def read_conflicts(path: str | os.PathLike[str]) -> ConflictList:
+    """Read an edited conflict list. Raises `BadRequest` naming the entry without a usable choice."""
+    try:
+        document = orjson.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"'{path}' is not JSON: {error}") from error
+    try:
+        if document["format"] != CONFLICT_LIST_FORMAT:
+            raise BadRequest(f"'{path}' has format {document['format']}; known is {CONFLICT_LIST_FORMAT}")
+        choices = dict(_choice(entry) for entry in document["conflicts"])
+        return ConflictList(str(document["source_commit"]), str(document["target_commit"]), choices)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadRequest(f"'{path}' is not a conflict list: {error!r}") from error
+
+
+def _choice(entry: Any) -> tuple[tuple[str, str, str], Choice]:
+    named = f"{entry['table_key']} {entry['row_id']}"
+    if ConflictKind(entry["kind"]) not in RESOLVABLE:
+        raise BadRequest(f"{named}: a {entry['kind']} is settled by changing a branch, not by a choice")
+    if entry.get("resolution") not in set(Choice):
+        raise BadRequest(f"{named}: the resolution must be 'ours' or 'theirs'")
+    key = (str(entry["table_key"]), str(entry["row_id"]), str(entry["kind"]))
+    return key, Choice(entry["resolution"])
