@@ -103,10 +103,10 @@ def _arrays(cells: pa.StringArray, prop: Property) -> Converted:
             try:
                 value = json.loads(text)
                 check_value(value, prop)
-                if temporal and not all(isinstance(element, str) for element in value):
-                    raise RecordRefused("one form of a date per list")
             except (ValueError, RecordRefused):
                 value, bad[row] = None, True
+            if temporal and value and not all(isinstance(element, str) for element in value):
+                value, bad[row] = None, True  # in a list of a cell a date is text
         values.append(value)
     if not any(value for value in values):
         column = pa.array(values, arrow_type(prop.type))

@@ -1,66 +1,33 @@
-"""Bulk load: plan, stage, verify, then commit once.
-
-Tasks write fragments nobody points at and the key columns of what they wrote. Checks over the whole input
-read key columns only. Nothing is visible, and no queue, lease or reference is held, until the driver enters
-Phase A with everything proven. A load that dies earlier leaves unreferenced files.
-"""
+"""The entry points of a bulk load: words become values, sources become splits, an engine is chosen."""
 
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack
 
-import numpy as np
-
-from omnigraph.catalog.schema import NodeType
-from omnigraph.core.errors import BadRequest, BranchNotFound, InternalError, OmnigraphError, RecoveryRequired
-from omnigraph.core.ids import (
-    Branch,
-    CommitId,
-    OperationId,
-    TableKey,
-    new_ulid,
-    normalize_branch,
-    show_branch,
-)
-from omnigraph.core.limits import MIB, REPREPARE_ATTEMPTS_MAX
+from omnigraph.core.errors import BadRequest
+from omnigraph.core.ids import Branch, CommitId, new_ulid
+from omnigraph.core.limits import MIB
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.commit import WriteIntent, finalize
 from omnigraph.engine.session import GraphSession
-from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode, ReadSetMoved
-from omnigraph.manifest.branches import BranchStore
-from omnigraph.manifest.record import CommitRecord
-from omnigraph.manifest.state import Snapshot
-from omnigraph.pipeline.columns import type_named
-from omnigraph.pipeline.exchange import merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor, SparkExecutor
-from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
-from omnigraph.pipeline.plan import LoadMode, LoadPlan, SourceFormat, Split, TableTarget
-from omnigraph.pipeline.problems import (
-    PROBLEMS_KEPT_PER_KIND_MAX,
-    Fault,
-    Problem,
-    ProblemLog,
-    line_of,
-    split_of,
-)
-from omnigraph.pipeline.rejects import Reasons, write_rejects
-from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
+from omnigraph.pipeline.frames import is_spark_frame, spool_frames
+from omnigraph.pipeline.loading import Load, LoadRequest
+from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.report import LoadReport
 from omnigraph.pipeline.session import spark_runtime
 from omnigraph.pipeline.sources import expand, input_bytes, plan_splits, spool
-from omnigraph.pipeline.verify import Verified, Verifier
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
-from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.layout import LOADS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+QUICK_START_BYTES_MAX: Final = 64 * MIB
+"""Inputs up to this size start a JVM shaped for a short command."""
 
 Sources: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | BinaryIO"
 Word = TypeVar("Word", bound=StrEnum)
@@ -73,63 +40,90 @@ class EngineName(StrEnum):
     LOCAL = "local"
 
 
-PARTITION_BYTES: Final = 256 * MIB
-"""Input bytes whose key columns one check task compares."""
-PARTITION_ROWS: Final = 4_000_000
-"""Committed rows that may count into one partition."""
-QUICK_START_BYTES_MAX: Final = 64 * MIB
-"""Inputs up to this size start a JVM shaped for a short command."""
-REASONS_KEPT_MAX: Final = 100_000
-"""With rejects, problems of one kind that are described in full; beyond, the rule is named."""
-_NO_ORDERS: Final = np.empty(0, np.int64)
+class LoadWords(TypedDict, total=False):
+    """What files and frames have in common, as a caller says it."""
 
-
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """One call of `load`, the same for every attempt."""
-
-    mode: LoadMode
+    mode: str
     branch: Branch
-    base: str | None = None
-    actor: str | None = None
-    if_commit: CommitId | None = None
-    replace_types: tuple[str, ...] = ()
-    """Overwrite: types to replace even when the input has no record of them."""
-    rejects: Path | None = None
-    cancel: Cancellation = NEVER
+    base: str | None
+    actor: str | None
+    if_commit: str | None
+    replace_types: Sequence[str]
+    rejects: str | os.PathLike[str] | None
+    cancel: Cancellation
+    engine: str
+    spark: "SparkSession | None"
 
 
 def load_files(
     session: GraphSession,
     sources: Sources,
     *,
-    mode: str,
-    branch: Branch,
-    base: str | None = None,
-    actor: str | None = None,
-    if_commit: str | None = None,
-    replace_types: Sequence[str] = (),
-    rejects: str | os.PathLike[str] | None = None,
-    cancel: Cancellation = NEVER,
-    engine: str = "spark",
-    spark: "SparkSession | None" = None,
     format_: str | None = None,
     type_name: str | None = None,
+    **words: Unpack[LoadWords],
 ) -> LoadReport:
-    """The load of the public surface: words become values. Raises BadRequest for an unknown word."""
-    request = LoadRequest(
-        mode=_word(LoadMode, mode, "mode"),
-        branch=branch,
-        base=base,
-        actor=actor,
-        if_commit=None if if_commit is None else CommitId(if_commit),
-        replace_types=tuple(replace_types),
-        rejects=None if rejects is None else Path(rejects),
-        cancel=cancel,
-    )
-    chosen = _word(EngineName, engine, "engine")
+    """Load files into one branch as one commit, or change nothing.
+
+    `sources` are files, directories and patterns, or a stream, which is copied to a file first. Raises
+    BadRequest for an unknown word. A refused input is one error that lists the first problems of each kind in
+    `details["problems"]`, with exact totals.
+    Cost: one pass over the input plus its key columns, in memory that does not follow its size.
+    """
     kind = None if format_ is None else _word(SourceFormat, format_, "format")
-    return run_load(session, sources, request, engine=chosen, spark=spark, format_=kind, type_name=type_name)
+    if _is_stream(sources):
+        stream = sources
+        return _load(
+            session,
+            lambda workspace, _: plan_splits([spool(stream, workspace)], format_=kind, type_name=type_name),
+            0,
+            words,
+        )
+    splits = plan_splits(expand(_listed(sources)), format_=kind, type_name=type_name)
+    return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), words)
+
+
+def load_frames(session: GraphSession, frames: Mapping[str, Any], **words: Unpack[LoadWords]) -> LoadReport:
+    """Load DataFrames, one per type, as one commit, or change nothing.
+
+    A frame is a Spark DataFrame, a pandas one, an Arrow table or a list of rows. Columns are `id`, `from` and
+    `to` (or `src` and `dst`) and property names.
+    """
+    if "spark" not in words:
+        owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
+        words["spark"] = None if owner is None else owner.sparkSession
+
+    def splits(workspace: Path, executor: Executor) -> list[Split]:
+        runtime = executor.runtime if isinstance(executor, SparkExecutor) else None
+        return spool_frames(frames, workspace, runtime)
+
+    return _load(session, splits, 0, words)
+
+
+def _load(
+    session: GraphSession,
+    make_splits: Callable[[Path, Executor], list[Split]],
+    size: int,
+    words: LoadWords,
+) -> LoadReport:
+    rejects, if_commit = words.get("rejects"), words.get("if_commit")
+    request = LoadRequest(
+        mode=_word(LoadMode, words.get("mode", ""), "mode"),
+        branch=words.get("branch"),
+        base=words.get("base"),
+        actor=words.get("actor"),
+        if_commit=None if if_commit is None else CommitId(if_commit),
+        replace_types=tuple(words.get("replace_types", ())),
+        rejects=None if rejects is None else Path(rejects),
+        cancel=words.get("cancel", NEVER),
+    )
+    if request.replace_types and request.mode is not LoadMode.OVERWRITE:
+        raise BadRequest("only an overwrite load replaces types that the input does not name")
+    engine = _word(EngineName, words.get("engine", EngineName.SPARK), "engine")
+    session.begin_write()
+    executor = _executor(session, engine, words.get("spark"), size)
+    with _workspace(session, executor) as workspace:
+        return Load(session, request, executor, workspace).run(make_splits(workspace, executor))
 
 
 def _word(words: type[Word], text: str, what: str) -> Word:
@@ -138,31 +132,6 @@ def _word(words: type[Word], text: str, what: str) -> Word:
     except ValueError:
         known = ", ".join(word.value for word in words)
         raise BadRequest(f"unknown {what} '{text}'", hint=f"use one of {known}") from None
-
-
-def run_load(
-    session: GraphSession,
-    sources: Sources,
-    request: LoadRequest,
-    *,
-    engine: EngineName = EngineName.SPARK,
-    spark: "SparkSession | None" = None,
-    format_: SourceFormat | None = None,
-    type_name: str | None = None,
-) -> LoadReport:
-    """Load files into one branch as one commit, or change nothing.
-
-    `sources` are files, directories and patterns, or a stream, which is copied to a file first.
-    A refused input is one error that lists the first problems of each kind in `details["problems"]`, with
-    exact totals. Cost: one pass over the input plus its key columns, in memory that does not follow its size.
-    """
-    if request.replace_types and request.mode is not LoadMode.OVERWRITE:
-        raise BadRequest("only an overwrite load replaces types that the input does not name")
-    with _scratch(session) as scratch:
-        paths = [spool(sources, scratch)] if _is_stream(sources) else expand(_listed(sources))
-        splits = plan_splits(paths, format_=format_, type_name=type_name)
-        executor = _executor(session, engine, spark, input_bytes(splits))
-        return _Load(session, request, executor, scratch).run(splits)
 
 
 def _is_stream(sources: Sources) -> TypeGuard[BinaryIO]:
@@ -183,387 +152,17 @@ def _executor(session: GraphSession, engine: EngineName, spark: "SparkSession | 
 
 
 @contextmanager
-def _scratch(session: GraphSession) -> Generator[Path]:
-    """A directory of this machine for spooled input and key facts."""
-    session.settings.merge_staging_dir.mkdir(parents=True, exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix="omnigraph-load-", dir=session.settings.merge_staging_dir))
+def _workspace(session: GraphSession, executor: Executor) -> Generator[Path]:
+    """A directory for spooled input and key facts that every task sees, removed when the load ends."""
+    if executor.shares_files:
+        session.settings.merge_staging_dir.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix="omnigraph-load-", dir=session.settings.merge_staging_dir))
+    elif session.root.is_local:
+        path = Path(session.root.local_path(LOADS)) / new_ulid()
+        path.mkdir(parents=True)
+    else:
+        raise BadRequest("a load through a cluster needs a graph on a file system the cluster shares")
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-@dataclass(slots=True)
-class _Staged:
-    """Everything the tasks wrote, against one plan."""
-
-    plan: LoadPlan
-    results: list[SplitResult]
-    skip: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: _NO_ORDERS)
-    """Orders that were left out of the staged rows."""
-
-    @property
-    def touched(self) -> tuple[str, ...]:
-        keys = {key for result in self.results for key in result.read}
-        return tuple(sorted(keys | self.plan.replaced_types))
-
-    @property
-    def records(self) -> int:
-        return sum(result.records for result in self.results)
-
-    def total(self, name: str, key: str) -> int:
-        return sum(getattr(result, name).get(key, 0) for result in self.results)
-
-    def files(self) -> list[str]:
-        return [path for result in self.results for path in result.files]
-
-
-class _Load:
-    """One load from the first stage to its report."""
-
-    def __init__(
-        self, session: GraphSession, request: LoadRequest, executor: Executor, scratch: Path
-    ) -> None:
-        self.session = session
-        self.request = request
-        self.executor = executor
-        self.local = LocalExecutor(session.settings, "load")
-        self.scratch = scratch
-        self.operation_id = OperationId(new_ulid())
-        self.commit_id = CommitId(new_ulid())
-        self.seconds: dict[str, float] = {}
-        self.splits: list[Split] = []
-        self.log = ProblemLog()
-        self.refused = _NO_ORDERS
-        self.faults: list[Fault] = []
-        self.branch_created = False
-
-    def run(self, splits: list[Split]) -> LoadReport:
-        self.splits = splits
-        session = self.session
-        session.begin_write()
-        heal_pending_sidecars_roll_forward(session.recovery)
-        self._ensure_branch()
-        staged: _Staged | None = None
-        moved: ReadSetMoved | None = None
-        try:
-            for _attempt in range(REPREPARE_ATTEMPTS_MAX):
-                session.manifest.refuse_during_schema_apply()
-                snapshot = session.manifest.current(self.request.branch)
-                if staged is None or not self._still_fits(staged, snapshot):
-                    staged = self._stage(snapshot)
-                else:
-                    staged.plan = self._plan(snapshot)
-                try:
-                    return self._verify_and_commit(staged, snapshot)
-                except ReadSetMoved as lost:
-                    moved = lost
-        except BaseException as error:
-            self._clean_up(staged, error)
-            raise
-        if moved is None:
-            raise InternalError("a load ended without an outcome")
-        self._clean_up(staged, moved.cause)
-        raise moved.cause
-
-    def _clean_up(self, staged: _Staged | None, error: BaseException) -> None:
-        """Delete staged files of a load that had no effect; after an effect only recovery may decide."""
-        effect_free = not isinstance(error, RecoveryRequired) and (
-            not isinstance(error, OmnigraphError) or error.effect_free or not self._entered_commit
-        )
-        if staged is not None and effect_free and not self._entered_commit:
-            remove_files(staged.files())
-
-    _entered_commit = False
-
-    def _ensure_branch(self) -> None:
-        """A missing branch is made from the base, if one is given."""
-        request, session = self.request, self.session
-        if session.manifest.branch_exists(request.branch):
-            return
-        if request.base is None or request.branch is None:
-            raise BranchNotFound(show_branch(request.branch))
-        with session.lease.hold():
-            BranchStore(session.manifest).create(request.branch, normalize_branch(request.base))
-        self.branch_created = True
-
-    # --- stage ---
-
-    def _plan(self, snapshot: Snapshot) -> LoadPlan:
-        session = self.session
-        catalog = session.catalog_of(snapshot)
-        targets = {
-            key: TableTarget(key, entry.location, entry.branch, entry.version, entry.row_count)
-            for key, entry in snapshot.entries.items()
-        }
-        rows = max((target.rows for target in targets.values()), default=0)
-        partitions = max(1, -(-input_bytes(self.splits) // PARTITION_BYTES), -(-rows // PARTITION_ROWS))
-        replaced = frozenset(type_named(catalog, name).table_key for name in self.request.replace_types)
-        return LoadPlan(
-            root=session.root,
-            settings=session.settings,
-            catalog=catalog,
-            mode=self.request.mode,
-            operation_id=self.operation_id,
-            targets=targets,
-            exchange=str(self._exchange()),
-            partitions=int(partitions),
-            replaced_types=replaced,
-            problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.request.rejects is None else REASONS_KEPT_MAX,
-        )
-
-    def _exchange(self) -> Path:
-        if self.executor.shares_files:
-            return self.scratch / "facts"
-        if not self.session.root.is_local:
-            raise BadRequest("a load through a cluster needs a graph on a file system the cluster shares")
-        return Path(self.session.root.local_path(LOADS)) / self.operation_id
-
-    def _still_fits(self, staged: _Staged, snapshot: Snapshot) -> bool:
-        """Whether the staged files lie where the tables of this snapshot look for them."""
-        if self.request.mode is LoadMode.PATCH:
-            return False  # the rows carry values of the former snapshot
-        for key in staged.touched:
-            before, now = staged.plan.targets[TableKey(key)], snapshot.entries.get(TableKey(key))
-            if now is None or (before.location, before.branch) != (now.location, now.branch):
-                return False
-        return staged.plan.catalog == self.session.catalog_of(snapshot)
-
-    def _stage(self, snapshot: Snapshot) -> _Staged:
-        plan = self._plan(snapshot)
-        with self._timed("stage"):
-            tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits]
-            results = self.executor.map("stage", stage_split, tasks)
-        _prove_nothing_lost(results)
-        return _Staged(plan, results)
-
-    # --- verify ---
-
-    def _verify_and_commit(self, staged: _Staged, snapshot: Snapshot) -> LoadReport:
-        self.request.cancel.raise_if_requested()
-        with self._timed("verify"):
-            verified = self._verified(staged)
-        self._set_aside(staged)
-        left_out = np.unique(np.concatenate([self.refused, *verified.superseded.values()]))
-        if not np.array_equal(left_out, staged.skip):
-            with self._timed("stage again"):
-                self._stage_again(staged, left_out)
-        self.request.cancel.raise_if_requested()
-        with self._timed("commit"):
-            commit = self._commit(staged, verified, snapshot)
-        return self._report(staged, verified, commit)
-
-    def _verified(self, staged: _Staged) -> Verified:
-        """Run the checks. Refuse the load, or with `rejects` refuse records until nothing is at fault."""
-        log = ProblemLog(kept_max=staged.plan.problems_kept)
-        for result in staged.results:
-            log.merge(result.log)
-        verifier = Verifier(
-            plan=staged.plan,
-            executor=self.executor,
-            small=self.local,
-            touched=staged.touched,
-            input_facts=merged(result.facts for result in staged.results),
-            given_ids=_summed([result.given_ids for result in staged.results]),
-        )
-        if self.request.rejects is None:
-            verified = verifier.run(_NO_ORDERS)
-            log.merge(verified.log)
-            if log.total:
-                raise refusal(self._located(log, staged))
-            return verified
-        faults = [orders for each in staged.results for orders in (each.refused, each.at_fault)]
-        refused = np.unique(np.concatenate([_NO_ORDERS, *faults]))
-        self.faults = []
-        while True:
-            verified = verifier.run(refused)
-            log.merge(verified.log)
-            if verified.unblamed:
-                raise refusal(self._located(verified.log, staged))
-            self.faults += verified.faults
-            grown = np.unique(np.concatenate([refused, *(fault.orders for fault in verified.faults)]))
-            if len(grown) == len(refused):
-                break
-            refused = grown
-        self.refused, self.log = refused, self._located(log, staged)
-        return verified
-
-    def _set_aside(self, staged: _Staged) -> None:
-        """Write the refused records, before the commit: a record is never neither loaded nor set aside."""
-        if self.request.rejects is None or not len(self.refused):
-            return
-        reasons = Reasons(self.log, self.faults)
-        first_lines = self._first_lines(staged)
-        write_rejects(self.request.rejects, self.splits, self.refused, reasons, first_lines)
-
-    def _stage_again(self, staged: _Staged, left_out: "np.ndarray[Any, np.dtype[np.int64]]") -> None:
-        """Stage the splits that hold left-out records once more, without them."""
-        changed = np.setxor1d(left_out, staged.skip)
-        affected = {int(number) for number in np.unique(changed >> 40)}
-        tasks = [
-            StageTask(staged.plan, split, left_out, write_facts=False)
-            for split in self.splits
-            if split.number in affected
-        ]
-        old = [path for number in affected for path in staged.results[number].files]
-        for result in self.executor.map("stage again", stage_split, tasks):
-            before = staged.results[result.split]
-            if result.records != before.records:
-                raise InternalError("the input changed while it was loaded")
-            staged.results[result.split] = replace(result, facts=before.facts)
-        staged.skip = left_out
-        _prove_nothing_lost(staged.results)
-        remove_files(old)
-
-    # --- commit ---
-
-    def _commit(self, staged: _Staged, verified: Verified, snapshot: Snapshot) -> CommitRecord | None:
-        session, request = self.session, self.request
-        staging = MutationStaging(
-            snapshot, self.operation_id, branch_identity=session.branch_identity(request.branch)
-        )
-        for key in verified.tables_read:
-            staging.record_read(TableKey(key))
-        summary: dict[str, Mapping[str, int]] = {}
-        for key in staged.touched:
-            counts = self._push(staging, staged, verified, key)
-            if counts:
-                summary[key] = counts
-        if staging.is_empty:
-            return None
-        intent = WriteIntent(
-            kind=WriterKind.LOAD,
-            operation="load",
-            commit_id=self.commit_id,
-            actor=request.actor,
-            if_commit=request.if_commit,
-            summary=summary,
-        )
-        try:
-            self._entered_commit = True
-            published = finalize(session, staging, intent, cancel=request.cancel)
-        except ReadSetMoved:
-            self._entered_commit = False
-            raise
-        return published.commit
-
-    def _push(
-        self, staging: MutationStaging, staged: _Staged, verified: Verified, key: str
-    ) -> dict[str, int]:
-        table_type = staged.plan.catalog.type_of(key)
-        fragments = [text for result in staged.results for text in result.fragments.get(key, ())]
-        rows = staged.total("rows", key)
-        match self.request.mode:
-            case LoadMode.OVERWRITE:
-                if fragments:
-                    staging.push_fragments(
-                        table_type, fragments, PendingMode.OVERWRITE, MutationOpKind.UPDATE
-                    )
-                elif key in staged.plan.replaced_types:
-                    empty = table_type.arrow_schema.empty_table()
-                    staging.push(table_type, empty, PendingMode.OVERWRITE, MutationOpKind.UPDATE)
-                else:
-                    return {}
-                return {"inserted": rows, "removed": staged.plan.targets[TableKey(key)].rows}
-            case LoadMode.APPEND:
-                if not fragments:
-                    return {}
-                staging.push_fragments(table_type, fragments, PendingMode.APPEND, MutationOpKind.INSERT)
-                return {"inserted": rows}
-            case LoadMode.MERGE | LoadMode.PATCH:
-                if not fragments:
-                    return {}
-                addresses = verified.replaced.get(key)
-                staging.push_fragments(
-                    table_type, fragments, PendingMode.MERGE, MutationOpKind.MERGE, replaced=addresses
-                )
-                replaced = 0 if addresses is None else len(addresses)
-                return {"inserted": rows - replaced, "replaced": replaced}
-
-    # --- report ---
-
-    def _first_lines(self, staged: _Staged) -> dict[int, int]:
-        """The line of its file at which each split begins: lines of earlier splits come first."""
-        first_line: dict[int, int] = {}
-        passed: dict[str, int] = {}
-        for split in self.splits:
-            first_line[split.number] = passed.get(split.path, 0)
-            passed[split.path] = first_line[split.number] + staged.results[split.number].lines
-        return first_line
-
-    def _located(self, log: ProblemLog, staged: _Staged) -> ProblemLog:
-        """The log with file and line of every problem."""
-        first_line = self._first_lines(staged)
-
-        def placed(problem: Problem) -> Problem:
-            if problem.order < 0:
-                return problem
-            number = split_of(problem.order)
-            line = first_line[number] + line_of(problem.order) + 1
-            return replace(problem, file=self.splits[number].name, line=line)
-
-        kept = {kind: [placed(problem) for problem in problems] for kind, problems in log.kept.items()}
-        return ProblemLog(kept, dict(log.totals), log.kept_max)
-
-    def _report(self, staged: _Staged, verified: Verified, commit: CommitRecord | None) -> LoadReport:
-        counts: dict[bool, list[TypeCount]] = {True: [], False: []}
-        for key in staged.touched:
-            table_type = staged.plan.catalog.type_of(key)
-            rows = staged.total("rows", key)
-            replaced = len(verified.replaced.get(key, ()))
-            superseded = len(verified.superseded.get(key, ()))
-            read = staged.total("read", key)
-            counts[isinstance(table_type, NodeType)].append(
-                TypeCount(
-                    name=table_type.name,
-                    entities_loaded=rows + superseded,
-                    inserted=rows - replaced,
-                    replaced=replaced,
-                    superseded=superseded,
-                    refused=read - rows - superseded,
-                )
-            )
-        return LoadReport(
-            branch=show_branch(self.request.branch),
-            base_branch=self.request.base,
-            branch_created=self.branch_created,
-            mode=self.request.mode.value,
-            engine=self.executor.name,
-            nodes=tuple(sorted(counts[True], key=lambda count: count.name)),
-            edges=tuple(sorted(counts[False], key=lambda count: count.name)),
-            records_read=staged.records,
-            records_refused=len(self.refused),
-            bytes_read=sum(result.bytes for result in staged.results),
-            seconds=dict(self.seconds),
-            actor=self.request.actor,
-            commit=commit,
-            rejects=None if self.request.rejects is None else str(self.request.rejects),
-            problems=tuple(self.log.first().listed()),
-            problem_totals=dict(self.log.totals),
-        )
-
-    @contextmanager
-    def _timed(self, stage: str) -> Generator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - began
-
-
-def _prove_nothing_lost(results: Iterable[SplitResult]) -> None:
-    """Every record read was staged, refused or left out on purpose; anything else would be a lost row."""
-    for result in results:
-        accounted = sum(result.rows.values()) + len(result.refused) + len(result.at_fault) + result.skipped
-        if accounted != result.records:
-            raise InternalError(
-                f"split {result.split} read {result.records} records and accounts for {accounted}"
-            )
-
-
-def _summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    whole: dict[str, int] = {}
-    for part in parts:
-        for key, count in part.items():
-            whole[key] = whole.get(key, 0) + count
-    return whole

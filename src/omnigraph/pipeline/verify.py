@@ -1,19 +1,20 @@
 """Drive the checks over the whole input: read the committed keys they need, run both passes, add up."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omnigraph.catalog.schema import EdgeType
-from omnigraph.core.ids import TableKey, node_table_key
+from omnigraph.core.ids import TableKey
 from omnigraph.pipeline.checks import Checked, CheckTask, Orders, check_ids, check_references
 from omnigraph.pipeline.exchange import FactFiles, merged
 from omnigraph.pipeline.executors import Executor
 from omnigraph.pipeline.fragments import ScanTask, scan_committed
-from omnigraph.pipeline.plan import LoadMode, LoadPlan, constrained
+from omnigraph.pipeline.needs import TableNeed, needs
+from omnigraph.pipeline.plan import LoadPlan
+from omnigraph.pipeline.probe import probe_committed
 from omnigraph.pipeline.problems import Fault, ProblemLog
 from omnigraph.storage.fragments import open_pinned, open_tables
 
@@ -23,15 +24,6 @@ SCAN_ROWS: Final = 2_000_000
 """Committed rows one task reads."""
 SCAN_ROWS_IN_PROCESS_MAX: Final = 200_000
 """Up to this many committed rows the driver reads the keys itself: a task would cost more than the scan."""
-
-
-@dataclass(slots=True)
-class TableNeed:
-    """What the checks want to know about the committed rows of one table."""
-
-    ids: bool = False
-    unique: bool = False
-    ends: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
@@ -46,37 +38,6 @@ class Verified:
     tables_read: frozenset[str]
     unblamed: int
     """Violations that no record of the input causes."""
-
-
-def needs(plan: LoadPlan, touched: Iterable[str], given_ids: Mapping[str, int]) -> dict[str, TableNeed]:
-    """Which committed key columns decide about this load. A table without rows is never read."""
-    wanted: dict[str, TableNeed] = {}
-    keys = set(touched)
-    overwrite = plan.mode is LoadMode.OVERWRITE
-
-    def need(key: str) -> TableNeed:
-        return wanted.setdefault(key, TableNeed())
-
-    for key in keys:
-        table_type = plan.catalog.type_of(key)
-        if not overwrite:
-            need(key).ids |= given_ids.get(key, 0) > 0
-            need(key).unique |= bool(table_type.unique)
-        if isinstance(table_type, EdgeType):
-            if constrained(table_type):
-                need(key).ends.add("src")
-            for name in (table_type.source, table_type.target):
-                node = node_table_key(name)
-                if not (overwrite and node in keys):
-                    need(node).ids = True
-    if overwrite:
-        for edge in plan.catalog.edges.values():
-            if edge.table_key in keys:
-                continue
-            for side, name in (("src", edge.source), ("dst", edge.target)):
-                if node_table_key(name) in keys:
-                    need(edge.table_key).ends.add(side)
-    return {key: each for key, each in wanted.items() if each.ids or each.unique or each.ends}
 
 
 def scan_tasks(plan: LoadPlan, wanted: Mapping[str, TableNeed]) -> list[ScanTask]:
@@ -124,6 +85,8 @@ class Verifier:
     touched: tuple[str, ...]
     input_facts: FactFiles
     given_ids: Mapping[str, int]
+    records: int
+    """Records of the whole input."""
     _committed: FactFiles | None = None
     _read: frozenset[str] = frozenset()
 
@@ -131,11 +94,12 @@ class Verifier:
         """Both passes over every partition, with the refused records left out."""
         if self._committed is None:
             wanted = needs(self.plan, self.touched, self.given_ids)
+            self._read = frozenset(wanted)
+            probed, wanted = probe_committed(self.plan, wanted, self.input_facts, self.records)
             tasks = scan_tasks(self.plan, wanted)
             rows = sum(self.plan.targets[TableKey(key)].rows for key in wanted)
             executor = self.small if rows <= SCAN_ROWS_IN_PROCESS_MAX else self.executor
-            self._committed = merged(executor.map("read committed keys", scan_committed, tasks))
-            self._read = frozenset(wanted)
+            self._committed = merged([probed, *executor.map("read committed keys", scan_committed, tasks)])
         files = merged([self.input_facts, self._committed])
         first = self._pass("check ids", check_ids, files, refused)
         handed_on = merged([files, *(each.facts for each in first)])
