@@ -1,7 +1,7 @@
 """`make bench`: every workload of this directory, one after the other, each in its own process.
 
-`python -m benchmarks [NAME...]` runs the named ones only. A workload is a module with a `main`; it prints ratios
-against what a user would pick instead and exits with 1 when a goal is missed.
+`python -m benchmarks [NAME...]` runs the named ones only. A workload is a module with a `main`: it prints
+ratios against what a user would pick instead and exits with 1 when a goal is missed.
 """
 
 import subprocess
