@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from omnigraph.api.history import Feed, Tags, blame_entity, diff
 from omnigraph.core.errors import BadRequest, IoFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.cancel import NEVER
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
+    from omnigraph.branching.blame import Blame
+    from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
     from omnigraph.catalog.schema import Catalog
@@ -173,6 +176,8 @@ class Graph:
         session.after_publish = reconcile
         self.commits = Commits(session)
         self.branches = Branches(session)
+        self.tags = Tags(session)
+        self.feed = Feed(session)
 
     @property
     def session(self) -> GraphSession:
@@ -263,6 +268,58 @@ class Graph:
             type_name=type_name,
         )
 
+    def load_frames(
+        self,
+        frames: Mapping[str, Any],
+        *,
+        mode: str,
+        branch: str = "main",
+        base: str | None = None,
+        actor: str | None = None,
+        engine: str = "spark",
+        replace_types: Sequence[str] = (),
+        rejects: str | os.PathLike[str] | None = None,
+        if_commit: str | None = None,
+        cancel: Cancellation | None = None,
+    ) -> LoadReport:
+        """Load DataFrames, one per type, as one atomic commit, or change nothing.
+
+        A frame is a Spark or pandas DataFrame, an Arrow table or a list of rows with the columns `id`, `from`
+        and `to` for edges, and properties. Everything else is as in `load`.
+        """
+        from omnigraph.pipeline.load import load_frames  # noqa: PLC0415  only a load needs the pipeline
+
+        return load_frames(
+            self._session,
+            frames,
+            mode=mode,
+            branch=writable_branch(branch),
+            base=base,
+            actor=actor,
+            if_commit=if_commit,
+            replace_types=replace_types,
+            rejects=rejects,
+            cancel=NEVER if cancel is None else cancel,
+            engine=engine,
+        )
+
+    def frames(
+        self,
+        type_name: str,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        spark: Any = None,
+    ) -> Any:
+        """One type as a Spark DataFrame, pinned to one commit. Edges have the columns `src` and `dst`."""
+        from omnigraph.pipeline.frames import graph_frame  # noqa: PLC0415  only this needs Spark
+
+        self._session.begin_read()
+        snapshot = self._target(branch, at)
+        return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)
+
     def query(
         self,
         source: str | os.PathLike[str],
@@ -293,6 +350,19 @@ class Graph:
             at_commit=at,
             cancellation=NEVER if cancel is None else cancel,
         )
+
+    def diff(
+        self, old: str, new: str, *, types: Sequence[str] | None = None, ops: Sequence[str] | None = None
+    ) -> Diff:
+        """What differs between two states, each a branch, a tag or a commit id.
+
+        `types` and `ops` (`insert`, `update`, `delete`) narrow it. Rows are read while the result is iterated.
+        """
+        return diff(self._session, old, new, types, ops)
+
+    def blame(self, type_name: str, entity_id: str, *, at: str = "main") -> Blame:
+        """Which commit, actor and branch gave each property of an entity its present value."""
+        return blame_entity(self._session, type_name, entity_id, at)
 
     def entity(self, type_name: str, entity_id: str, *, branch: str = "main") -> Entity:
         """One node or edge by its id. Raises `EntityNotFound`, `TypeNotFound`."""

@@ -93,11 +93,11 @@ class CommittedTable:
 # --- stage ---------------------------------------------------------------------------------------------
 
 
-def stage_all(session: GraphSession, staging: MutationStaging) -> StagedWrite:
+def stage_all(session: GraphSession, staging: MutationStaging, *, threads: int = 1) -> StagedWrite:
     """Stage every touched table once. Holds no queue; a failure leaves unreferenced files only."""
     keys = [key for key in staging.written_tables() if key not in staging.inline_committed]
     tables = session.map_tables(
-        lambda key: _stage(session, staging, key, staging.snapshot.entries[key]), keys
+        lambda key: _stage(session, staging, key, staging.snapshot.entries[key]), keys, threads=threads
     )
     present = {key: table for key, table in zip(keys, tables, strict=True) if table is not None}
     return StagedWrite(staging, present)
@@ -178,22 +178,50 @@ def _stage_fragments(
 # --- commit --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedWrite:
+    """A write that is visible and whose sidecar is gone."""
+
+    snapshot: Snapshot
+    tables: Sequence[CommittedTable]
+
+
 def finalize(
     session: GraphSession,
     staging: MutationStaging,
     intent: WriteIntent,
     *,
     cancel: Cancellation,
-    guards: Guards | None = None,
+    stage_threads: int = 1,
 ) -> Snapshot:
     """Stage, commit and publish one write; return what the branch shows afterwards.
 
-    `guards` are queues the caller already holds (it releases them). Raises `ExpectedVersionMismatch` when a
-    strict write lost, `ReadSetMoved` when a relaxed one must be prepared again, `PreconditionFailed` when
-    the caller's condition does not hold: nothing has happened then. Raises `RecoveryRequired` when it
-    stopped after its first effect: the sidecar stays for recovery.
+    `stage_threads`: how many tables are staged at once (1 for mutations, the load concurrency for loads).
+    Raises `ExpectedVersionMismatch` when a strict write lost, `ReadSetMoved` when a relaxed one must be
+    prepared again, `PreconditionFailed` when the caller's condition does not hold: nothing has happened then.
+    Raises `RecoveryRequired` when it stopped after its first effect: the sidecar stays for recovery.
     """
-    write = stage_all(session, staging)
+    finished = finalize_under(
+        session, staging, intent, cancel=cancel, guards=None, stage_threads=stage_threads
+    )
+    session.after_commit(finished.snapshot, finished.tables)
+    return finished.snapshot
+
+
+def finalize_under(
+    session: GraphSession,
+    staging: MutationStaging,
+    intent: WriteIntent,
+    *,
+    cancel: Cancellation,
+    guards: Guards | None,
+    stage_threads: int = 1,
+) -> FinishedWrite:
+    """As `finalize`, under queues the caller may hold already.
+
+    The caller releases them and then calls `session.after_commit`, which needs queues of its own.
+    """
+    write = stage_all(session, staging, threads=stage_threads)
     failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
     cancel.raise_if_requested()
     keys = queue_keys(staging)
@@ -203,9 +231,7 @@ def finalize(
         else:
             guards.require(keys)
         held.enter_context(session.lease.hold())
-        published, committed = _commit_and_publish(session, write, intent, cancel)
-    session.after_commit(published, committed)
-    return published
+        return _commit_and_publish(session, write, intent, cancel)
 
 
 def queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
@@ -220,7 +246,7 @@ def queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
 
 def _commit_and_publish(
     session: GraphSession, write: StagedWrite, intent: WriteIntent, cancel: Cancellation
-) -> tuple[Snapshot, Sequence[CommittedTable]]:
+) -> FinishedWrite:
     """Phases A to D, under the queues and the lease.
 
     What does not depend on each other overlaps: the sidecar becomes durable and the staged files are synced
@@ -247,7 +273,7 @@ def _commit_and_publish(
     committed = _commit_tables(session, staging, forked, tables, data_synced, prepared)
     published = _publish(session, staging, committed, expected, intent, prepared)
     session.sidecars.delete_or_warn(sidecar.operation_id)
-    return published, committed
+    return FinishedWrite(published, committed)
 
 
 def _prepare_publish(
@@ -501,10 +527,12 @@ def _stopped(operation_id: OperationId, error: Exception) -> OmnigraphError:
 
 __all__ = [
     "CommittedTable",
+    "FinishedWrite",
     "StagedTable",
     "StagedWrite",
     "WriteIntent",
     "finalize",
+    "finalize_under",
     "queue_keys",
     "stage_all",
 ]

@@ -7,15 +7,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from omnigraph.core.errors import InternalError, PreconditionFailed
+from omnigraph.core.errors import (
+    ExpectedVersionMismatch,
+    InternalError,
+    PreconditionFailed,
+    ReadSetConflict,
+)
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.commit import WriteIntent, finalize, queue_keys
+from omnigraph.engine.commit import WriteIntent, finalize_under, queue_keys
 from omnigraph.engine.prepare import InsertedEntity, PreparedMutation, prepare_mutation
 from omnigraph.engine.staging import MutationStaging, ReadSetMoved
 from omnigraph.planning.values import as_instant
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
@@ -83,6 +87,7 @@ class MutationRequest:
     plan: MutationPlan
     params: Mapping[str, Value]
     branch: Branch
+    schema_hash: str
     actor: str | None
     if_commit: CommitId | None
     now: dt.datetime
@@ -96,18 +101,21 @@ def run_mutation(
     params: Mapping[str, Value],
     *,
     branch: Branch,
+    schema_hash: str,
     actor: str | None = None,
     if_commit: CommitId | None = None,
     cancel: Cancellation = NEVER,
 ) -> MutationResult:
     """Run a mutation as one commit on `branch`, or change nothing.
 
+    `schema_hash` names the schema the plan was made for. The caller has healed pending sidecars before.
     A write of inserts only is prepared again when something it read moved, at most `REPREPARE_ATTEMPTS_MAX`
     times; one with updates or deletes fails with `ExpectedVersionMismatch`. `if_commit` is never retried.
     """
-    heal_pending_sidecars_roll_forward(session.recovery)
     now = as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))
-    request = MutationRequest(plan, params, branch, actor, if_commit, now, CommitId(new_ulid()), cancel)
+    request = MutationRequest(
+        plan, params, branch, schema_hash, actor, if_commit, now, CommitId(new_ulid()), cancel
+    )
     moved: ReadSetMoved | None = None
     held: set[TableKey] = set()
     for attempt in range(REPREPARE_ATTEMPTS_MAX):
@@ -161,15 +169,14 @@ def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey
             tables = {*staging.written_tables(), *staging.read_set}
             raise _AttemptLost(_moved_elsewhere(staging), tables)
         try:
-            published = finalize(session, staging, intent, cancel=request.cancel, guards=guards)
+            finished = finalize_under(session, staging, intent, cancel=request.cancel, guards=guards)
         except ReadSetMoved as moved:
             raise _AttemptLost(moved, {*staging.written_tables(), *staging.read_set}) from moved
-    return _result(request, prepared, published.commit)
+    session.after_commit(finished.snapshot, finished.tables)
+    return _result(request, prepared, finished.snapshot.commit)
 
 
 def _moved_elsewhere(staging: MutationStaging) -> ReadSetMoved:
-    from omnigraph.core.errors import ExpectedVersionMismatch  # noqa: PLC0415
-
     key = staging.written_tables()[0]
     pin = staging.expected_versions[key]
     return ReadSetMoved(ExpectedVersionMismatch(table_key=key, expected=pin, actual=pin))
@@ -178,6 +185,10 @@ def _moved_elsewhere(staging: MutationStaging) -> ReadSetMoved:
 def _check_condition(snapshot: Snapshot, request: MutationRequest) -> None:
     if request.if_commit is not None and snapshot.head != request.if_commit:
         raise PreconditionFailed(expected=request.if_commit, actual=snapshot.head)
+    if snapshot.schema_hash != request.schema_hash:
+        raise ReadSetConflict(
+            "schema", message="the schema changed while this write was prepared; re-read and retry"
+        )
 
 
 def _result(
