@@ -7,9 +7,9 @@ from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
+from omnigraph.planning.check_base import comparable
 from omnigraph.planning.check_mutation import compare_refusal
 from omnigraph.planning.check_operand import Bound, OperandCheck, Scope
-from omnigraph.planning.typing import comparable
 
 
 @dataclass(slots=True)

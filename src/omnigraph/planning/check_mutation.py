@@ -4,7 +4,7 @@ from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.planning import ir
-from omnigraph.planning.typing import Typing, comparable
+from omnigraph.planning.check_base import Typing, comparable
 
 KEY_CODE = "KEY"
 """The code of an update that assigns a key property: it becomes KeyImmutable."""

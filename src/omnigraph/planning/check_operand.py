@@ -10,7 +10,7 @@ from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import AGGREGATES, Function, LiteralKind
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
-from omnigraph.planning.typing import Typing
+from omnigraph.planning.check_base import Typing
 from omnigraph.planning.values import Misfit, fit
 
 _TEXT_CODES: Final = {
