@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from omnigraph.branching.blame import Blame
+    from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
@@ -105,6 +106,13 @@ class Branches:
         session.begin_write()
         with session.lease.hold():
             return BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+
+    def delete(self, name: str) -> BranchDeletion:
+        """Delete a branch. Raises `BranchNotFound`, `BranchHasChildren`, `BadRequest` for main."""
+        from omnigraph.branching.branches import delete_branch  # noqa: PLC0415  most processes never do
+
+        self._session.begin_write()
+        return delete_branch(self._session, name)
 
     def merge(
         self,
@@ -356,7 +364,7 @@ class Graph:
     ) -> Diff:
         """What differs between two states, each a branch, a tag or a commit id.
 
-        `types` and `ops` (`insert`, `update`, `delete`) narrow it. Rows are read while the result is iterated.
+        `types` and `ops` (`insert`, `update`, `delete`) narrow it. Rows are read as the result is iterated.
         """
         return diff(self._session, old, new, types, ops)
 

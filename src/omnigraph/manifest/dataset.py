@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from omnigraph.core.events import StorageCall, emit, listening
-from omnigraph.core.ids import Branch
+from omnigraph.core.ids import Branch, BranchName
 from omnigraph.storage.datasets import DATA_STORAGE_VERSION, create_dataset, manifest_object
 from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
@@ -243,6 +243,29 @@ class ControlDataset:
         own = self.open_version(None, handle.version)
         with substrate(self._about_writing(None)):
             own.create_branch(branch, reference=reference, storage_options=self._options())
+
+    def tags(self) -> "dict[str, tuple[Branch, int]]":
+        """Every tag: its name, and the branch and version it names."""
+        emit(StorageCall("list_tags", self.location))
+        with substrate(self._about_writing(None)):
+            found = self.open_head(None).tags.list()
+        return {
+            name: (None if tag["branch"] is None else BranchName(tag["branch"]), int(tag["version"]))
+            for name, tag in found.items()
+        }
+
+    def create_tag(self, name: str, branch: Branch, version: int) -> None:
+        """Name one version. The caller has seen that the name is free."""
+        emit(StorageCall("create_tag", self.location))
+        reference: Any = version if branch is None else (branch, version)
+        with substrate(self._about_writing(None)):
+            self.open_head(None).tags.create(name, reference)
+        self.sync(f"{self.location}/_refs/tags/{name}.json")
+
+    def delete_tag(self, name: str) -> None:
+        """Forget a tag; one that is gone already is fine."""
+        self._adapter.delete(f"{self.location}/_refs/tags/{name}.json")
+        self.sync_directory(f"{self.location}/_refs/tags")
 
     def discard(self, rows: WrittenRows) -> None:
         """Remove data files that are proven to be pointed at by nothing."""

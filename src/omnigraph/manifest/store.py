@@ -40,6 +40,7 @@ from omnigraph.manifest.state import (
     manifest_schema,
     stamp_of,
 )
+from omnigraph.manifest.tags import TagStore
 from omnigraph.storage.datasets import WALK_STEPS_MAX
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference
@@ -117,6 +118,7 @@ class ManifestStore:
         self.dataset: Final = ControlDataset(root, MANIFEST, adapter, durability)
         self.commits: Final = CommitLog(self, root, adapter, durability, read_only=read_only)
         self.references: Final = BranchStore(self)
+        self.tags: Final = TagStore(self)
         self._heads: dict[Branch, Head] = {}
         self._past: OrderedDict[tuple[Branch, str | None, int], Snapshot] = OrderedDict()
         self._lock = threading.Lock()

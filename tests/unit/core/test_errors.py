@@ -10,7 +10,7 @@ from omnigraph.core.errors import FACTS, KINDS, OmnigraphError, Retry
 
 SOURCES = Path(inspect.getfile(errors)).parents[2]
 
-# Sections 4.1 to 4.7 of the error specification, one line per section, plus `cluster` and our `cancelled`.
+# Sections 4.1 to 4.7 of the error specification, one line per section, plus `cluster` and our `cancelled`, `tag_*`.
 SPECIFIED = [
     "usage",
     "bad_request",
@@ -36,6 +36,7 @@ SPECIFIED = [
     "method_not_allowed",
     "graph_not_found",
     "branch_not_found",
+    "tag_not_found",
     "commit_not_found",
     "snapshot_not_found",
     "type_not_found",
@@ -53,6 +54,7 @@ SPECIFIED = [
     "key_conflict",
     "merge_conflicts",
     "branch_exists",
+    "tag_exists",
     "branch_prefix_clash",
     "branch_has_children",
     "branches_block_schema_apply",

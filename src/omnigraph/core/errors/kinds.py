@@ -70,6 +70,7 @@ method_not_allowed            405  1   never
 
 graph_not_found               404  6   never
 branch_not_found              404  6   never
+tag_not_found                 404  6   never
 commit_not_found              404  6   never
 snapshot_not_found            404  6   never
 type_not_found                404  6   never
@@ -88,6 +89,7 @@ commit_conflict               409  3   same_request
 key_conflict                  409  3   never
 merge_conflicts               409  3   never
 branch_exists                 409  3   never
+tag_exists                    409  3   never
 branch_prefix_clash           409  3   never
 branch_has_children           409  3   never
 branches_block_schema_apply   409  3   never

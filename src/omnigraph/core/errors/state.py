@@ -31,13 +31,32 @@ class BranchNotFound(NotFoundError):
         self.branch = branch
 
 
+class TagNotFound(NotFoundError):
+    """No tag has this name."""
+
+    kind = "tag_not_found"
+
+    def __init__(self, tag: str, *, candidates: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"tag '{tag}' does not exist",
+            hint=f"did you mean '{candidates[0]}'?" if candidates else "list the tags first",
+            details=with_candidates(None, tuple(candidates)),
+        )
+        self.tag = tag
+
+
 class CommitNotFound(NotFoundError):
     """The commit does not exist, or the actor may not read it: both look alike."""
 
     kind = "commit_not_found"
 
-    def __init__(self, commit_id: str) -> None:
-        super().__init__(f"commit '{commit_id}' does not exist")
+    def __init__(self, commit_id: str, *, candidates: Sequence[str] = (), hint: str | None = None) -> None:
+        near = f"did you mean '{candidates[0]}'?" if candidates else hint
+        super().__init__(
+            f"commit '{commit_id}' does not exist",
+            hint=near,
+            details=with_candidates(None, tuple(candidates)),
+        )
         self.commit_id = commit_id
 
 
@@ -253,6 +272,16 @@ class BranchExists(ConflictError):
     def __init__(self, branch: str) -> None:
         super().__init__(f"branch '{branch}' already exists", hint="choose another name")
         self.branch = branch
+
+
+class TagExists(ConflictError):
+    """A tag of this name exists; a tag never moves."""
+
+    kind = "tag_exists"
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(f"tag '{tag}' already exists", hint="choose another name, or delete it first")
+        self.tag = tag
 
 
 class BranchPrefixClash(ConflictError):

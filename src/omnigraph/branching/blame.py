@@ -1,0 +1,136 @@
+"""Which commit gave each property of one entity its present value, seen through merges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
+from omnigraph.core.ids import TableKey, show_branch
+from omnigraph.engine.lookup import find_entity, named_type
+
+if TYPE_CHECKING:
+    from omnigraph.core.ids import CommitId
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.state import Snapshot
+
+Image = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """Where one property got its present value. `before`: history before this commit is gone."""
+
+    property: str
+    value: Any
+    commit: CommitRecord
+    before: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON says it."""
+        return {
+            "property": self.property,
+            "graph_commit_id": self.commit.id,
+            "actor_id": self.commit.actor,
+            "graph_branch": show_branch(self.commit.branch),
+            "created_at": self.commit.time_us,
+            "before": self.before,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The origin of every property of one entity, by name."""
+
+    type_name: str
+    id: str
+    properties: tuple[Blamed, ...]
+
+    def __getitem__(self, name: str) -> Blamed:
+        for each in self.properties:
+            if each.property == name:
+                return each
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON says it."""
+        origins = [each.to_dict() for each in self.properties]
+        return {"type": self.type_name, "id": self.id, "properties": origins}
+
+
+def blame(session: GraphSession, head: Snapshot, type_name: str, entity_id: str) -> Blame:
+    """Follow each property back to the commit that set it.
+
+    Through a merge it follows the parent that already had the value, the first one when both had it. Raises
+    `TypeNotFound`, `EntityNotFound`. Cost: one manifest read per commit walked, one row per commit that
+    touched the type.
+    """
+    return _Walk(session, type_name, entity_id).run(head)
+
+
+class _Walk:
+    def __init__(self, session: GraphSession, type_name: str, entity_id: str) -> None:
+        self.session = session
+        self.type_name = type_name
+        self.entity_id = entity_id
+        self.found: dict[str, Blamed] = {}
+
+    def run(self, head: Snapshot) -> Blame:
+        table_type = named_type(self.session.catalog_of(head), self.type_name)
+        key = TableKey(table_type.table_key)
+        image = self._image(head)
+        if image is None:
+            raise EntityNotFound(f"no '{table_type.name}' with id '{self.entity_id}'")
+        waiting: list[tuple[Snapshot, frozenset[str]]] = [(head, frozenset(image))]
+        while waiting:
+            snapshot, names = waiting.pop()
+            waiting += self._step(snapshot, key, image, names)
+        ordered = tuple(self.found[name] for name in sorted(self.found))
+        return Blame(table_type.name, self.entity_id, ordered)
+
+    def _step(
+        self, snapshot: Snapshot, key: TableKey, image: Image, names: frozenset[str]
+    ) -> list[tuple[Snapshot, frozenset[str]]]:
+        """Hand every property on to a parent that has the value; the commit set the others."""
+        further: list[tuple[Snapshot, frozenset[str]]] = []
+        rest = names
+        for parent in snapshot.commit.parents:
+            former = self._parent(parent)
+            if former is None:
+                self._note(snapshot.commit, rest, image, before=True)
+                return further
+            if former.entries.get(key) == snapshot.entries.get(key):
+                return [*further, (former, rest)]
+            same = _unchanged(self._image(former), image, rest)
+            if same:
+                further.append((former, same))
+                rest -= same
+        self._note(snapshot.commit, rest, image)
+        return further
+
+    def _note(
+        self, commit: CommitRecord, names: frozenset[str], image: Image, *, before: bool = False
+    ) -> None:
+        for name in names:
+            self.found[name] = Blamed(name, image[name], commit, before)
+
+    def _parent(self, commit_id: CommitId) -> Snapshot | None:
+        try:
+            return self.session.manifest.at_commit(commit_id)
+        except (CommitNotFound, SnapshotNotFound):
+            return None
+
+    def _image(self, snapshot: Snapshot) -> Image | None:
+        try:
+            entity = find_entity(self.session, snapshot, self.type_name, self.entity_id)
+        except (EntityNotFound, TypeNotFound):
+            return None
+        ends = {} if entity.source is None else {"from": entity.source, "to": entity.target}
+        return {**ends, **entity.properties}
+
+
+def _unchanged(former: Image | None, image: Image, names: frozenset[str]) -> frozenset[str]:
+    if former is None:
+        return frozenset()
+    return frozenset(name for name in names if name in former and former[name] == image[name])

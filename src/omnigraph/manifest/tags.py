@@ -1,0 +1,68 @@
+"""Tags: immutable names of commits, kept where no clean-up of versions can lose what they name."""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from omnigraph.core.errors import BadRequest, SnapshotNotFound, TagExists, TagNotFound
+from omnigraph.core.ids import Branch, CommitId
+from omnigraph.language.diagnostics import near_names
+from omnigraph.manifest.state import Snapshot
+
+if TYPE_CHECKING:
+    from omnigraph.manifest.store import ManifestStore
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+
+
+class TagStore:
+    """The tags of a graph. Across processes the caller holds the writer lease while it creates or deletes."""
+
+    def __init__(self, store: "ManifestStore") -> None:
+        self._store = store
+
+    def list(self) -> dict[str, CommitId]:
+        """Every tag and the commit it names, by name."""
+        return {name: self._snapshot(name, *place).head for name, place in sorted(self._places().items())}
+
+    def find(self, name: str) -> Snapshot | None:
+        """The state a tag names, or None when there is no such tag."""
+        place = self._places().get(name)
+        return None if place is None else self._snapshot(name, *place)
+
+    def create(self, name: str, commit_id: CommitId) -> Snapshot:
+        """Name a commit for good.
+
+        Raises BadRequest for a bad name or one that a branch has, TagExists, CommitNotFound.
+        """
+        if not _NAME.fullmatch(name):
+            raise BadRequest(
+                f"'{name}' cannot be the name of a tag",
+                hint="use letters, digits, '.', '-' and '_', and do not start with '.' or '-'",
+            )
+        if name == "main" or name in self._store.branches():
+            raise BadRequest(f"'{name}' is the name of a branch", hint="choose another name for the tag")
+        if name in self._places():
+            raise TagExists(name)
+        snapshot = self._store.at_commit(commit_id)
+        self._store.dataset.create_tag(name, snapshot.branch, snapshot.manifest_version)
+        return snapshot
+
+    def delete(self, name: str) -> None:
+        """Forget a name; the commit stays. Raises TagNotFound."""
+        places = self._places()
+        if name not in places:
+            raise TagNotFound(name, candidates=near_names(name, places))
+        self._store.dataset.delete_tag(name)
+
+    def on_branch(self, branch: Branch) -> "tuple[str, ...]":
+        """The tags that name commits published on a branch: it cannot go while they are there."""
+        return tuple(sorted(name for name, (home, _) in self._places().items() if home == branch))
+
+    def _places(self) -> dict[str, tuple[Branch, int]]:
+        return self._store.dataset.tags()
+
+    def _snapshot(self, name: str, branch: Branch, version: int) -> Snapshot:
+        try:
+            return self._store.at_version(branch, version)
+        except SnapshotNotFound as error:
+            raise SnapshotNotFound(name) from error

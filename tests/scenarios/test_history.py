@@ -1,0 +1,201 @@
+"""Differences, tags, blame and the change feed."""
+
+import pytest
+
+import omnigraph
+from omnigraph.core.errors import (
+    BadRequest,
+    ChangeCursorRejected,
+    CommitNotFound,
+    TagExists,
+    TagNotFound,
+    TypeNotFound,
+)
+from omnigraph.core.settings import Settings
+
+SCHEMA = """
+node Person { name: String @key  age: I32?  tags: [String]? }
+edge Knows: Person -> Person { since: I32? }
+"""
+
+
+@pytest.fixture
+def graph(tmp_path):
+    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as opened:
+        yield opened
+
+
+def run(graph, statements, **named):
+    return graph.mutate(f"query m() {{ {statements} }}", **named)
+
+
+def people(graph, *names, **named):
+    return run(graph, " ".join(f'insert Person {{ name: "{n}", age: 30 }}' for n in names), **named)
+
+
+def told(diff):
+    return [(c.table_key, c.op.value, c.id) for c in diff]
+
+
+def test_a_diff_tells_inserts_updates_and_deletes(graph):
+    people(graph, "ann", "bob", "cyd")
+    before = graph.commits.head().id
+    run(graph, 'insert Person { name: "dan" } update Person set { age: 31 } where name = "bob"')
+    run(graph, 'delete Person where name = "cyd"')
+    run(graph, 'insert Knows { from: "ann", to: "bob", since: 2001 }')
+    found = graph.diff(before, "main")
+    assert [t for t in told(found) if t[0] == "node:Person"] == [
+        ("node:Person", "insert", "dan"),
+        ("node:Person", "update", "bob"),
+        ("node:Person", "delete", "cyd"),
+    ]
+    assert found.stats["edge:Knows"] == {"inserted": 1, "updated": 0, "deleted": 0}
+    assert len(found) == 4
+    change = next(c for c in found if c.id == "bob")
+    assert (change.before["age"], change.after["age"], change.properties) == (30, 31, ("age",))
+
+
+def test_a_rewrite_with_equal_values_is_no_change(graph):
+    people(graph, "ann", "bob")
+    before = graph.commits.head().id
+    run(graph, 'update Person set { age: 30 } where name = "ann"')
+    assert told(graph.diff(before, "main")) == []
+
+
+def test_diff_same_branch_and_cross_branch_agree(graph):
+    people(graph, "ann", "bob", "cyd")
+    graph.branches.create("review")
+    base = graph.commits.head().id
+    changes = 'insert Person { name: "dan", tags: ["x"] } update Person set { age: 31 } where name = "bob"'
+    run(graph, changes, branch="review")
+    run(graph, 'delete Person where name = "cyd"', branch="review")
+    across = told(graph.diff("main", "review"))
+    run(graph, changes)
+    run(graph, 'delete Person where name = "cyd"')
+    assert across == told(graph.diff(base, "main"))
+    assert told(graph.diff("main", "review")) == []
+
+
+def test_a_diff_applied_to_one_state_gives_the_other(graph):
+    people(graph, "ann", "bob", "cyd")
+    before = graph.commits.head().id
+    old = {
+        row["name"]: row["age"]
+        for row in graph.query("query q() { match { $p: Person } return { $p.name as name, $p.age as age } }")
+    }
+    run(graph, 'insert Person { name: "dan", age: 5 } update Person set { age: 31 } where name = "bob"')
+    run(graph, 'delete Person where name = "ann"')
+    for change in graph.diff(before, "main"):
+        if change.after is None:
+            del old[change.id]
+        else:
+            old[change.id] = change.after["age"]
+    assert old == {"bob": 31, "cyd": 30, "dan": 5}
+
+
+def test_a_diff_is_narrowed_by_type_and_operation(graph):
+    people(graph, "ann", "bob")
+    before = graph.commits.head().id
+    run(graph, 'insert Person { name: "cyd" } insert Knows { from: "ann", to: "bob" }')
+    run(graph, 'delete Person where name = "bob"')
+    assert told(graph.diff(before, "main", types=["Person"], ops=["delete"])) == [
+        ("node:Person", "delete", "bob")
+    ]
+    with pytest.raises(TypeNotFound, match="Persn"):
+        graph.diff(before, "main", types=["Persn"])
+
+
+def test_a_tag_names_one_commit_for_good(graph):
+    people(graph, "ann")
+    first = graph.commits.head().id
+    assert graph.tags.create("v1") == first
+    people(graph, "bob")
+    assert graph.tags.list() == {"v1": first}
+    assert told(graph.diff("v1", "main")) == [("node:Person", "insert", "bob")]
+    with pytest.raises(TagExists):
+        graph.tags.create("v1")
+    for bad in ["main", "a/b", ".x", "", "ü"]:
+        with pytest.raises(BadRequest):
+            graph.tags.create(bad)
+    graph.tags.delete("v1")
+    with pytest.raises(TagNotFound):
+        graph.tags.delete("v1")
+    with pytest.raises(CommitNotFound):
+        graph.diff("v1", "main")
+
+
+def test_a_tag_on_a_branch_is_read_after_reopening(graph, tmp_path):
+    people(graph, "ann")
+    graph.branches.create("topic/a")
+    people(graph, "bob", branch="topic/a")
+    graph.tags.create("kept", at="topic/a")
+    people(graph, "cyd", branch="topic/a")
+    graph.close()
+    with omnigraph.open(tmp_path / "g") as again:
+        assert told(again.diff("main", "kept")) == [("node:Person", "insert", "bob")]
+
+
+def test_blame_names_the_commit_that_set_each_property(graph):
+    made = people(graph, "ann", actor="ana").commit
+    people(graph, "bob")
+    tagged = run(graph, 'update Person set { tags: ["x"] } where name = "ann"', actor="ben").commit
+    run(graph, 'insert Knows { from: "ann", to: "bob" }')
+    origins = {
+        each.property: (each.commit.id, each.commit.actor) for each in graph.blame("Person", "ann").properties
+    }
+    assert origins["age"] == (made.id, "ana")
+    assert origins["name"] == (made.id, "ana")
+    assert origins["tags"] == (tagged.id, "ben")
+
+
+def test_the_feed_gives_each_commit_once_and_in_order(graph):
+    people(graph, "ann")
+    cursor = graph.feed.start()
+    assert graph.feed.poll(cursor).blocks == ()
+    first = people(graph, "bob").commit
+    second = run(graph, 'delete Person where name = "ann"').commit
+    page = graph.feed.poll(cursor, commits_max=1)
+    assert [b.commit.id for b in page.blocks] == [first.id]
+    assert page.more
+    rest = graph.feed.poll(page.cursor)
+    assert [(b.commit.id, told(b.changes)) for b in rest.blocks] == [
+        (second.id, [("node:Person", "delete", "ann")])
+    ]
+    assert not rest.more
+    assert graph.feed.poll(rest.cursor).blocks == ()
+
+
+def test_the_feed_from_the_beginning_rebuilds_the_graph(graph):
+    people(graph, "ann", "bob")
+    run(graph, 'update Person set { age: 1 } where name = "ann"')
+    run(graph, 'delete Person where name = "bob"')
+    state = {}
+    for block in graph.feed.poll(graph.feed.start(after="beginning")).blocks:
+        for change in block.changes:
+            state.pop(change.id, None)
+            if change.after is not None:
+                state[change.id] = change.after["age"]
+    assert state == {"ann": 1}
+
+
+def test_a_cursor_is_good_for_one_branch_and_filter_only(graph):
+    people(graph, "ann")
+    graph.branches.create("review")
+    cursor = graph.feed.start()
+    with pytest.raises(ChangeCursorRejected):
+        graph.feed.poll(cursor, branch="review")
+    with pytest.raises(ChangeCursorRejected):
+        graph.feed.poll(cursor, types=["Person"])
+    with pytest.raises(ChangeCursorRejected):
+        graph.feed.poll(cursor[:-6] + "AAAAAA")
+
+
+def test_time_travel_versions_chain(graph):
+    people(graph, "ann")
+    states = [graph.commits.head().id]
+    run(graph, 'update Person set { age: 31 } where name = "ann"')
+    states.append(graph.commits.head().id)
+    run(graph, 'delete Person where name = "ann"')
+    states.append(graph.commits.head().id)
+    question = "query q() { match { $p: Person } return { $p.age as age } }"
+    assert [[row["age"] for row in graph.query(question, at=each)] for each in states] == [[30], [31], []]
