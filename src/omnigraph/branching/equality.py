@@ -140,7 +140,7 @@ def _present_values_differ(left: pa.Array, right: pa.Array) -> Mask:
         return _floats_differ(left, right, _BIT_TYPES[kind])
     if pa.types.is_fixed_size_list(kind):
         inner = values_differ(left.flatten(), right.flatten())
-        return inner.reshape(len(left), kind.list_size).any(axis=1)
+        return np.asarray(np.any(inner.reshape(len(left), kind.list_size), axis=1), np.bool_)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _lists_differ(left, right)
     return np.asarray(pc.not_equal(left, right).to_numpy(zero_copy_only=False), np.bool_)
@@ -149,7 +149,8 @@ def _present_values_differ(left: pa.Array, right: pa.Array) -> Mask:
 def _floats_differ(left: pa.Array, right: pa.Array, bits: Any) -> Mask:
     mine = np.ascontiguousarray(left.to_numpy(zero_copy_only=False))
     theirs = np.ascontiguousarray(right.to_numpy(zero_copy_only=False))
-    return (mine.view(bits) != theirs.view(bits)) & ~(np.isnan(mine) & np.isnan(theirs))
+    bits_differ: Mask = np.asarray(mine.view(bits) != theirs.view(bits), np.bool_)
+    return bits_differ & ~(np.isnan(mine) & np.isnan(theirs))
 
 
 def _lists_differ(left: pa.Array, right: pa.Array) -> Mask:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.branching.equality import Addresses, Mask
-    from omnigraph.core.ids import TableKey
+    from omnigraph.core.ids import CommitId, TableKey
     from omnigraph.manifest.state import TableEntry
 
 
@@ -277,6 +277,11 @@ class Resolution:
     tables: Mapping[str, Choice] | None = None
     entries: Mapping[tuple[str, str, str], Choice] | None = None
     """By table key, row id and kind."""
+
+    def for_heads(self, source: CommitId, target: CommitId) -> Resolution:
+        """Choices without an edited list hold for any heads."""
+        del source, target
+        return self
 
     def of(self, table_key: TableKey, row_id: str, kind: ConflictKind) -> Choice | None:
         """The choice for one conflict, the most specific one first."""

@@ -21,7 +21,6 @@ from omnigraph.branching.merge_plan import (
     settle,
     three_way,
 )
-from omnigraph.branching.report import ConflictList
 from omnigraph.branching.validation import TableRows, Verdict, check_merged
 from omnigraph.core.errors import ConflictError, InternalError
 from omnigraph.core.ids import show_branch
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from omnigraph.branching.equality import Addresses, Mask
     from omnigraph.branching.merge_plan import RowMerge
+    from omnigraph.branching.report import ConflictList
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -129,7 +129,7 @@ def plan_merge(
         source=theirs,
         target=ours,
         identity=target_identity,
-        resolution=resolution,
+        resolution=resolution.for_heads(theirs.head, ours.head),
     )
 
 

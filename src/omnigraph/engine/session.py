@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import BadRequest, GraphNotFound, InternalError, OmnigraphError
+from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
 from omnigraph.core.events import Warned, emit
-from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.engine.forks import fork_table
 from omnigraph.engine.keys import KeyIndexCache
 from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.commit import CommittedTable
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
@@ -173,12 +174,8 @@ class GraphSession:
     # --- writing ---------------------------------------------------------------------------------------
 
     def fork_table(self, entry: TableEntry, branch: Branch) -> SnapshotHandle:
-        """Give `branch` its own reference on a table, at exactly the version it inherited."""
-        if branch is None:
-            raise InternalError("main inherits from nobody")
-        return self.storage.create_branch(
-            entry.table_key, entry.location, BranchName(branch), entry.branch, entry.version
-        )
+        """Give `branch` its own reference on a table (`engine.forks`)."""
+        return fork_table(self, entry, branch)
 
     def map_tables(
         self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int = 1

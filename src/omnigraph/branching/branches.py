@@ -1,0 +1,84 @@
+"""Deleting a branch. Creation touches no table and lives in the manifest room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from omnigraph.core.errors import BadRequest, BranchHasChildren
+from omnigraph.core.events import Warned, emit
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import BranchName, normalize_branch
+from omnigraph.manifest.names import INTERNAL_NAMES
+from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+
+if TYPE_CHECKING:
+    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class BranchDeletion:
+    """A branch that is gone, and tables whose leftovers the next clean-up removes."""
+
+    name: str
+    unreclaimed: tuple[TableKey, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The deletion as the command line and the service show it."""
+        return {"name": self.name, "unreclaimed": list(self.unreclaimed)}
+
+
+def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
+    """Delete a branch: first its existence, durably, then what it alone used.
+
+    Raises `BadRequest` for main and internal names, `BranchNotFound`, `BranchHasChildren` naming the branches
+    that were made from it or show its tables. Once the branch is gone nothing here fails the call: a table
+    reference that could not be removed is reported, and the next write or clean-up removes it.
+    """
+    branch = _deletable(name)
+    heal_pending_sidecars_roll_forward(session.recovery)
+    session.manifest.refuse_during_schema_apply()
+    owned = [(key, branch) for key in session.manifest.current(branch).entries]
+    # The queues keep writers of this process away, the lease those of others.
+    with session.queues.acquire_many(owned), session.lease.hold():
+        snapshot = session.manifest.current(branch)
+        dependents = _dependents(session, branch)
+        if dependents:
+            raise BranchHasChildren(branch, dependents)
+        session.manifest.delete_branch(branch)
+        return BranchDeletion(branch, _remove_forks(session, snapshot))
+
+
+def _deletable(name: str) -> BranchName:
+    branch = normalize_branch(name)
+    if branch is None:
+        raise BadRequest("main cannot be deleted")
+    if branch in INTERNAL_NAMES:
+        raise BadRequest(f"'{branch}' is an internal branch and cannot be deleted")
+    return BranchName(branch)
+
+
+def _dependents(session: GraphSession, branch: BranchName) -> list[str]:
+    """Branches that show a table at a version that lives on this one."""
+    others: list[Branch] = [each for each in session.manifest.all_branches() if each != branch]
+    return [
+        str(other)
+        for other in others
+        if any(entry.branch == branch for entry in session.manifest.current(other).entries.values())
+    ]
+
+
+def _remove_forks(session: GraphSession, snapshot: Snapshot) -> tuple[TableKey, ...]:
+    left: list[TableKey] = []
+    for key, entry in snapshot.entries.items():
+        if entry.branch is None or entry.branch != snapshot.branch:
+            continue
+        try:
+            failpoint(Window.BRANCH_DELETE_BEFORE_TABLE_CLEANUP)
+            session.storage.delete_branch(entry.location, entry.branch)
+        except Exception as error:  # noqa: BLE001  the branch is gone; leftovers are harmless
+            left.append(key)
+            emit(Warned(f"files of the deleted branch '{snapshot.branch}' remain on '{key}'", str(error)))
+    return tuple(left)

@@ -1,0 +1,118 @@
+"""A branch's own references on tables: made at the first write, told from leftovers, reclaimed.
+
+A reference with a branch's name may be in the way: another writer made it, or a writer that died did, or an
+earlier branch of that name. What branches show decides which; an unreadable authority decides nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, assert_never
+
+from omnigraph.core.errors import (
+    ConflictError,
+    ExpectedVersionMismatch,
+    InternalError,
+    OmnigraphError,
+    StoragePrecondition,
+)
+from omnigraph.core.failpoints import Window, failpoint
+
+if TYPE_CHECKING:
+    from omnigraph.core.ids import Branch, BranchName, TableKey
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import TableEntry
+    from omnigraph.manifest.store import ManifestStore
+    from omnigraph.storage.handles import SnapshotHandle
+
+
+class ForkStatus(StrEnum):
+    """What a table's reference of a branch is."""
+
+    LEGITIMATE = "legitimate"
+    """A live branch shows the table there."""
+    ORPHAN = "orphan"
+    """No live branch shows the table there: nothing can read it."""
+    INDETERMINATE = "indeterminate"
+    """What the live branches show could not be read."""
+
+
+def classify_fork(manifest: ManifestStore, table_key: TableKey, name: BranchName) -> ForkStatus:
+    """Judge the reference `name` of a table by what every live branch shows now.
+
+    A branch made from another one shows tables under the other one's name, so all of them are asked. Only an
+    orphan may be destroyed.
+    """
+    try:
+        failpoint(Window.CLASSIFY_FRESH_READ)
+        branches: list[Branch] = [None, *manifest.all_branches()]
+        for branch in branches:
+            entry = manifest.current(branch).entries.get(table_key)
+            if entry is not None and entry.branch == name:
+                return ForkStatus.LEGITIMATE
+    except OmnigraphError:
+        return ForkStatus.INDETERMINATE
+    return ForkStatus.ORPHAN
+
+
+def fork_table(session: GraphSession, entry: TableEntry, branch: Branch) -> SnapshotHandle:
+    """Give `branch` its own reference on a table, at exactly the version `entry` names.
+
+    A leftover of that name is reclaimed. Raises `ExpectedVersionMismatch` when another writer was first and
+    `ConflictError` when a leftover cannot be judged or removed; then nothing has changed.
+    """
+    if branch is None:
+        raise InternalError("main inherits from nobody")
+    shown = session.manifest.current(branch).entries.get(entry.table_key)
+    if shown is not None and shown.branch == branch:
+        raise _lost(session, entry, branch)
+    try:
+        return _create(session, entry, branch)
+    except StoragePrecondition:
+        return reclaim_orphaned_fork_and_refork(session, entry, branch)
+
+
+def reclaim_orphaned_fork_and_refork(
+    session: GraphSession, entry: TableEntry, branch: BranchName
+) -> SnapshotHandle:
+    """Remove a reference nobody reads and fork again, once."""
+    failpoint(Window.FORK_BEFORE_CLASSIFY)
+    status = classify_fork(session.manifest, entry.table_key, branch)
+    match status:
+        case ForkStatus.LEGITIMATE:
+            raise _lost(session, entry, branch)
+        case ForkStatus.INDETERMINATE:
+            raise ConflictError(
+                f"'{entry.table_key}' has a reference of branch '{branch}'; whether it is used could not "
+                "be verified; it was left alone",
+                hint="refresh and try again",
+            )
+        case ForkStatus.ORPHAN:
+            _reclaim(session, entry, branch)
+        case _:
+            assert_never(status)
+    try:
+        return _create(session, entry, branch)
+    except StoragePrecondition as error:
+        raise _lost(session, entry, branch) from error
+
+
+def _create(session: GraphSession, entry: TableEntry, branch: BranchName) -> SnapshotHandle:
+    return session.storage.create_branch(entry.table_key, entry.location, branch, entry.branch, entry.version)
+
+
+def _reclaim(session: GraphSession, entry: TableEntry, branch: BranchName) -> None:
+    failpoint(Window.FORK_BEFORE_RECLAIM)
+    try:
+        session.storage.delete_branch(entry.location, branch)
+    except StoragePrecondition as error:
+        raise ConflictError(
+            f"a leftover of an earlier branch '{branch}' on '{entry.table_key}' cannot be removed, because "
+            f"child branches grew out of it: {error}",
+            hint="delete those branches and run `omnigraph cleanup`, or use another branch name",
+        ) from error
+
+
+def _lost(session: GraphSession, entry: TableEntry, branch: Branch) -> ExpectedVersionMismatch:
+    actual = session.manifest.current(branch).pin(entry.table_key)
+    return ExpectedVersionMismatch(table_key=entry.table_key, expected=entry.version, actual=actual)
