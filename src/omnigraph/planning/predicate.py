@@ -9,6 +9,7 @@ false.
 
 import datetime as dt
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -106,8 +107,14 @@ _OPPOSITE: Final = {
     Operator.GT: Operator.LE,
     Operator.LE: Operator.GT,
 }
-_UPWARDS: Final = frozenset({Operator.GT, Operator.GE})
-_DOWNWARDS: Final = frozenset({Operator.LT, Operator.LE})
+_ORDERINGS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.EQ: operator.eq,
+    Operator.NE: operator.ne,
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+    Operator.GT: operator.gt,
+    Operator.GE: operator.ge,
+}
 
 
 def normalize(
@@ -233,7 +240,7 @@ def ordering(column: str, kind: ScalarKind, op: Operator, value: Value) -> Formu
     if not isinstance(value, int | float):
         return NEVER
     below, above = _neighbours(value, kind)
-    if op in _DOWNWARDS:
+    if op in {Operator.LT, Operator.LE}:
         return _bounded(column, kind, Operator.LE, below)
     return _bounded(column, kind, Operator.GE, above)
 
@@ -271,7 +278,7 @@ def _neighbours(value: float, kind: ScalarKind) -> tuple[float, float]:
 
 def _bool_ordering(column: str, op: Operator, value: Value) -> Formula:
     """False < true, spelled as equality: not every engine orders booleans."""
-    allowed = [item for item in (False, True) if _holds(op, item, bool(value))]
+    allowed = [item for item in (False, True) if _ORDERINGS[op](item, bool(value))]
     match allowed:
         case []:
             return NEVER
@@ -279,18 +286,6 @@ def _bool_ordering(column: str, op: Operator, value: Value) -> Formula:
             return Test(column, Operator.EQ, only, ScalarKind.BOOL)
         case _:
             return HasValue(column, wanted=True)
-
-
-def _holds(op: Operator, left: bool, right: bool) -> bool:  # noqa: FBT001
-    checks: dict[Operator, Callable[[], bool]] = {
-        Operator.EQ: lambda: left == right,
-        Operator.NE: lambda: left != right,
-        Operator.LT: lambda: left < right,
-        Operator.LE: lambda: left <= right,
-        Operator.GT: lambda: left > right,
-        Operator.GE: lambda: left >= right,
-    }
-    return checks[op]()
 
 
 # Lance ------------------------------------------------------------------------------------------------------

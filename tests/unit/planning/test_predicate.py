@@ -218,3 +218,19 @@ def test_an_empty_table_evaluates_to_an_empty_mask():
     empty = rows_table().slice(0, 0)
     for predicate in (IsNull("tags", negated=False), Compare("xs", ir.Operator.CONTAINS, literal(1)), Or(())):
         assert evaluate(predicate, empty, THING, {}).to_pylist() == []
+
+
+def test_slices_and_chunks_are_read_at_their_place():
+    table = pa.concat_tables([rows_table(), rows_table()])
+    for predicate in (
+        Compare("tags", ir.Operator.CONTAINS, literal("a")),
+        Not(Compare("xs", ir.Operator.CONTAINS, literal(3))),
+        Compare("name", ir.Operator.STARTS_WITH, literal("z")),
+    ):
+        whole = evaluate(predicate, table, THING, {}).to_pylist()
+        assert whole.count(True) > 0
+        for start in (0, 3, 7, 12):
+            part = table.slice(start, 9)
+            assert evaluate(predicate, part, THING, {}).to_pylist() == whole[start : start + 9]
+            (batch, *_) = part.combine_chunks().to_batches()
+            assert evaluate(predicate, batch, THING, {}).to_pylist() == whole[start : start + 9]
