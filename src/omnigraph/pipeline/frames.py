@@ -15,10 +15,11 @@ from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.columns import type_named
 from omnigraph.pipeline.plan import SourceFormat, Split
-from omnigraph.pipeline.session import SparkRuntime
+from omnigraph.pipeline.session import SparkRuntime, spark_runtime
 from omnigraph.pipeline.sources import plan_splits
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.layout import GraphRoot
@@ -64,7 +65,13 @@ def _as_table(name: str, frame: Any) -> pa.Table:
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
     if isinstance(frame, list):
-        return pa.Table.from_pylist(frame)
+        try:
+            return pa.Table.from_pylist(frame)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise BadRequest(
+                f"'{name}': the rows have no common column types ({error})",
+                hint="give an Arrow table or a file of JSON lines",
+            ) from error
     if hasattr(frame, "to_arrow"):
         return frame.to_arrow()
     if type(frame).__module__.startswith("pandas"):
@@ -129,6 +136,28 @@ def read_frame(
     described = ", ".join(f"`{name}` {spelled}" for name, spelled, _ in fields)
     count = len(groups)
     return runtime.spark.range(0, count, 1, max(count, 1)).mapInArrow(partial(scan_group, scan), described)
+
+
+def graph_frame(
+    session: GraphSession,
+    snapshot: Snapshot,
+    type_name: str,
+    *,
+    columns: Sequence[str] | None,
+    where: str | None,
+    spark: Any,
+) -> "DataFrame":
+    """`read_frame` for an open graph; starts Spark when none runs yet."""
+    return read_frame(
+        spark_runtime(session.settings, session=spark),
+        session.root,
+        session.settings,
+        snapshot,
+        session.catalog_of(snapshot),
+        type_name,
+        columns=columns,
+        where=where,
+    )
 
 
 def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str, ...]:
