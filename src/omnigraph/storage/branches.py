@@ -1,6 +1,8 @@
 """Branches of one table's dataset: references, their identity, and what a crash may leave of them."""
 
-from typing import Any
+import json
+from typing import Any, Final
+from urllib.parse import unquote
 
 from omnigraph.core.errors import StoragePrecondition
 from omnigraph.core.events import DurableOperation, StorageCall, emit
@@ -9,29 +11,46 @@ from omnigraph.storage.datasets import DatasetPool, manifest_name
 from omnigraph.storage.failures import is_commit_conflict, substrate
 from omnigraph.storage.layout import branch_directory, branch_reference
 
+UNREADABLE: Final = ((0, ""),)
+"""The incarnation of a reference that was cut short: like no other's."""
+
 BranchIdentifier = tuple[tuple[int, str], ...]
 """Lance's incarnation list of a branch: one (version, token) per ancestor; empty for main."""
 
 
 def list_branches(pool: DatasetPool, location: str) -> dict[BranchName, BranchIdentifier]:
-    """Every branch reference of the dataset with its incarnation. Cost: a listing and a read per branch."""
+    """Every branch reference of the dataset with its incarnation. Cost: a listing and a read per branch.
+
+    The references are read here, not by Lance: its listing fails when a reference is deleted beside it.
+    """
     emit(StorageCall("list_branches", pool.root.dataset_uri(location)))
-    dataset = pool.at_head(location, None)
-    with substrate(lambda: pool.circumstances(location, None)):
-        listed: dict[str, Any] = dataset.branches.list()
-    return {BranchName(name): _identifier(facts) for name, facts in listed.items()}
+    found: dict[BranchName, BranchIdentifier] = {}
+    for name in pool.adapter.list_dir(f"{location}/_refs/branches"):
+        if name.endswith(".json"):
+            branch = BranchName(unquote(name.removesuffix(".json")))
+            identifier = branch_identifier(pool, location, branch)
+            if identifier is not None:
+                found[branch] = identifier
+    return found
 
 
 def branch_identifier(pool: DatasetPool, location: str, branch: Branch) -> BranchIdentifier | None:
-    """The incarnation of a branch; () for main, None when there is no such reference.
+    """The incarnation of a branch; () for main, None when there is no such reference. Cost: one read.
 
     A branch that was deleted and made again under its old name has another incarnation.
     """
     if branch is None:
         return ()
-    if not has_branch(pool, location, branch):
+    text = pool.adapter.read_text_if_exists(branch_reference(location, branch))
+    if text is None:
         return None
-    return list_branches(pool, location).get(branch)
+    try:
+        chain = json.loads(text)["identifier"]["version_mapping"]
+        return tuple((int(version), str(token)) for version, token in chain)
+    except (ValueError, KeyError, TypeError):
+        # A power cut may cut a reference short before the fork was acknowledged. Nothing names it, so it is
+        # reclaimed like any other orphan; a listing must not fail over it.
+        return UNREADABLE
 
 
 def has_branch(pool: DatasetPool, location: str, branch: BranchName) -> bool:
@@ -73,36 +92,24 @@ def create_branch(
 def delete_branch(pool: DatasetPool, location: str, name: BranchName) -> None:
     """Remove a branch and all its files; a branch that is not there, or only in part, is fine.
 
-    A directory without a reference (a crash between the two) is invisible to Lance and blocks a new branch of
-    that name, so it is removed through the adapter. Raises StoragePrecondition while other branches grew out
-    of this one: their rows lie in its files.
+    Done through the adapter: Lance neither deletes what is there in part (a directory without a reference
+    blocks a new branch of that name) nor works beside another delete. Raises StoragePrecondition while other
+    branches grew out of this one or lie below its directory: their rows would go with it.
     """
     uri = pool.root.dataset_uri(location, name)
+    listed = list_branches(pool, location)
+    bound = [other for other in listed if other.startswith(f"{name}/")]
+    if name in listed:
+        bound += [other for other, chain in listed.items() if _grew_from(chain, listed[name])]
+    if bound:
+        raise StoragePrecondition(f"{uri}: other branches depend on it: {', '.join(sorted(set(bound)))}")
     emit(DurableOperation("delete_branch", uri, "before"))
-    if has_branch(pool, location, name):
-        children = [
-            other
-            for other, chain in list_branches(pool, location).items()
-            if other != name and _grew_from(chain, list_branches(pool, location)[name])
-        ]
-        if children:
-            raise StoragePrecondition(f"{uri}: branches grew out of it: {', '.join(sorted(children))}")
-        dataset = pool.at_head(location, None)
-        with substrate(lambda: pool.circumstances(location, name, directory=_local(pool, location))):
-            try:
-                dataset.branches.delete(name)
-            except (OSError, ValueError):
-                # Another process may have removed it between the probe and the call.
-                if has_branch(pool, location, name):
-                    raise
+    # The reference first: without it the branch is gone, and what a crash leaves is removed by the next call.
+    pool.adapter.delete(branch_reference(location, name))
     pool.evict(location, name)
     if pool.adapter.exists(branch_directory(location, name)):
         pool.adapter.delete_prefix(branch_directory(location, name))
     emit(DurableOperation("delete_branch", uri, "after"))
-
-
-def _identifier(facts: dict[str, Any]) -> BranchIdentifier:
-    return tuple((int(version), str(token)) for version, token in facts["branch_identifier"])
 
 
 def _grew_from(chain: BranchIdentifier, parent: BranchIdentifier) -> bool:

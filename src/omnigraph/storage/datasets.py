@@ -28,6 +28,10 @@ DATA_STORAGE_VERSION: Final = "2.2"
 HANDLES_KEPT_MAX: Final = 1024
 """Open datasets one pool keeps; the least recently used go first."""
 
+INDEX_CACHE_SHARE: Final = 0.25
+METADATA_CACHE_SHARE: Final = 0.125
+"""Parts of the read-cache budget that Lance may fill; left alone it takes gigabytes per session."""
+
 WALK_STEPS_MAX: Final = 16
 """Version names probed one by one before a listing is cheaper."""
 
@@ -77,10 +81,11 @@ class DatasetPool:
     Thread-safe. A handle is only given out again while its manifest file is still the one it was opened from.
     """
 
-    def __init__(self, root: GraphRoot, adapter: "StorageAdapter", session: Any = None) -> None:
+    def __init__(self, root: GraphRoot, adapter: "StorageAdapter", cache_bytes: int) -> None:
         self.root = root
         self.adapter = adapter
-        self._session = session
+        self._cache_bytes = cache_bytes
+        self._session: Any = None
         self._opened: OrderedDict[tuple[str, Branch, int], _Opened] = OrderedDict()
         self._heads: dict[tuple[str, Branch], int] = {}
         self._lock = threading.Lock()
@@ -94,7 +99,10 @@ class DatasetPool:
                     Session,  # pyright: ignore[reportPrivateImportUsage]
                 )
 
-                self._session = Session()
+                self._session = Session(
+                    index_cache_size_bytes=int(self._cache_bytes * INDEX_CACHE_SHARE),
+                    metadata_cache_size_bytes=int(self._cache_bytes * METADATA_CACHE_SHARE),
+                )
             return self._session
 
     @property

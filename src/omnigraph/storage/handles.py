@@ -1,7 +1,7 @@
 """The opaque values that travel between the storage room and everyone above it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from omnigraph.core.ids import Branch, TableKey
@@ -62,11 +62,14 @@ class SnapshotHandle:
     version: int
     _dataset: Any
     _files: tuple[str, ...] = ()
+    _counted: list[int] = field(default_factory=list[int], repr=False)
 
     @property
     def row_count(self) -> int:
         """Live rows. Cost: metadata only, remembered by the handle."""
-        return int(self._dataset.count_rows())
+        if not self._counted:
+            self._counted.append(int(self._dataset.count_rows()))
+        return self._counted[0]
 
     @property
     def schema(self) -> Any:

@@ -283,7 +283,7 @@ class TableStore(TableStorage):
     def __init__(self, root: GraphRoot, settings: Settings, adapter: StorageAdapter) -> None:
         self._root = root
         self._mode = DurabilityMode(settings.durability)
-        self._pool = DatasetPool(root, adapter)
+        self._pool = DatasetPool(root, adapter, settings.cache_bytes)
         self._residual = InlineCommitResidual(self._pool)
 
     def storage_inline_residual(self) -> InlineCommitResidual:

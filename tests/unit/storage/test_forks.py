@@ -1,5 +1,6 @@
 """Branches of a table: forks, writes staged before the fork, and what a crash leaves."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
 from omnigraph.core.ids import BranchName
+from omnigraph.storage.branches import UNREADABLE
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.layout import branch_reference
 from omnigraph.storage.tables import TableStore
@@ -163,6 +165,37 @@ def test_delete_is_idempotent_and_clears_what_a_crash_left(table_store: Store) -
     assert content(tables, fork(tables, base)) == {"a": 0}
 
 
+def test_references_are_read_as_lance_reads_them(table_store: Store) -> None:
+    tables = table_store.tables()
+    parent = fork(tables, filled(tables, ["a"]))
+    parent = tables.commit_staged(parent, tables.stage_append(parent, rows(["p"]), STAMP))
+    fork(tables, parent, BranchName("Odd.name_1-x/y"))
+    raw = lance.dataset(
+        table_store.root.dataset_uri(PLACE), storage_options=table_store.storage_options or None
+    )
+    listed = {
+        name: tuple(map(tuple, facts["branch_identifier"])) for name, facts in raw.branches.list().items()
+    }
+    assert tables.list_branches(PLACE) == listed
+    assert len(listed) == 2
+    tables.delete_branch(PLACE, BranchName("Odd.name_1-x/y"))
+    assert list(raw.branches.list()) == [REVIEW]
+
+
+def test_a_reference_cut_short_can_be_listed_and_reclaimed(tmp_path: Path) -> None:
+    store = local_store(tmp_path)
+    tables = store.tables()
+    base = filled(tables, ["a"])
+    fork(tables, base)
+    reference = Path(store.uri) / branch_reference(PLACE, REVIEW)
+    reference.write_bytes(reference.read_bytes()[:20])
+    assert tables.list_branches(PLACE) == {REVIEW: UNREADABLE}
+    with pytest.raises(StoragePrecondition):
+        fork(tables, base)
+    tables.delete_branch(PLACE, REVIEW)
+    assert content(tables, fork(tables, base)) == {"a": 0}
+
+
 def test_delete_keeps_a_branch_that_others_grew_from(table_store: Store) -> None:
     tables = table_store.tables()
     base = filled(tables, ["a"])
@@ -174,6 +207,31 @@ def test_delete_keeps_a_branch_that_others_grew_from(table_store: Store) -> None
     assert content(tables, tables.open_head(PERSON, PLACE, CHILD)) == {"a": 0, "p": 0}
     tables.delete_branch(PLACE, CHILD)
     tables.delete_branch(PLACE, REVIEW)
+    assert tables.list_branches(PLACE) == {}
+
+
+def test_delete_never_takes_a_branch_that_lies_below(table_store: Store) -> None:
+    tables = table_store.tables()
+    fork(tables, filled(tables, ["a"]))
+    with pytest.raises(StoragePrecondition, match="review/one"):
+        tables.delete_branch(PLACE, BranchName("review"))
+    assert content(tables, tables.open_head(PERSON, PLACE, REVIEW)) == {"a": 0}
+
+
+def test_forks_beside_readers_and_writers(table_store: Store) -> None:
+    tables = table_store.tables()
+    base = filled(tables, ["a"])
+    names = [BranchName(f"b{number}") for number in range(6)]
+
+    def make(name: BranchName) -> None:
+        made = fork(tables, base, name)
+        after = tables.commit_staged(made, tables.stage_append(made, rows([name]), STAMP))
+        assert content(tables, after) == {"a": 0, name: 0}
+        assert content(tables, tables.open_head(PERSON, PLACE, None)) == {"a": 0}
+        tables.delete_branch(PLACE, name)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(make, names))
     assert tables.list_branches(PLACE) == {}
 
 
