@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from omnigraph.engine.key_segments import string_array
 from omnigraph.engine.traverse import Incidence, Neighbours, incidence, neighbours
+from omnigraph.planning.steps import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from omnigraph.engine.images import Ordinals, TableImage
 
 Contents = tuple[str, bytes]
-
-
-class Direction(StrEnum):
-    """Which way an edge is followed."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    EITHER = "either"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import predicate
+from omnigraph.planning.steps import MIRRORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
 Mask: TypeAlias = NDArray[np.bool_]
 
 _NAME = "value"
-MIRRORED = {
-    Operator.EQ: Operator.EQ,
-    Operator.NE: Operator.NE,
-    Operator.LT: Operator.GT,
-    Operator.LE: Operator.GE,
-    Operator.GT: Operator.LT,
-    Operator.GE: Operator.LE,
-}
-"""`a op b` is `b MIRRORED[op] a`."""
-
 _TWO_63 = 2.0**63
 _TWO_64 = 2.0**64
 

@@ -30,6 +30,8 @@ Ordinals = NDArray[np.int64]
 _OFFSET_MASK = np.uint64(0xFFFF_FFFF)
 _OFFSET_BITS = np.uint64(32)
 
+_NO_ADDRESS = int(ABSENT)
+
 ChunkKey = tuple[str, str, tuple[str, ...], str | None, str]
 
 
@@ -149,6 +151,13 @@ class TableImage:
     def find(self, ids: pa.StringArray) -> Ordinals:
         """The ordinal of each id; -1 where there is none."""
         return self.from_addresses(self.keys.addresses(self.identity, self.storage, self.handle, ids))
+
+    def find_one(self, key: str) -> int:
+        """The ordinal of one id; -1 where there is none."""
+        if self.row_count == 0:
+            return -1
+        address = self.keys.address_of(self.identity, self.storage, self.handle, key)
+        return -1 if address == _NO_ADDRESS else self._base_of[address >> 32] + (address & 0xFFFF_FFFF)
 
     def select(self, filter_text: str) -> Ordinals:
         """The ordinals of the live rows that satisfy a filter of the table format, ascending."""

@@ -328,6 +328,14 @@ class KeyIndexCache:
             self._keep(key, handle, index)
         return index.find(ids)
 
+    def address_of(self, identity: str, storage: TableStorage, handle: SnapshotHandle, key: str) -> int:
+        """As `addresses` for one id of a table that has rows."""
+        place = (identity, handle.location, handle.branch or "")
+        index = self._current(place, storage, handle)
+        if index is None:
+            return int(self.addresses(identity, storage, handle, pa.array([key], pa.string()))[0])
+        return index.find_one(key)
+
     def extend(
         self,
         identity: str,

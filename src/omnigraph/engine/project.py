@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.engine.frame import Frame
-    from omnigraph.engine.reading import Reading
+    from omnigraph.engine.reading import Prepared, Reading
 
 SortColumns = list[tuple[Any, str]]
 _AGGREGATES = {
@@ -30,45 +30,44 @@ _AGGREGATES = {
 }
 
 
-def result_table(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> pa.Table:
+def result_table(reading: Reading, prepared: Prepared, frame: Frame) -> pa.Table:
     """The result rows of a query over the working rows of its match."""
+    plan = prepared.plan
     if plan.is_aggregate:
-        return _aggregate_result(reading, plan, frame)
+        return _aggregate_result(reading, prepared, frame)
     ranking: SortColumns = []
     if plan.ranking is not None:
         ranking, ranked = _ranking(reading, plan.ranking, frame)
         frame, ranking = frame.take(ranked), [(values.take(pa.array(ranked)), way) for values, way in ranking]
-    columns = [_column(reading, column, frame) for column in plan.columns]
+    columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
     if plan.distinct:
         columns, keep = _distinct(columns)
         order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
-        return _cut(plan, columns, order)
+        return _cut(prepared, columns, order)
     wanted = ranking + _sort_columns(reading, plan, frame, columns)
     if not wanted:
-        return _cut(plan, columns, None)
+        return _cut(prepared, columns, None)
     order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
-    return _cut(plan, columns, order)
+    return _cut(prepared, columns, order)
 
 
-def _schema(plan: ir.ReadPlan) -> pa.Schema:
-    return pa.schema([pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in plan.columns])
-
-
-def _cut(plan: ir.ReadPlan, columns: list[Any], order: NDArray[np.int64] | None) -> pa.Table:
-    rows = len(columns[0])
-    chosen = np.arange(rows, dtype=np.int64) if order is None else order
+def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None) -> pa.Table:
+    plan = prepared.plan
     end = None if plan.limit is None else plan.offset + plan.limit
-    chosen = chosen[plan.offset : end]
-    if order is not None or len(chosen) < rows:
-        columns = [column.take(pa.array(chosen)) for column in columns]
-    return pa.Table.from_arrays(columns, schema=_schema(plan))
+    if order is not None:
+        chosen = pa.array(order[plan.offset : end])
+        columns = [column.take(chosen) for column in columns]
+    elif plan.offset or end is not None:
+        length = None if plan.limit is None else plan.limit
+        columns = [column.slice(plan.offset, length) for column in columns]
+    return pa.Table.from_arrays(columns, schema=prepared.schema)
 
 
-def _column(reading: Reading, column: ir.Column, frame: Frame) -> Any:
-    expression = column.expression
+def _column(reading: Reading, prepared: Prepared, index: int, frame: Frame) -> Any:
+    expression = prepared.plan.columns[index].expression
     assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
     values = as_array(operand_values(reading, expression, frame), frame.rows)
-    kind = arrow_type(column.type)
+    kind = prepared.kinds[index]
     return values if values.type == kind else values.cast(kind)
 
 
@@ -180,8 +179,9 @@ def _ranking(reading: Reading, ranking: ir.Ranking, frame: Frame) -> tuple[SortC
     return keys, np.flatnonzero(~np.isnan(scores))
 
 
-def _aggregate_result(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> pa.Table:
-    keys = [_column(reading, plan.columns[index], frame) for index in plan.grouping]
+def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> pa.Table:
+    plan = prepared.plan
+    keys = [_column(reading, prepared, index, frame) for index in plan.grouping]
     if keys:
         codes = _group_codes(keys)
         _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
@@ -198,7 +198,7 @@ def _aggregate_result(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> pa.T
         else:
             columns.append(named[index])
     if not plan.order:
-        return _cut(plan, columns, None)
+        return _cut(prepared, columns, None)
     wanted: SortColumns = []
     for key in plan.order:
         match key.expression:
@@ -212,7 +212,7 @@ def _aggregate_result(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> pa.T
                 assert_never(key.expression)
         wanted.append((values, "descending" if key.descending else "ascending"))
     ties: SortColumns = [(c, "ascending") for c in columns if not pa.types.is_nested(c.type)]
-    return _cut(plan, columns, _sorted(wanted + ties, groups))
+    return _cut(prepared, columns, _sorted(wanted + ties, groups))
 
 
 def _aggregate(

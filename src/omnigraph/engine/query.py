@@ -56,6 +56,7 @@ def run_query(
     plan = session.plans.read(text, name, catalog, snapshot.schema_hash)
     bound = bind_params(plan, params)
     seconds = session.settings.query_seconds
+    prepared = caches.prepared(plan)
     reading = Reading(
         session=session,
         snapshot=snapshot,
@@ -69,9 +70,9 @@ def run_query(
         caches=caches,
         rank_depth=None if plan.limit is None else plan.offset + plan.limit,
     )
-    frame = Matcher(reading, catalog.nodes).run(plan.match, Frame.single())
+    frame = Matcher(reading, catalog.nodes).run(prepared.steps, Frame.single())
     return Rows(
-        table=result_table(reading, plan, frame),
+        table=result_table(reading, prepared, frame),
         query_name=plan.name,
         branch=None if at_commit is not None else show_branch(snapshot.branch),
         snapshot=at_commit,

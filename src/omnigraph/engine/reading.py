@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.catalog.types import ScalarKind
+from omnigraph.catalog.types import arrow_type
 from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.images import ColumnCache, TableImage
+from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.engine.text import TextIndex, build_text_index
-from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir, predicate
+from omnigraph.planning.steps import steps_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -27,21 +27,48 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.compare import Mask
-    from omnigraph.engine.images import Ordinals
+    from omnigraph.engine.explain import Trace
     from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.traverse import Incidence, Neighbours
     from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.planning.steps import Direction, Scan, Step
     from omnigraph.planning.values import Value
 
 COLUMN_SHARE: Final = 0.25
 DERIVED_SHARE: Final = 0.25
 """Shares of the cache budget; the key indexes have the rest."""
 IMAGES_KEPT_MAX: Final = 512
+PREPARED_KEPT_MAX: Final = 512
 
 PAIR_BYTES: Final = 16
 """What one pair of a hop costs while it is being made: the row and the node."""
 
 SCANNED_IN_MEMORY_ROWS_MAX: Final = 200_000
 """Up to this size a filter runs over columns in memory; above it only when they are there already."""
+
+
+NO_ORDINALS: Final[Ordinals] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """What follows from a plan alone, made once: the steps of its match and the form of its result."""
+
+    plan: ir.ReadPlan
+    steps: tuple[Step, ...]
+    schema: pa.Schema
+    kinds: tuple[pa.DataType, ...]
+    """The Arrow type of each result column."""
+
+
+def prepare(plan: ir.ReadPlan) -> Prepared:
+    """Everything about a run of this plan that does not depend on data or parameters."""
+    kinds = tuple(arrow_type(column.type) for column in plan.columns)
+    fields = [
+        pa.field(column.name, kind, nullable=column.nullable)
+        for column, kind in zip(plan.columns, kinds, strict=True)
+    ]
+    return Prepared(plan, steps_of(plan.match), pa.schema(fields), kinds)
 
 
 @dataclass(slots=True)
@@ -85,7 +112,20 @@ class ReadCaches:
         self.derived = DerivedCache(int(cache_bytes * DERIVED_SHARE))
         self.adjacency = AdjacencyCache(self.derived)
         self._images: OrderedDict[tuple[str, str, str], TableImage] = OrderedDict()
+        self._prepared: OrderedDict[int, Prepared] = OrderedDict()
         self._lock = threading.Lock()
+
+    def prepared(self, plan: ir.ReadPlan) -> Prepared:
+        """What follows from a plan. Found by identity: the plan cache hands out one object per query."""
+        found = self._prepared.get(id(plan))
+        if found is not None and found.plan is plan:
+            return found
+        made = prepare(plan)
+        with self._lock:
+            self._prepared[id(plan)] = made
+            while len(self._prepared) > PREPARED_KEPT_MAX:
+                self._prepared.popitem(last=False)
+        return made
 
     def image(self, session: GraphSession, entry: TableEntry) -> TableImage:
         """The image of one table version; the same object while it is in use."""
@@ -119,6 +159,8 @@ class Reading:
     now: dt.datetime | None
     limits: Limits
     caches: ReadCaches
+    trace: Trace | None = None
+    """Told about each step when the run is being explained."""
     rank_depth: int | None = None
     """How many nodes the vector arm of a fused ranking looks at; None: all."""
     _images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
@@ -146,23 +188,32 @@ class Reading:
         """What a constant expression stands for in this run."""
         return ir.value_of(expression, self.params, self.now)
 
-    def select(self, node: NodeType, test: ir.Predicate | None) -> Ordinals:
-        """The ordinals of the live nodes for which the predicate is true."""
-        image = self.image(node)
-        if test is None:
+    def scan(self, step: Scan) -> Ordinals:
+        """The ordinals of the live nodes that a scan binds, ascending."""
+        image = self.image(step.node)
+        if step.test is None:
             return image.live()
-        pinned = self._key_of(node, test)
-        if pinned is not None:
-            key, rest = pinned
-            found = image.find(pa.array([key], pa.string()))
-            found = found[found >= 0]
-            return found if rest is None else found[self.holds(node, rest, found)]
-        formula = predicate.normalize(test, node, self.params, self.now)
+        key = None if step.key is None else self.value(step.key)
+        if isinstance(key, str):
+            ordinal = image.find_one(key)
+            if ordinal < 0:
+                return NO_ORDINALS
+            found = np.array([ordinal], dtype=np.int64)
+            return found if step.rest is None else found[self.holds(step.node, step.rest, found)]
+        formula = predicate.normalize(step.test, step.node, self.params, self.now)
         needed = columns_of(formula)
         if image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached:
             live = image.live()
-            return live[self.holds(node, test, live)]
+            return live[self.holds(step.node, step.test, live)]
         return image.select(predicate.print_formula(formula))
+
+    def neighbours(self, tables: EdgeTables, direction: Direction) -> Neighbours:
+        """The distinct neighbours of every node."""
+        return self.caches.adjacency.neighbours(tables, direction)
+
+    def incidence(self, tables: EdgeTables, direction: Direction) -> Incidence:
+        """The edges of every node."""
+        return self.caches.adjacency.incidence(tables, direction)
 
     def holds(self, owner: NodeType | EdgeType, test: ir.Predicate, ordinals: Ordinals) -> Mask:
         """For which of these entities the predicate is true; never for -1."""
@@ -181,20 +232,6 @@ class Reading:
             return build_text_index(image.take(reference.prop.name, live), live)
 
         return self.caches.derived.get((image.contents, "text", reference.prop.name), TextIndex, build)
-
-    def _key_of(self, node: NodeType, test: ir.Predicate) -> tuple[str, ir.Predicate | None] | None:
-        """The id that the predicate pins by equality with a String key, and what else it asks."""
-        if len(node.key) != 1 or node.by_name[node.key[0]].type.kind is not ScalarKind.STRING:
-            return None
-        parts = test.parts if isinstance(test, ir.And) else (test,)
-        for position, part in enumerate(parts):
-            if isinstance(part, ir.Compare) and part.op is Operator.EQ and part.property == node.key[0]:
-                value = self.value(part.value)
-                if not isinstance(value, str):
-                    return None
-                rest = parts[:position] + parts[position + 1 :]
-                return value, ir.And(rest) if rest else None
-        return None
 
 
 def columns_of(formula: predicate.Formula) -> frozenset[str]:
