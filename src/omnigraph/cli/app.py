@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(help="Look at a schema and at what a change of it would do.", no_args_is_help=True)
 branch_app = typer.Typer(help="Branches of the whole graph.", no_args_is_help=True)
+spark_app = typer.Typer(help="The engine of bulk loads.", no_args_is_help=True)
 commit_app = typer.Typer(help="The history of the graph.", no_args_is_help=True)
 
 
@@ -61,9 +62,10 @@ def version(as_json: Json = False) -> None:
 
 language.register(app, schema_app)
 graphs.register(app, schema_app)
-loads.register(app)
+loads.register(app, spark_app)
 reads.register(app)
 history.register(app, branch_app, commit_app)
 app.add_typer(schema_app, name="schema")
 app.add_typer(branch_app, name="branch")
 app.add_typer(commit_app, name="commit")
+app.add_typer(spark_app, name="spark")

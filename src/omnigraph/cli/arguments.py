@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("commit", "show"): _READ,
     ("verify",): _DIRECT,
     ("recoveries",): _DIRECT,
+    ("spark", "doctor"): _LOCAL,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""
 

@@ -42,8 +42,40 @@ class DataFormat(StrEnum):
     PARQUET = "parquet"
 
 
-def register(app: typer.Typer) -> None:
+ModeOption = Annotated[Mode, typer.Option("--mode", help="What happens to entities that exist already.")]
+Data = Annotated[
+    list[str],
+    typer.Option("--data", metavar="FILE", help="A file, directory or pattern; - for stdin. Repeatable."),
+]
+Base = Annotated[
+    str | None, typer.Option("--from", metavar="BRANCH", help="Make a missing branch from this one.")
+]
+Form = Annotated[DataFormat | None, typer.Option("--format", help="How the input is read.")]
+OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The type of a one-type file.")]
+ReplaceType = Annotated[
+    list[str] | None,
+    typer.Option("--replace-type", metavar="TYPE", help="With overwrite: empty this type too. Repeatable."),
+]
+Rejects = Annotated[
+    str | None, typer.Option("--rejects", metavar="DIR", help="Set refused records aside, load the rest.")
+]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="Spark, or this process for small inputs.")]
+SparkMaster = Annotated[str | None, typer.Option("--spark-master", metavar="URL", help="Where Spark runs.")]
+SparkConf = Annotated[
+    list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")
+]
+
+
+def register(app: typer.Typer, spark_app: typer.Typer) -> None:
     """Add the commands of this module to the tree."""
+    spark_app.command(
+        "doctor",
+        help=teach(
+            "Say whether a load on Spark would run here, how long Spark takes to start, and what to fix.",
+            "omnigraph spark doctor",
+            more="Exit status 1 when a load could not run.",
+        ),
+    )(spark_doctor)
     app.command(
         "load",
         help=teach(
@@ -59,41 +91,18 @@ def register(app: typer.Typer) -> None:
 
 
 def load(
-    mode: Annotated[Mode, typer.Option("--mode", help="What happens to entities that exist already.")],
-    data: Annotated[
-        list[str],
-        typer.Option("--data", metavar="FILE", help="A file, directory or pattern; - for stdin. Repeatable."),
-    ],
+    mode: ModeOption,
+    data: Data,
     store: Store = None,
     branch: Branch = "main",
-    base: Annotated[
-        str | None,
-        typer.Option("--from", metavar="BRANCH", help="Make a missing branch from this one."),
-    ] = None,
-    form: Annotated[DataFormat | None, typer.Option("--format", help="How the input is read.")] = None,
-    type_name: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="The type of a one-type file.")
-    ] = None,
-    replace_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--replace-type", metavar="TYPE", help="With overwrite: empty this type too. Repeatable."
-        ),
-    ] = None,
-    rejects: Annotated[
-        str | None,
-        typer.Option("--rejects", metavar="DIR", help="Set refused records aside, load the rest."),
-    ] = None,
-    engine: Annotated[
-        Engine, typer.Option("--engine", help="Spark, or this process for small inputs.")
-    ] = Engine.SPARK,
-    spark_master: Annotated[
-        str | None, typer.Option("--spark-master", metavar="URL", help="Where Spark runs.")
-    ] = None,
-    spark_conf: Annotated[
-        list[str] | None,
-        typer.Option("--spark-conf", metavar="KEY=VALUE", help="A Spark setting; repeatable."),
-    ] = None,
+    base: Base = None,
+    form: Form = None,
+    type_name: OneType = None,
+    replace_type: ReplaceType = None,
+    rejects: Rejects = None,
+    engine: EngineOption = Engine.SPARK,
+    spark_master: SparkMaster = None,
+    spark_conf: SparkConf = None,
     actor: Actor = None,
     yes: Yes = False,
     quiet: Quiet = False,
@@ -176,3 +185,23 @@ def _count_line(count: "TypeCount") -> str:
     if count.refused:
         parts.append(f"{count.refused:,} refused")
     return f"{count.entities_loaded:>12,}  {count.name} ({', '.join(parts)})"
+
+
+def spark_doctor(as_json: Json = False) -> int:
+    """Look at Java and Spark, and run one small job."""
+    from omnigraph.pipeline.doctor import doctor
+
+    report = doctor(_settings(None, []))
+    if as_json:
+        output.document(report.to_dict())
+        return 0 if report.ok else 1
+    output.line(f"java     {report.java or 'none'} ({report.java_origin or 'nowhere'})")
+    output.line(f"spark    {report.spark_version or 'none'} on {report.master}")
+    output.line(f"arrow    {report.pyarrow_version}, pandas {report.pandas_version or 'none'}")
+    output.line(f"classes  {'archived' if report.archive_present else 'not archived yet'}")
+    if report.start_seconds is not None and report.first_job_seconds is not None:
+        output.line(f"start    {report.start_seconds:.1f} s, first job {report.first_job_seconds:.1f} s")
+    for line in report.to_fix:
+        output.line(f"to fix   {line}")
+    output.line("a load on Spark can run" if report.ok else "a load on Spark cannot run")
+    return 0 if report.ok else 1
