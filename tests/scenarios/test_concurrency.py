@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from graphs import hear, make_graph, reopen, rows_of, run, state_of
+import omnigraph
+from graphs import PEOPLE, hear, make_graph, reopen, rows_of, run, state_of
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import ConstraintViolation, ExpectedVersionMismatch, KeyConflict
 from omnigraph.core.events import TableCommitted, TableStaged
 from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
+from stores import TABLE_STORES, Store
 
 CHILD = Path(__file__).with_name("writer_child.py")
 PERSON = TableKey("node:Person")
@@ -94,9 +96,17 @@ def test_concurrent_disjoint_tables_both_win(graph: Graph) -> None:
         assert_one_chain(graph, 11)
 
 
-def start(uri: str, *arguments: str) -> subprocess.Popen:
+@pytest.fixture(params=TABLE_STORES, ids=str)
+def stored(request, tmp_path: Path):
+    """A graph on local disk, and on an S3 API server."""
+    store = request.param.make(tmp_path)
+    with omnigraph.init(store.uri, schema=PEOPLE, storage_options=store.storage_options) as made:
+        yield made, store
+
+
+def start(store: Store, *arguments: str) -> subprocess.Popen:
     child = subprocess.Popen(
-        [sys.executable, str(CHILD), uri, *arguments],
+        [sys.executable, str(CHILD), store.uri, json.dumps(store.storage_options), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -118,8 +128,9 @@ def release(*children: subprocess.Popen) -> None:
         child.stdin.flush()
 
 
-def test_concurrent_processes_same_table(graph: Graph) -> None:
-    children = [start(graph.uri, "insert_notes", tag, "15") for tag in ("left", "right")]
+def test_concurrent_processes_same_table(stored: tuple[Graph, Store]) -> None:
+    graph, store = stored
+    children = [start(store, "insert_notes", tag, "15") for tag in ("left", "right")]
     release(*children)
     assert [finish(child) for child in children] == [{"ok": True}, {"ok": True}]
     texts = Counter(r["text"] for r in rows_of(graph, "Note").values())
@@ -215,8 +226,9 @@ def test_cardinality_insert_races_cardinality_insert(graph: Graph) -> None:
     assert len(rows_of(graph, "WorksAt")) == 1
 
 
-def test_cross_process_upsert_same_key(graph: Graph) -> None:
-    children = [start(graph.uri, "upsert", "k", ages) for ages in ("1,2,3,4,5", "11,12,13,14,15")]
+def test_cross_process_upsert_same_key(stored: tuple[Graph, Store]) -> None:
+    graph, store = stored
+    children = [start(store, "upsert", "k", ages) for ages in ("1,2,3,4,5", "11,12,13,14,15")]
     release(*children)
     outcomes = [finish(child) for child in children]
     assert all(o["ok"] or o["kind"] in {"manifest_conflict", "commit_conflict"} for o in outcomes)

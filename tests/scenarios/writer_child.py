@@ -1,4 +1,4 @@
-"""A second process that writes: `python writer_child.py <uri> <what> <arguments>`; prints one JSON line."""
+"""A second process that writes: `python writer_child.py <uri> <options> <what> <arguments>`; prints one JSON line."""
 
 import json
 import sys
@@ -20,8 +20,8 @@ def upsert(graph, name: str, ages: str) -> None:
 
 
 def main() -> None:
-    uri, what, *arguments = sys.argv[1:]
-    with omnigraph.open(uri) as graph:
+    uri, options, what, *arguments = sys.argv[1:]
+    with omnigraph.open(uri, storage_options=json.loads(options)) as graph:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()

@@ -1,0 +1,172 @@
+"""Creating and opening graphs: claims, crash windows, what a half-made graph looks like."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import lance
+import pytest
+
+import omnigraph
+from graphs import FAST, PEOPLE, make_graph, rows_of, run
+from omnigraph.core.errors import (
+    AlreadyInitialized,
+    GraphNotFound,
+    InitializationClaimed,
+    OmnigraphError,
+    SchemaContractMissing,
+    SchemaSyntaxError,
+)
+from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
+
+CONTRACT = {"_schema.pg", "_schema.ir.json", "__schema_state.json"}
+
+
+def names(path: Path) -> set[str]:
+    return {each.name for each in path.iterdir()} if path.exists() else set()
+
+
+@pytest.mark.parametrize(
+    "window", [Window.INIT_AFTER_SCHEMA_PG_WRITTEN, Window.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN]
+)
+def test_a_failed_init_removes_its_files(tmp_path: Path, window: Window) -> None:
+    with activate(window, Raise()), pytest.raises(InjectedFailure):
+        make_graph(tmp_path / "g")
+    assert not names(tmp_path / "g") & CONTRACT
+    with pytest.raises(GraphNotFound):
+        omnigraph.open(tmp_path / "g")
+    with make_graph(tmp_path / "g") as graph:
+        run(graph, 'insert Note { text: "a" }')
+
+
+def test_an_error_after_the_manifest_exists_keeps_the_graph(tmp_path: Path) -> None:
+    with activate(Window.INIT_AFTER_COORDINATOR_INIT, Raise()), pytest.raises(InjectedFailure):
+        make_graph(tmp_path / "g")
+    assert names(tmp_path / "g") >= CONTRACT
+    with omnigraph.open(tmp_path / "g") as graph:
+        run(graph, 'insert Note { text: "a" }')
+        assert graph.verify().ok
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("window", "exists"),
+    [
+        (Window.INIT_AFTER_SCHEMA_PG_WRITTEN, False),
+        (Window.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN, False),
+        (Window.INIT_AFTER_COORDINATOR_INIT, True),
+    ],
+)
+def test_a_creator_that_dies(tmp_path: Path, window: Window, *, exists: bool) -> None:
+    code = f"import omnigraph; omnigraph.init({str(tmp_path / 'g')!r}, schema={PEOPLE!r})"
+    died = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"OMNIGRAPH_FAILPOINTS": f"{window.value}=exit", "PATH": ""},
+        check=False,
+        timeout=60,
+    )
+    assert died.returncode == 86
+    if exists:
+        with pytest.raises(AlreadyInitialized):
+            make_graph(tmp_path / "g")
+        with pytest.raises(AlreadyInitialized):
+            omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True)
+        omnigraph.open(tmp_path / "g").close()
+        return
+    with pytest.raises(GraphNotFound):
+        omnigraph.open(tmp_path / "g")
+    with pytest.raises(InitializationClaimed):
+        make_graph(tmp_path / "g")
+    with omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True, settings=FAST) as graph:
+        run(graph, 'insert Note { text: "a" }')
+        assert graph.verify().ok
+
+
+def test_two_inits_at_once_make_one_graph(tmp_path: Path) -> None:
+    outcomes: list[object] = []
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        barrier.wait(30)
+        try:
+            graph = make_graph(tmp_path / "g", f"node T{number} {{ name: String @key }}")
+            graph.close()
+            outcomes.append(number)
+        except OmnigraphError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    (winner,) = [each for each in outcomes if isinstance(each, int)]
+    assert all(isinstance(each, int | AlreadyInitialized | InitializationClaimed) for each in outcomes), (
+        outcomes
+    )
+    with omnigraph.open(tmp_path / "g") as graph:
+        run(graph, f'insert T{winner} {{ name: "a" }}')
+
+
+def test_init_refuses_a_bad_schema_before_it_writes(tmp_path: Path) -> None:
+    with pytest.raises(SchemaSyntaxError):
+        make_graph(tmp_path / "g", "node {")
+    assert not (tmp_path / "g").exists()
+
+
+def test_init_again(tmp_path: Path) -> None:
+    make_graph(tmp_path / "g").close()
+    with pytest.raises(AlreadyInitialized) as caught:
+        make_graph(tmp_path / "g")
+    assert caught.value.exit_status == 3
+
+
+def test_open_without_a_schema_file(tmp_path: Path) -> None:
+    make_graph(tmp_path / "g").close()
+    (tmp_path / "g" / "_schema.pg").unlink()
+    for opening in (omnigraph.open, omnigraph.open_read_only):
+        with pytest.raises(SchemaContractMissing):
+            opening(tmp_path / "g")
+
+
+def test_schema_and_query_from_files(tmp_path: Path) -> None:
+    (tmp_path / "s.pg").write_text(PEOPLE)
+    (tmp_path / "q.gq").write_text(
+        'query a() { insert Note { text: "x" } } query b() { insert Note { text: "y" } }'
+    )
+    with omnigraph.init(tmp_path / "g", schema=tmp_path / "s.pg", settings=FAST) as graph:
+        graph.mutate(str(tmp_path / "q.gq"), name="b")
+        assert [r["text"] for r in rows_of(graph, "Note").values()] == ["y"]
+        with pytest.raises(OmnigraphError) as caught:
+            graph.mutate(tmp_path / "missing.gq")
+        assert caught.value.kind == "io"
+
+
+def test_every_dataset_of_a_fresh_graph_is_made_alike(tmp_path: Path) -> None:
+    with make_graph(tmp_path / "g") as graph:
+        run(graph, 'insert Note { text: "a" }', actor="ana")
+        graph.close()
+    datasets = {path.parent for path in (tmp_path / "g").rglob("_versions")}
+    assert {path.relative_to(tmp_path / "g").parts[0] for path in datasets} == {
+        "__manifest",
+        "_graph_commits.lance",
+        "_graph_commit_actors.lance",
+        "nodes",
+        "edges",
+    }
+    for path in datasets:
+        dataset = lance.dataset(str(path))
+        assert dataset.data_storage_version == "2.2", path
+        assert not dataset.has_stable_row_ids, path
+        assert not [key for key in dataset.config() if "cleanup" in key], path
+
+
+def test_read_only_open_of_a_graph_writes_nothing(tmp_path: Path) -> None:
+    with make_graph(tmp_path / "g") as graph:
+        run(graph, 'insert Note { text: "a" }')
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "g").rglob("*")}
+    with omnigraph.open_read_only(tmp_path / "g") as graph:
+        assert graph.export()
+        assert len(graph.commits.list()) == 2
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "g").rglob("*")} == before
