@@ -1,0 +1,126 @@
+"""Export prints what JSON says, whatever the values are."""
+
+import base64
+import datetime as dt
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphs import make_graph, run
+from omnigraph.catalog.build import compile_schema
+from omnigraph.core.errors import TypeNotFound
+from omnigraph.engine import export
+from omnigraph.engine.export import json_lines
+
+ALL = compile_schema(
+    """
+node All {
+  k: String @key
+  b: Bool?
+  i: I32?  l: I64?  u: U32?  w: U64?  f: F32?  d: F64?
+  day: Date?  at: DateTime?
+  raw: Blob?
+  tags: [String]?
+  numbers: [I64]?
+  v: Vector(3)?
+}
+edge Link: All -> All { note: String? }
+"""
+)
+NODE, EDGE = ALL.nodes["All"], ALL.edges["Link"]
+
+row = st.fixed_dictionaries(
+    {
+        "k": st.text(max_size=12),
+        "b": st.none() | st.booleans(),
+        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "l": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "u": st.none() | st.integers(0, 2**32 - 1),
+        "w": st.none() | st.integers(0, 2**64 - 1),
+        "f": st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
+        "d": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "day": st.none() | st.dates(),
+        "at": st.none() | st.datetimes(timezones=st.just(dt.UTC)),
+        "raw": st.none() | st.binary(max_size=9),
+        "tags": st.none() | st.lists(st.text(max_size=5), max_size=4),
+        "numbers": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4),
+        "v": st.none()
+        | st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=3, max_size=3),
+    }
+)
+
+
+def expected(values: dict) -> dict:
+    shown = dict(values)
+    if values["day"] is not None:
+        shown["day"] = values["day"].isoformat()
+    if values["at"] is not None:
+        cut = values["at"].replace(microsecond=values["at"].microsecond // 1000 * 1000)
+        shown["at"] = cut.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if values["raw"] is not None:
+        shown["raw"] = "base64:" + base64.b64encode(values["raw"]).decode()
+    return shown
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(row, min_size=1, max_size=5))
+def test_every_value_survives(rows: list[dict]) -> None:
+    for each in rows:
+        if each["at"] is not None:
+            each["at"] = each["at"].replace(microsecond=each["at"].microsecond // 1000 * 1000)
+    table = pa.Table.from_pylist([{"id": each["k"], **each} for each in rows], schema=NODE.arrow_schema)
+    lines = json_lines(table, NODE).decode().split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(rows)
+    for line, each in zip(lines, rows, strict=True):
+        record = json.loads(line)
+        assert list(record) == ["type", "data"]
+        data = record["data"]
+        assert list(data) == ["id", *sorted(each)]
+        assert data.pop("id") == each["k"]
+        for name, value in expected(each).items():
+            assert data[name] == value, name
+
+
+@given(st.lists(st.tuples(st.text(), st.text(), st.none() | st.text()), min_size=1, max_size=4))
+def test_edges(rows: list) -> None:
+    table = pa.Table.from_pylist(
+        [{"id": f"e{n}", "src": s, "dst": d, "note": t} for n, (s, d, t) in enumerate(rows)],
+        schema=EDGE.arrow_schema,
+    )
+    for line, (source, target, note) in zip(json_lines(table, EDGE).splitlines(), rows, strict=True):
+        record = json.loads(line)
+        assert list(record) == ["edge", "from", "to", "data"]
+        assert (record["edge"], record["from"], record["to"]) == ("Link", source, target)
+        assert record["data"]["note"] == note
+
+
+def test_no_rows_no_bytes() -> None:
+    assert json_lines(NODE.arrow_schema.empty_table(), NODE) == b""
+
+
+def test_order_and_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "EXPORT_BATCH_ROWS", 3)
+    with make_graph(tmp_path / "g") as graph:
+        order = np.random.default_rng(5).permutation(10)
+        for n in order:
+            run(graph, f'insert Person {{ name: "p{n}" }}')
+        run(graph, 'insert Company { name: "z" } insert Knows { from: "p1", to: "p2" }')
+        run(graph, 'delete Person where name = "p5"')
+        records = [json.loads(line) for line in graph.export().splitlines()]
+        assert [r.get("type") or r["edge"] for r in records] == ["Company", *["Person"] * 9, "Knows"]
+        people = [r["data"]["id"] for r in records if r.get("type") == "Person"]
+        assert people == sorted(people)
+        assert "p5" not in people
+        with (tmp_path / "out").open("wb") as out:
+            assert graph.export(out, types=["Knows", "Company"]) == ""
+        chosen = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+        assert [r.get("type") or r["edge"] for r in chosen] == ["Company", "Knows"]
+        with pytest.raises(TypeNotFound) as caught:
+            graph.export_chunks(types=["Persn"])
+        assert caught.value.details["candidates"] == ["Person"]
