@@ -105,7 +105,8 @@ def delete_branch(pool: DatasetPool, location: str, name: BranchName) -> None:
         raise StoragePrecondition(f"{uri}: other branches depend on it: {', '.join(sorted(set(bound)))}")
     emit(DurableOperation("delete_branch", uri, "before"))
     # The reference first: without it the branch is gone, and what a crash leaves is removed by the next call.
-    pool.adapter.delete(branch_reference(location, name))
+    # A reference that came back after a power cut would name files that are gone, so it is synced away.
+    pool.adapter.delete(branch_reference(location, name), durable=True)
     pool.evict(location, name)
     if pool.adapter.exists(branch_directory(location, name)):
         pool.adapter.delete_prefix(branch_directory(location, name))

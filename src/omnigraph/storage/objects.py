@@ -79,8 +79,8 @@ class StorageAdapter(ABC):
         """
 
     @abstractmethod
-    def delete(self, name: str) -> None:
-        """Remove the object; absent is fine."""
+    def delete(self, name: str, *, durable: bool = False) -> None:
+        """Remove the object; absent is fine. `durable`: it stays away after a power cut too."""
 
     @abstractmethod
     def list_dir(self, name: str) -> list[str]:
@@ -211,12 +211,14 @@ class LocalAdapter(StorageAdapter):
             if os.path.dirname(old) != os.path.dirname(new):
                 self._sync_directory_of(old)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, durable: bool = False) -> None:
         path = self._path(name)
         emit(StorageCall("delete", path))
         with self._durable_step("delete", path):
-            # Not synced: an object that comes back after a power cut is one its reader can already deal with.
+            # Usually not synced: readers can deal with a sidecar that comes back after a power cut.
             _unlink_if_there(path)
+            if durable and os.path.isdir(os.path.dirname(path)):
+                self._sync_directory_of(path)
 
     def list_dir(self, name: str) -> list[str]:
         path = self._path(name) if name.strip("/") else self.uri
@@ -380,7 +382,7 @@ class ObjectAdapter(StorageAdapter):
             obstore.copy(self._store, old, new)
             obstore.delete(self._store, old)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, durable: bool = False) -> None:  # noqa: ARG002  an object store always is
         import obstore  # noqa: PLC0415
 
         path = self._checked(name)

@@ -194,6 +194,25 @@ def test_text_objects_are_durable_on_return(tmp_path: Path) -> None:
         assert len(synced) == (0 if step is steps[2] else 1)
 
 
+def test_a_deleted_branch_loses_its_reference_for_good_before_its_files(tmp_path: Path) -> None:
+    store = local_store(tmp_path)
+    tables = store.tables()
+    base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
+    tables.create_branch(PERSON, PLACE, "review", None, base.version)
+    tree = Path(store.uri) / PLACE / "tree" / "review"
+    references = str(Path(store.uri) / PLACE / "_refs" / "branches")
+    there: list[bool] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, DurableOperation) and (event.path, event.moment) == (references, "after"):
+            there.append(tree.exists())
+
+    with listen(hear):
+        tables.delete_branch(PLACE, "review")
+    assert there == [True]
+    assert not tree.exists()
+
+
 def test_each_durable_step_can_be_the_last(tmp_path: Path) -> None:
     """Stop at the k-th durable step, for every k: the table shows a whole version, old or new."""
 
