@@ -24,6 +24,9 @@ FEW_KEYS: Final = 32
 
 _MIX_A: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX_B: Final = np.uint64(0xFF51_AFD7_ED55_8CCD)
+_MIX_A_INT: Final = int(_MIX_A)
+_MIX_B_INT: Final = int(_MIX_B)
+_WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def string_array(keys: Any) -> pa.StringArray:
@@ -58,6 +61,22 @@ def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:
         end = min(count, begin + HASH_CHUNK_ROWS)
         hashes[begin:end] = _hash_chunk(windows, starts[begin:end], lengths[begin:end])
     return hashes
+
+
+def hash_key(key: str) -> int:
+    """What `hash_keys` gives for one key, without the arrays."""
+    data = key.encode()
+    state = (len(data) + 1) * _MIX_A_INT & _WORD_MASK
+    for position in range(0, len(data), 8):
+        part = data[position : position + 8]
+        word = int.from_bytes(part, "little") << (8 - len(part)) * 8
+        state = _mixed((state ^ word) * _MIX_A_INT & _WORD_MASK)
+    return _mixed(state)
+
+
+def _mixed(state: int) -> int:
+    state = (state ^ state >> 32) * _MIX_B_INT & _WORD_MASK
+    return state ^ state >> 29
 
 
 def _hash_chunk(
@@ -120,8 +139,15 @@ class KeySegment:
                 dictionary = dict(zip(self.keys.to_pylist(), self.addresses.tolist(), strict=True))
                 self._dictionary = dictionary
             return dictionary.get(key)
-        ordinal = int(self._probe(pa.array([key], pa.string()), None)[0])
-        return None if ordinal < 0 else int(self.addresses[ordinal])
+        own_hashes, slots = self._table()
+        wanted = hash_key(key)
+        bits = _slot_bits(len(self.keys))
+        slot = wanted >> (64 - bits)
+        while (ordinal := slots.item(slot)) >= 0:
+            if own_hashes.item(ordinal) == wanted and self.keys[ordinal].as_py() == key:
+                return self.addresses.item(ordinal)
+            slot = (slot + 1) & ((1 << bits) - 1)
+        return None
 
     def find(
         self, keys: pa.StringArray, hashes: NDArray[np.uint64]
@@ -133,9 +159,8 @@ class KeySegment:
         found[named] = self.addresses[ordinals[named]]
         return named, found
 
-    def _probe(self, keys: pa.StringArray, hashes: NDArray[np.uint64] | None) -> NDArray[np.int64]:
+    def _probe(self, keys: pa.StringArray, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
         own_hashes, slots = self._table()
-        wanted = hash_keys(keys) if hashes is None else hashes
         bits = _slot_bits(len(self.keys))
         mask = (1 << bits) - 1
         slot = (wanted >> np.uint64(64 - bits)).astype(np.int64)

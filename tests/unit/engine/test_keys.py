@@ -26,6 +26,7 @@ PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)
 
 
+@settings(deadline=None)
 @given(st.lists(texts, max_size=60), st.integers(0, 10))
 def test_hash_depends_on_the_text_only(values: list[str], skip: int) -> None:
     whole = pa.array(["pad"] * skip + values, pa.string())
@@ -39,9 +40,16 @@ def test_hash_tells_trailing_zeros_apart() -> None:
     assert len(set(hash_keys(pa.array(values)).tolist())) == len(values)
 
 
+@settings(deadline=None)
+@given(st.text())
+def test_one_key_hashes_like_many(key: str) -> None:
+    assert key_segments.hash_key(key) == key_segments.hash_keys(pa.array([key, "other"]))[0]
+
+
 def test_colliding_hashes_are_resolved_by_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_segments, "hash_keys", lambda array: np.full(len(array), 7, np.uint64))
     monkeypatch.setattr(keys, "hash_keys", lambda array: np.full(len(array), 7, np.uint64))
+    monkeypatch.setattr(key_segments, "hash_key", lambda key: 7)
     monkeypatch.setattr(key_segments, "DICTIONARY_ROWS_MAX", 0)
     values = pa.array([f"k{n}" for n in range(50)])
     segment = KeySegment(values, np.arange(50, dtype=np.uint64))
@@ -49,12 +57,14 @@ def test_colliding_hashes_are_resolved_by_text(monkeypatch: pytest.MonkeyPatch) 
     assert segment.find_one("other") is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=20))
 def test_last_occurrences(values: list[str | None]) -> None:
     expected = [n for n, value in enumerate(values) if value is None or value not in values[n + 1 :]]
     assert last_occurrences(pa.array(values, pa.string())).tolist() == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99)), max_size=6), min_size=1))
 def test_joined_segments_answer_like_the_newest(parts: list[list[tuple[str, int]]]) -> None:
     segments, expected = [], {}
