@@ -10,6 +10,8 @@ from omnigraph.core.limits import CANDIDATES_MAX
 from omnigraph.language.source import Source, Span
 
 SNIPPET_CHARS_MAX = 200
+NEAR_RATIO_MIN = 0.65
+"""Names with a smaller share of common letters are not near: `zap` is near `zip`, `name` not near `tonage`."""
 
 
 class Severity(StrEnum):
@@ -167,9 +169,9 @@ def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
         if candidate == name:
             continue
         matcher.set_seq1(candidate.lower())
-        if matcher.real_quick_ratio() >= 0.6 and matcher.quick_ratio() >= 0.6:
+        if matcher.real_quick_ratio() >= NEAR_RATIO_MIN and matcher.quick_ratio() >= NEAR_RATIO_MIN:
             ratio = matcher.ratio()
-            if ratio >= 0.6:
+            if ratio >= NEAR_RATIO_MIN:
                 scored.append((-ratio, candidate))
     scored.sort()
     return tuple(candidate for _, candidate in scored[:CANDIDATES_MAX])

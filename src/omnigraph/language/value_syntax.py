@@ -190,7 +190,8 @@ class ValueParser(Cursor):
         literal = self.literal()
         if literal is not None:
             return literal
-        if token.kind is Kind.NAME:
+        # `as` always introduces a column name: `return { $a as, $b }` is a slip, not two columns.
+        if token.kind is Kind.NAME and token.text != "as":
             self.index += 1
             return Alias(token.text, token.span)
         raise self.expected(what)
