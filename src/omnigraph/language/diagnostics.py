@@ -11,7 +11,7 @@ from omnigraph.language.source import Source, Span
 
 SNIPPET_CHARS_MAX = 200
 NEAR_RATIO_MIN = 0.65
-"""Names with a smaller share of common letters are not near: `zap` is near `zip`, `name` not near `tonage`."""
+"""The share of common letters that makes names near: `zap` is near `zip`, `name` is not near `tonage`."""
 
 
 class Severity(StrEnum):
