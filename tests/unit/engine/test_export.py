@@ -87,6 +87,7 @@ def test_every_value_survives(rows: list[dict]) -> None:
             assert data[name] == value, name
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(), st.text(), st.none() | st.text()), min_size=1, max_size=4))
 def test_edges(rows: list) -> None:
     table = pa.Table.from_pylist(

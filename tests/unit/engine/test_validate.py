@@ -163,6 +163,7 @@ def test_violations_are_capped_and_counted() -> None:
     assert caught.value.total == rows * 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(*[st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab"]))] * 3), min_size=1))
 def test_tuple_codes_are_equal_for_equal_tuples_only(rows) -> None:
     texts = [pa.array([row[n] for row in rows], pa.string()) for n in range(3)]
@@ -180,6 +181,7 @@ BOUNDS = compile_schema(
 ).nodes["N"]
 
 
+@settings(deadline=None)
 @given(
     st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
     st.one_of(st.none(), st.integers(0, 2**64 - 1)),
