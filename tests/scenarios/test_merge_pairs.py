@@ -6,6 +6,7 @@ The squares are generated from the declared operations, so a new operation force
 import itertools
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import omnigraph
 from graphs import FAST, make_graph, rows_of, run
 from omnigraph.core.errors import MergeConflicts, OmnigraphError
-from omnigraph.core.failpoints import Callback, Raise, Window, activate
+from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Window, activate
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }
@@ -112,8 +113,7 @@ def apply(graph, op, side, branch):
 
 
 def seeded():
-    model = People({"Alice": 30, "Bob": 25, "Carol": 40, "Dan": 50}, Counter({("Bob", "Carol"): 1}))
-    return model
+    return People({"Alice": 30, "Bob": 25, "Carol": 40, "Dan": 50}, Counter({("Bob", "Carol"): 1}))
 
 
 def after(model, op, side):
@@ -250,11 +250,9 @@ def test_merge_pair_truth_table_at_every_failpoint(left, right, diverged, tmp_pa
         path = tmp_path / f"window-{number}"
         shutil.copytree(source, path)
         graph = omnigraph.open(path, settings=FAST)
-        try:
-            with activate(window, Raise()):
-                graph.branches.merge("left", actor="ana")
-        except Exception as stopped:
-            assert "injected" in str(stopped) or isinstance(stopped, OmnigraphError), window
+        # What it raises is not the question here, and behind the publish it raises nothing.
+        with suppress(InjectedFailure, OmnigraphError), activate(window, Raise()):
+            graph.branches.merge("left", actor="ana")
         with omnigraph.open(path, settings=FAST) as recovered:
             found = People.read(recovered)
             allowed = [merged] if window in FINISHED else [before, merged] if window in EITHER else [before]

@@ -296,7 +296,8 @@ def _apply_steps(
         elif step.action is TableAction.FORK:
             handle = _fork(session, plan, step, effects)
             effects.changes.extend(_registered(plan, step))
-            effects.changes.append(_update(session, step, handle, step.source.transaction_uuid))
+            made_by = session.storage.transaction_of(handle.location, handle.branch, handle.version)
+            effects.changes.append(_update(session, step, handle, "" if made_by is None else made_by.uuid))
 
 
 def _inherits(plan: MergePlan, step: MergeStep) -> bool:
