@@ -105,7 +105,9 @@ def stage_indexes(
     """
     from lance import LanceOperation  # noqa: PLC0415
 
-    dataset = lance_dataset(handle)
+    # A dataset of its own: a build borrows it exclusively, and every reader of a shared one would fail
+    # meanwhile.
+    dataset = pool.private(handle.location, handle.branch, handle.version)
     coverage = {c.name: c for c in index_coverage(handle)}
     present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
     built: list[Any] = []
