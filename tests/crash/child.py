@@ -119,6 +119,18 @@ def ensure_indices(command):
     omnigraph.open(command["path"]).ensure_indices()
 
 
+def merge(command):
+    """Merge one branch into another."""
+    graph = omnigraph.open(command["path"])
+    graph.branches.merge(command["source"], into=command.get("target", "main"), actor="ana")
+    graph.close()
+
+
+def branch_delete(command):
+    """Delete a branch."""
+    omnigraph.open(command["path"]).branches.delete(command["branch"])
+
+
 def confirm(command):
     """The confirmation of a merge whose tables are all committed."""
     context = omnigraph.open_read_only(command["path"]).session.recovery
@@ -148,7 +160,18 @@ def kill_writer(command):
 
 COMMANDS = {
     each.__name__: each
-    for each in (write, recover, create, branch_create, ensure_indices, confirm, hold_lease, kill_writer)
+    for each in (
+        write,
+        merge,
+        recover,
+        create,
+        branch_create,
+        branch_delete,
+        ensure_indices,
+        confirm,
+        hold_lease,
+        kill_writer,
+    )
 }
 
 
