@@ -1,6 +1,6 @@
 """Recording what became of an abandoned operation, and taking its sidecar away."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from omnigraph.core.events import RecoveryPerformed, emit
 from omnigraph.core.failpoints import Window, failpoint
@@ -15,6 +15,8 @@ from omnigraph.recovery.sidecar import Sidecar
 
 RECOVERY_ACTOR = "omnigraph:recovery"
 RECOVERY_OPERATION = "recovery"
+_WITHOUT_TABLES = "graph:recovery"
+"""Marks a roll-forward of an operation that touches no table; no type can be named like this."""
 
 
 def publish_recovery(
@@ -24,8 +26,10 @@ def publish_recovery(
     branch: Branch,
     changes: Sequence[Change],
     expected: Expectations,
+    kind: RecoveryKind,
     outcomes: Sequence[TableOutcome],
     merged_parent: CommitId | None = None,
+    schema_hash: str | None = None,
 ) -> Snapshot:
     """One publish that carries the recovery's changes and its commit record.
 
@@ -38,7 +42,8 @@ def publish_recovery(
         actor=RECOVERY_ACTOR,
         recovers=sidecar.operation_id,
         merged_parent=merged_parent,
-        summary=_summary(outcomes),
+        summary=summary_of(outcomes, forward=kind is RecoveryKind.ROLLED_FORWARD),
+        schema_hash=schema_hash,
     )
     # A schema apply that died holds its lock for ever, and a live one compares what it planned on.
     return context.publisher.publish(branch, changes, expected, intent, schema_lock=SchemaLock.HELD)
@@ -77,22 +82,23 @@ def finish(
 
 def finish_from_record(context: RecoveryContext, sidecar: Sidecar, record: CommitRecord) -> RecoveryRecord:
     """Complete an earlier pass, whose publish landed and whose audit row may be missing."""
-    outcomes = _outcomes(record.summary)
-    kind = RecoveryKind.ROLLED_BACK
-    if any(each.to_version > each.from_version for each in outcomes) or not sidecar.tables:
-        kind = RecoveryKind.ROLLED_FORWARD
+    outcomes = tuple(
+        TableOutcome(TableKey(key), versions["from_version"], versions["to_version"])
+        for key, versions in record.summary.items()
+        if key != _WITHOUT_TABLES
+    )
+    forward = any(each.to_version > each.from_version for each in outcomes)
+    if not outcomes and _WITHOUT_TABLES in record.summary:
+        forward = True
+    kind = RecoveryKind.ROLLED_FORWARD if forward else RecoveryKind.ROLLED_BACK
     return finish(context, sidecar, kind=kind, commit_id=record.id, outcomes=outcomes)
 
 
-def _summary(outcomes: Sequence[TableOutcome]) -> dict[str, dict[str, int]]:
+def summary_of(outcomes: Sequence[TableOutcome], *, forward: bool) -> dict[str, dict[str, int]]:
+    """What the commit record keeps of a recovery, so that a dead pass can be finished from it."""
+    if forward and not outcomes:
+        return {_WITHOUT_TABLES: {"rolled_forward": 1}}
     return {
         each.table_key: {"from_version": each.from_version, "to_version": each.to_version}
         for each in outcomes
     }
-
-
-def _outcomes(summary: Mapping[str, Mapping[str, int]]) -> tuple[TableOutcome, ...]:
-    return tuple(
-        TableOutcome(TableKey(key), versions["from_version"], versions["to_version"])
-        for key, versions in summary.items()
-    )

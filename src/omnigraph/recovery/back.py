@@ -10,7 +10,7 @@ from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.forward import update_of
 from omnigraph.recovery.observe import Observation, transaction
 from omnigraph.recovery.sidecar import Sidecar
-from omnigraph.storage.handles import RECOVERY_OF, RESTORE_TO, SnapshotHandle
+from omnigraph.storage.handles import OPERATION_ID, RECOVERY_OF, RESTORE_TO, SnapshotHandle
 
 
 def roll_back(
@@ -42,12 +42,34 @@ def roll_back(
             for each, handle in zip(moved, restored, strict=True)
         ],
         expected={each.pin.table_key: each.facts.pin for each in moved},
+        kind=RecoveryKind.ROLLED_BACK,
         outcomes=outcomes,
     )
     failpoint(Window.RECOVERY_POST_ROLLBACK_PUBLISH_PRE_AUDIT)
     return finish(
         context, sidecar, kind=RecoveryKind.ROLLED_BACK, commit_id=published.head, outcomes=outcomes
     )
+
+
+def remove_added_tables(context: RecoveryContext, sidecar: Sidecar) -> None:
+    """Delete the datasets a rolled-back schema apply had created, so that a retry can create them.
+
+    Only what no branch registers and what this very operation created; anything else is not ours to judge.
+    """
+    if not sidecar.additional_registrations:
+        return
+    branches = (None, *context.manifest.all_branches())
+    registered = {
+        location
+        for branch in branches
+        for location in context.manifest.current(branch).registrations.values()
+    }
+    for added in sidecar.additional_registrations:
+        if added.table_path in registered:
+            continue
+        made_by = context.storage.transaction_of(added.table_path, None, 1)
+        if made_by is not None and made_by.properties.get(OPERATION_ID) == sidecar.operation_id:
+            context.adapter.delete_prefix(added.table_path)
 
 
 def _restored(context: RecoveryContext, sidecar: Sidecar, seen: Observation) -> tuple[SnapshotHandle, int]:

@@ -17,10 +17,16 @@ from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRegistration,
 
 
 def roll_forward(
-    context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot, observations: Sequence[Observation]
+    context: RecoveryContext,
+    sidecar: Sidecar,
+    snapshot: Snapshot,
+    observations: Sequence[Observation],
+    *,
+    schema_hash: str | None = None,
 ) -> RecoveryRecord:
     """Publish every table at the version it was classified at, in one publish, and record it.
 
+    `schema_hash`: the schema the branch follows from now on, for a schema apply.
     Raises `ExpectedVersionMismatch`, leaving the sidecar, when the branch moved in another direction.
     """
     changes: list[Change] = []
@@ -48,8 +54,10 @@ def roll_forward(
         branch=sidecar.branch,
         changes=changes,
         expected=expected,
+        kind=RecoveryKind.ROLLED_FORWARD,
         outcomes=outcomes,
         merged_parent=sidecar.merge_source_commit_id,
+        schema_hash=schema_hash,
     )
     return finish(
         context, sidecar, kind=RecoveryKind.ROLLED_FORWARD, commit_id=published.head, outcomes=outcomes

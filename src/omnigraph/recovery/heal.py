@@ -7,7 +7,7 @@ from omnigraph.core.ids import OperationId
 from omnigraph.manifest.recoveries import RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey
-from omnigraph.recovery.schema_state import reconcile_schema_state
+from omnigraph.recovery.schema_state import accepted_operation, reconcile_schema_state
 from omnigraph.recovery.settle import RecoveryMode, settle
 from omnigraph.recovery.sidecar import Sidecar, WriterKind
 
@@ -54,9 +54,9 @@ def heal_pending_sidecars_roll_forward(context: RecoveryContext) -> Healed:
             sidecar = context.sidecars.read(name)
             if sidecar is None:
                 continue
-            promoted = promote_schema(context, sidecar)
-            schema_changed = schema_changed or promoted
-            record = settle(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY, schema_promoted=promoted)
+            schema_hash = promote_schema(context, sidecar)
+            schema_changed = schema_changed or schema_hash is not None
+            record = settle(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY, schema_hash=schema_hash)
             if record is None:
                 deferred.append(sidecar.operation_id)
             else:
@@ -70,8 +70,13 @@ def queue_keys(sidecar: Sidecar) -> tuple[QueueKey, ...]:
     return (SCHEMA_APPLY_KEY, *keys) if sidecar.writer_kind is WriterKind.SCHEMA_APPLY else keys
 
 
-def promote_schema(context: RecoveryContext, sidecar: Sidecar) -> bool:
-    """Put the staged schema files of a dead schema apply in place; whether any was there."""
+def promote_schema(context: RecoveryContext, sidecar: Sidecar) -> str | None:
+    """Put the staged schema files of a dead schema apply in place; returns the hash of that schema.
+
+    None when the apply had not staged them. Files that an earlier pass put in place say whose they are.
+    """
     if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY:
-        return False
-    return reconcile_schema_state(context, sidecar_present=True).promoted
+        return None
+    promoted = reconcile_schema_state(context, sidecar_present=True).promoted
+    operation_id, schema_hash = accepted_operation(context)
+    return schema_hash if promoted or operation_id == sidecar.operation_id else None

@@ -114,6 +114,12 @@ def reconcile_schema_state(context: RecoveryContext, *, sidecar_present: bool) -
     return SchemaReconciled(action)
 
 
+def accepted_operation(context: RecoveryContext) -> tuple[str | None, str | None]:
+    """The operation that put the live schema files in place, if they say so, and the hash of that schema."""
+    state = _json(context.adapter.read_text(SCHEMA_STATE))
+    return state.get("operation_id"), state.get("schema_hash")
+
+
 def _facts(context: RecoveryContext, staged: frozenset[str]) -> SchemaFacts:
     staged_state = _record(context, SCHEMA_STATE, staged)
     live_state = _json(context.adapter.read_text(SCHEMA_STATE))

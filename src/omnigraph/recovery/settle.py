@@ -10,7 +10,7 @@ from omnigraph.core.ids import Branch
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.audit import finish, finish_from_record, publish_recovery
-from omnigraph.recovery.back import roll_back
+from omnigraph.recovery.back import remove_added_tables, roll_back
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.decide import Decision, RollBackPath, decide, roll_back_path
 from omnigraph.recovery.forward import converged, roll_forward
@@ -28,13 +28,13 @@ class RecoveryMode(StrEnum):
 
 
 def settle(
-    context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_promoted: bool = False
+    context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_hash: str | None = None
 ) -> RecoveryRecord | None:
     """Bring one abandoned operation to its end and say which in the audit; None when it must wait.
 
-    May be called again after dying anywhere inside. `schema_promoted`: the schema files of this sidecar's
-    schema apply were put in place by the same pass. Raises `SidecarSchemaError` in full mode when the sidecar
-    contradicts the store; the sidecar stays.
+    May be called again after dying anywhere inside. `schema_hash`: the schema whose files this sidecar's
+    schema apply had staged and which are in place now. Raises `SidecarSchemaError` in full mode when the
+    sidecar contradicts the store; the sidecar stays.
     """
     recorded = context.recoveries.find(sidecar.operation_id)
     if recorded is not None:
@@ -56,8 +56,8 @@ def settle(
         case Decision.ABORT:
             return _refuse(sidecar, observations, mode)
         case Decision.ROLL_FORWARD:
-            if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY or schema_promoted:
-                return _forward(context, sidecar, snapshot, observations)
+            if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY or schema_hash is not None:
+                return _forward(context, sidecar, snapshot, observations, schema_hash)
             return _back(context, sidecar, observations, mode)
         case Decision.ROLL_BACK:
             return _back(context, sidecar, observations, mode)
@@ -66,10 +66,14 @@ def settle(
 
 
 def _forward(
-    context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot, observations: Sequence[Observation]
+    context: RecoveryContext,
+    sidecar: Sidecar,
+    snapshot: Snapshot,
+    observations: Sequence[Observation],
+    schema_hash: str | None,
 ) -> RecoveryRecord:
     try:
-        return roll_forward(context, sidecar, snapshot, observations)
+        return roll_forward(context, sidecar, snapshot, observations, schema_hash=schema_hash)
     except ExpectedVersionMismatch:
         current = context.manifest.current(sidecar.branch)
         if converged(observations, current):
@@ -81,10 +85,12 @@ def _back(
     context: RecoveryContext, sidecar: Sidecar, observations: Sequence[Observation], mode: RecoveryMode
 ) -> RecoveryRecord | None:
     if roll_back_path([each.table_class for each in observations]) is RollBackPath.EMPTY:
+        remove_added_tables(context, sidecar)
         return _finish_without_changes(context, sidecar, RecoveryKind.ROLLED_BACK, (), branch=sidecar.branch)
     if mode is RecoveryMode.ROLL_FORWARD_ONLY:
         emit(Warned("an interrupted write waits for the next read-write open", sidecar.operation_id))
         return None
+    remove_added_tables(context, sidecar)
     return roll_back(context, sidecar, observations)
 
 
@@ -127,5 +133,7 @@ def _finish_without_changes(
     branch: Branch,
 ) -> RecoveryRecord:
     """Publish the recovery commit alone, then record and delete."""
-    published = publish_recovery(context, sidecar, branch=branch, changes=(), expected={}, outcomes=outcomes)
+    published = publish_recovery(
+        context, sidecar, branch=branch, changes=(), expected={}, kind=kind, outcomes=outcomes
+    )
     return finish(context, sidecar, kind=kind, commit_id=published.head, outcomes=outcomes)

@@ -82,7 +82,7 @@ def _enter(
 
 
 def _settle(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode) -> RecoveryRecord | None:
-    return settle(context, sidecar, mode, schema_promoted=promote_schema(context, sidecar))
+    return settle(context, sidecar, mode, schema_hash=promote_schema(context, sidecar))
 
 
 def _remaining(deadline: float) -> float:
