@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omnigraph import __version__
-from omnigraph.cli import graphs, history, language, loads, output, reads
+from omnigraph.cli import changes, graphs, history, language, loads, merges, output, reads
 from omnigraph.cli.options import Json, teach
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 schema_app = typer.Typer(help="Look at a schema and at what a change of it would do.", no_args_is_help=True)
 branch_app = typer.Typer(help="Branches of the whole graph.", no_args_is_help=True)
 spark_app = typer.Typer(help="The engine of bulk loads.", no_args_is_help=True)
+tag_app = typer.Typer(help="Names of commits.", no_args_is_help=True)
 commit_app = typer.Typer(help="The history of the graph.", no_args_is_help=True)
 
 
@@ -65,7 +66,10 @@ graphs.register(app, schema_app)
 loads.register(app, spark_app)
 reads.register(app)
 history.register(app, branch_app, commit_app)
+merges.register(branch_app)
+changes.register(app, tag_app)
 app.add_typer(schema_app, name="schema")
 app.add_typer(branch_app, name="branch")
 app.add_typer(commit_app, name="commit")
+app.add_typer(tag_app, name="tag")
 app.add_typer(spark_app, name="spark")
