@@ -4,11 +4,20 @@ import json
 import os
 import sys
 import traceback
+from typing import Final
 
 import typer
 
 from omnigraph.cli import output
-from omnigraph.core.errors import InternalError, OmnigraphError, PreconditionFailed, UsageError
+from omnigraph.core.errors import (
+    InternalError,
+    MergeConflicts,
+    OmnigraphError,
+    PreconditionFailed,
+    UsageError,
+)
+
+CONFLICTS_SHOWN_MAX: Final = 20
 
 
 def debugging() -> bool:
@@ -56,6 +65,9 @@ def _show_text(error: OmnigraphError) -> None:
 
         for finding in findings:
             output.note(render(finding))
+    if isinstance(error, MergeConflicts):
+        for conflict in error.conflicts[:CONFLICTS_SHOWN_MAX]:
+            output.note(f"conflict: {conflict.get('message')} ({conflict.get('kind')})")
     output.note(f"error: {error.message}")
     if error.hint:
         output.note(f"hint: {error.hint}")
