@@ -1,6 +1,7 @@
 """A graph of three tables, the writers that change it, and the model they are compared with."""
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class Writer:
     query: Callable[[str], Query]
     apply: Callable[[Model, str], None]
     on_new_branch: bool = False
+    act: Callable[[Any, str], None] | None = None
+    """What it calls instead of `mutate`."""
 
     def after(self, before: Model, tag: str) -> Model:
         changed = before.copy()
@@ -58,6 +61,9 @@ class Writer:
         return changed
 
     def run(self, graph: Any, tag: str, branch: str = "main") -> None:
+        if self.act is not None:
+            self.act(graph, tag)
+            return
         source, params = self.query(tag)
         graph.mutate(source, params, branch=branch, actor="ana")
 
@@ -112,16 +118,44 @@ def _deleted(model: Model, tag: str) -> None:
     model.likes = Counter({key: n for key, n in model.likes.items() if gone not in key})
 
 
+def _merged(model: Model, tag: str) -> None:
+    _inserted(model, tag)
+    _updated(model, tag)
+    _deleted(model, tag)
+
+
+def _merge(graph: Any, tag: str) -> None:
+    graph.branches.merge(f"b{tag}", into="main", actor="ana")
+
+
+def _load(graph: Any, tag: str) -> None:
+    lines = [
+        {"type": "Person", "data": {"name": f"a-{tag}", "age": 1}},
+        {"type": "Person", "data": {"name": f"b-{tag}", "age": 2}},
+        {"edge": "Knows", "from": f"a-{tag}", "to": f"b-{tag}", "data": {"since": 3}},
+        {"edge": "Knows", "from": f"a-{tag}", "to": "ada", "data": {"since": 4}},
+        {"edge": "Likes", "from": f"b-{tag}", "to": f"a-{tag}", "data": {}},
+    ]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("\n".join(map(json.dumps, lines)) + "\n")
+        file.flush()
+        graph.load(file.name, mode="append", engine="local", actor="ana")
+
+
 INSERT = Writer("insert", _insert, _inserted)
 UPDATE = Writer("update", _update, _updated)
 DELETE = Writer("delete", _delete, _deleted)
 BRANCH_INSERT = Writer("branch_insert", _insert, _inserted, on_new_branch=True)
-WRITERS = {each.name: each for each in (INSERT, UPDATE, DELETE, BRANCH_INSERT)}
+FAST_FORWARD = Writer("fast_forward", _insert, _merged, act=_merge)
+THREE_WAY = Writer("three_way", _insert, _merged, act=_merge)
+LOAD = Writer("load", _insert, _inserted, act=_load)
+MUTATIONS = (INSERT, UPDATE, DELETE, BRANCH_INSERT)
+WRITERS = {each.name: each for each in (*MUTATIONS, FAST_FORWARD, THREE_WAY, LOAD)}
 
 
 def prepare(graph: Any, writer: Writer, tag: str) -> str:
     """What must be there before the writer runs; returns the branch it writes."""
-    if writer is DELETE:
+    if writer in {DELETE, FAST_FORWARD, THREE_WAY}:
         # Every table keeps a row beside the deleted ones, so that deletion files are written.
         graph.mutate(
             """query v($n: String, $k: String) {
@@ -137,6 +171,13 @@ def prepare(graph: Any, writer: Writer, tag: str) -> str:
     if writer.on_new_branch:
         graph.branches.create(f"b{tag}")
         return f"b{tag}"
+    if writer.act is _merge:
+        graph.branches.create(f"b{tag}")
+        for change in (_insert, _update, _delete):
+            source, params = change(tag)
+            graph.mutate(source, params, branch=f"b{tag}")
+    if writer is THREE_WAY:
+        graph.mutate("query m($n: String) { insert Person { name: $n } }", {"n": f"main-{tag}"})
     return "main"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from crash.harness import CUT, Bench, Children
-from crash.people import DELETE, INSERT, UPDATE, WRITERS
+from crash.people import FAST_FORWARD, INSERT, LOAD, MUTATIONS, THREE_WAY, UPDATE, WRITERS
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 EVENTS_MAX = 400
@@ -16,7 +16,13 @@ def children():
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(writer.name for writer in MUTATIONS),
+        *(pytest.param(writer.name, marks=pytest.mark.torture) for writer in (LOAD, FAST_FORWARD, THREE_WAY)),
+    ],
+)
 def test_killed_writer_is_all_or_nothing_at_every_durable_operation(name, children, tmp_path):
     bench = Bench(children, tmp_path)
     cuts = 0
@@ -31,23 +37,18 @@ def test_killed_writer_is_all_or_nothing_at_every_durable_operation(name, childr
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("writer", [INSERT, DELETE], ids=lambda writer: writer.name)
-def test_killed_recovery_is_finished_by_the_next(writer, tmp_path):
+def test_killed_recovery_is_finished_by_the_next(children, tmp_path):
     """The recovery of a half-finished write is itself cut at each of its durable operations."""
-    with Children(durability="os") as children:
-        _cut_recoveries(Bench(children, tmp_path), writer)
-
-
-def _cut_recoveries(bench, writer):
+    bench = Bench(children, tmp_path)
     cuts = 0
     for number in range(1, EVENTS_MAX):
-        if _cut_writer_then_recovery(bench, writer, number) != CUT:
+        if _cut_writer_then_recovery(bench, INSERT, number) != CUT:
             break
         cuts += 1
     kinds = {kind for _, kind in bench.recover()["recoveries"]}
-    print(f"\nrecovery of {writer.name}: {cuts} cuts")
+    print(f"\nrecovery: {cuts} cuts")
     assert kinds == {"RolledBack"}
-    assert cuts > 10
+    assert cuts > 20
 
 
 def _cut_writer_then_recovery(bench, writer, number):
