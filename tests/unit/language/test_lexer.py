@@ -1,6 +1,6 @@
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnigraph.core.limits import (
@@ -140,6 +140,7 @@ def test_an_unterminated_string_costs_linear_time():
     assert time.process_time() - start < 5
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_tokens_and_comments_cover_what_was_read(text):
     lexed = lex(Source(text))
@@ -158,6 +159,7 @@ def test_tokens_and_comments_cover_what_was_read(text):
         assert render(found)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_quoting_is_undone_by_reading(value):
     lexed = lex(Source(quote(value)))
@@ -165,6 +167,7 @@ def test_quoting_is_undone_by_reading(value):
     assert string_value(lexed.tokens[0].text) == value
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_decode_or_are_diagnosed(data):
     assert isinstance(decode(data), Source | Diagnostic)
