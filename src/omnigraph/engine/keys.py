@@ -21,7 +21,9 @@ from omnigraph.engine.key_segments import (
     SEGMENT_BYTES_MAX,
     SEGMENT_ROWS_MAX,
     KeySegment,
+    distinct,
     hash_keys,
+    is_among,
     join_segments,
     string_array,
 )
@@ -126,13 +128,13 @@ class KeyIndex:
     def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         fragment_of = addresses >> np.uint64(32)
         offset_of = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
-        for fragment_id in np.unique(fragment_of[addresses != ABSENT]).tolist():
+        for fragment_id in distinct(fragment_of[addresses != ABSENT]).tolist():
             fragment = self.fragments.get(fragment_id)
             mine = fragment_of == np.uint64(fragment_id)
             if fragment is None:
                 addresses[mine] = ABSENT
             elif len(fragment.dead):
-                mine[mine] = np.isin(offset_of[mine], fragment.dead)
+                mine[mine] = is_among(offset_of[mine], fragment.dead)
                 addresses[mine] = ABSENT
         return addresses
 
@@ -182,7 +184,7 @@ def advance(
             continue
         dead = _dead_rows(source, fragment_id, deleted, before, removed)
         fragments[fragment_id] = FragmentRows(files, deletion, rows, dead)
-        if before is not None and len(np.setdiff1d(before.dead, dead, assume_unique=True)):
+        if before is not None and not _contains(dead, before.dead):
             revived.append(fragment_id)  # a restore: rows that a newer segment overrides live again
     segments = list(index.segments)
     if explained and own_keys is not None and not revived:
@@ -193,6 +195,11 @@ def advance(
     known = dict(index.known_files)
     known.update({fragment_id: fragments[fragment_id].files for fragment_id in new_ids})
     return KeyIndex(fragments, _tidy(segments), known)
+
+
+def _contains(whole: NDArray[np.uint32], part: NDArray[np.uint32]) -> bool:
+    """Whether every element of `part` is in `whole`; both ascending."""
+    return len(part) == 0 or (len(whole) > 0 and bool(is_among(part, whole).all()))
 
 
 def _carried(
@@ -208,7 +215,7 @@ def _carried(
     Only the fragments the commit touched are looked at: no other has changed.
     """
     newest = max(index.known_files, default=-1)
-    touched = np.unique(removed >> np.uint64(32)).astype(np.int64).tolist()
+    touched = distinct(removed >> np.uint64(32)).astype(np.int64).tolist()
     seen = {info.id: info for info in storage.fragments(handle, above=newest, also=frozenset(touched))}
     new_ids = sorted(fragment_id for fragment_id in seen if fragment_id > newest)
     if newest < 0 or sum(seen[fragment_id].physical_rows for fragment_id in new_ids) != len(keys):
@@ -220,7 +227,7 @@ def _carried(
         if info is None:  # its last rows are gone
             continue
         mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
-        dead = np.union1d(before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
+        dead = distinct(np.concatenate([before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32)]))
         if len(dead) != info.deleted_rows:
             return None
         fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, dead)
@@ -250,7 +257,7 @@ def _dead_rows(
         return _NO_ROWS
     if removed is not None and before is not None:
         mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
-        dead = np.union1d(before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
+        dead = distinct(np.concatenate([before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32)]))
         if len(dead) == deleted:
             return dead
     return source.dead_rows(fragment_id)

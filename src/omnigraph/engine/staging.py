@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import BadRequest, ExpectedVersionMismatch, InternalError, ReadSetConflict
 from omnigraph.core.ids import Branch, OperationId, TableKey
-from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys, last_occurrences, string_array
+from omnigraph.engine.key_segments import (
+    ABSENT,
+    KeySegment,
+    distinct,
+    hash_keys,
+    last_occurrences,
+    string_array,
+)
 from omnigraph.manifest.changes import SubTableUpdate
 from omnigraph.manifest.state import Snapshot, TableEntry
 
@@ -125,7 +132,7 @@ class PendingDelete:
 
     def all_addresses(self) -> NDArray[np.uint64]:
         """The addresses of the removed rows, each once, ascending."""
-        return np.unique(np.concatenate(self.addresses)) if self.addresses else np.empty(0, np.uint64)
+        return distinct(np.concatenate(self.addresses)) if self.addresses else np.empty(0, np.uint64)
 
 
 class MutationStaging:

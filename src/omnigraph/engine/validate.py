@@ -141,7 +141,8 @@ def tuple_codes(texts: Sequence[pa.StringArray]) -> NDArray[np.int64]:
         filled = pc.fill_null(text, "")
         member = np.asarray(filled.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
         # Re-numbering after each member keeps the product below 2**63 for any number of members.
-        _, codes = np.unique(codes * (int(member.max(initial=0)) + 1) + member, return_inverse=True)
+        joined = pa.array(codes * (int(member.max(initial=0)) + 1) + member)
+        codes = np.asarray(joined.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
     codes = codes.astype(np.int64)
     codes[exempt] = -1
     return codes
