@@ -162,10 +162,11 @@ def branches(world: World, current: Step) -> None:
     assert world["graph"].branches.list() == current.argument.split()
 
 
-@step("commits")
-def commits(world: World, current: Step) -> None:
-    """How many commits main has."""
-    assert len(world["graph"].commits.list()) == int(current.argument)
+@step("loads")
+def loads(world: World, current: Step) -> None:
+    """How many commits of main are loads."""
+    operations = [commit.operation for commit in world["graph"].commits.list()]
+    assert operations.count("load") == int(current.argument)
 
 
 @step("exports")

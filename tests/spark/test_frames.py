@@ -111,7 +111,8 @@ def test_a_type_as_a_frame_is_pinned_to_its_commit(graph: Graph, runtime: SparkR
     assert graph.frames("Thing", at=graph.commits.list()[1].id).count() == 10
     assert graph.frames("Thing", columns=["k"], where="i > 7").collect()[0].asDict() == {"k": "k8"}
     assert {row.w for row in frame.collect()} == {Decimal(2**64 - 1 - n) for n in range(10)}
-    joined = graph.frames("Link").join(frame, graph.frames("Link").src == frame.id)
+    links = graph.frames("Link")
+    joined = links.join(frame, links.src == frame.id)
     assert [row.dst for row in joined.collect()] == ["k1"]
     with pytest.raises(BadRequest):
         graph.frames("Thing", columns=["hue"])

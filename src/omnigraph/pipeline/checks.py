@@ -29,7 +29,6 @@ from omnigraph.pipeline.plan import (
     freed_source_space,
     freed_unique_space,
     id_space,
-    superseded_space,
     unique_space,
 )
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog
@@ -74,14 +73,17 @@ class CheckTask:
     touched: tuple[str, ...]
     """Table keys with at least one record, plus those an overwrite clears."""
     refused: Orders
-    """Records already refused (sorted): they count as not there."""
+    """Records already refused: they count as not there."""
+    void: Orders = field(default_factory=lambda: _NO_ORDERS)
+    """Records that a later one of the same id supersedes (pass two): they are not written."""
 
-    def facts(self, space: str, *, keep_refused: bool = False) -> pa.Table | None:
-        """The facts of this partition; those of refused records are left out."""
+    def facts(self, space: str, *, with_void: bool = False) -> pa.Table | None:
+        """The facts of this partition; those of refused and of void records are left out."""
         table = read_facts(self.files, space, self.partition)
-        if table is None or keep_refused or not len(self.refused) or "order" not in table.column_names:
+        left_out = self.refused if with_void else np.concatenate([self.refused, self.void])
+        if table is None or not len(left_out) or "order" not in table.column_names:
             return table
-        gone = np.isin(_orders(table), self.refused, assume_unique=False)
+        gone = np.isin(_orders(table), left_out)
         return table.filter(pa.array(~gone)) if gone.any() else table
 
     def types(self) -> list[TableType]:
@@ -131,7 +133,7 @@ def check_ids(task: CheckTask) -> Checked:
         facts = task.facts(id_space(table_type.table_key))
         if facts is None or facts.num_rows == 0:
             continue
-        kept = _check_duplicates(table_type, facts, task.plan.mode, result, writer)
+        kept = _check_duplicates(table_type, facts, task.plan.mode, result)
         if not task.replaces(table_type.table_key):
             _check_existing(table_type, kept, task, result, writer)
     writer.flush()
@@ -139,9 +141,7 @@ def check_ids(task: CheckTask) -> Checked:
     return result
 
 
-def _check_duplicates(
-    table_type: TableType, facts: pa.Table, mode: LoadMode, result: Checked, writer: FactWriter
-) -> pa.Table:
+def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, result: Checked) -> pa.Table:
     """Refuse or coalesce records of one id; the facts that go on, one per id where coalesced."""
     ids = _texts(facts, "id")
     codes, counts = _codes(ids)
@@ -155,7 +155,6 @@ def _check_duplicates(
         np.maximum.at(last, codes, orders)
         void = orders != last[codes]
         result.superseded[table_type.table_key] = orders[void]
-        _hand_on_superseded(table_type, facts.filter(pa.array(void)), writer)
         return facts.filter(pa.array(~void))
     at = np.flatnonzero(duplicate)
     at = at[np.argsort(orders[at], kind="stable")]
@@ -183,14 +182,6 @@ def _check_duplicates(
     kind = "unique" if keyed else "key_conflict"
     result.blame(kind, table_type, problems(), len(heads), orders[duplicate])
     return facts
-
-
-def _hand_on_superseded(table_type: TableType, facts: pa.Table, writer: FactWriter) -> None:
-    for name in facts.column_names:
-        if name in {"id", "order", "address"}:
-            continue
-        table = facts.select([name, "order"])
-        writer.add(superseded_space(table_type.table_key, name), table.filter(table.column(0).is_valid()))
 
 
 def _check_existing(
@@ -265,7 +256,8 @@ def _check_unique(
     table_type: TableType, group: int, names: tuple[str, ...], task: CheckTask, result: Checked
 ) -> None:
     key = table_type.table_key
-    facts = task.facts(unique_space(key, group))
+    # Two records of one input may not share a tuple, not even when one of them supersedes the other.
+    facts = task.facts(unique_space(key, group), with_void=True)
     if facts is None or facts.num_rows == 0:
         return
     tuples, orders, ids = _texts(facts, "tuple"), _orders(facts), _texts(facts, "id")
@@ -274,12 +266,9 @@ def _check_unique(
     broken = counts[codes] > 1
     held_by: dict[int, str] = {}
     if holders is not None and holders.num_rows:
-        void = task.facts(superseded_space(key, f"u{group}"), keep_refused=True)
         segment = KeySegment(_texts(holders, "tuple"), np.arange(holders.num_rows, dtype=np.uint64))
         named, where = segment.find(tuples, hash_keys(tuples))
-        named = np.asarray(named, np.bool_)
-        if void is not None:
-            named &= ~np.isin(orders, _orders(void))
+        named = np.asarray(named, np.bool_) & ~np.isin(orders, task.void)
         owners = _texts(holders, "id")
         for row in np.flatnonzero(named)[: 4 * 100].tolist():
             held_by[row] = owners[int(where[row])].as_py()
@@ -428,20 +417,17 @@ def _check_cardinality(
     facts = task.facts(end_space(key, "src"))
     committed = task.facts(committed_end_space(key, "src"))
     freed = task.facts(freed_source_space(key))
-    void = task.facts(superseded_space(key, "src"))
     replaces = task.replaces(key)
     new = _column(facts, "node")
     kept = _column(None if replaces else committed, "node")
-    gone = [_column(freed, "src"), _column(void, "src")]
-    former = _column(committed, "node") if replaces else gone[0]
+    gone = _column(freed, "src")
+    former = _column(committed, "node") if replaces else gone
     sources = pa.concat_arrays([new, former]).unique()
     if replaces and task.replaces(node_table_key(edge.source)):
         sources = sources.filter(pa.array(_is_in(sources, _node_ids(edge.source, task, nodes))))
     if len(sources) == 0:
         return
-    counts = (
-        _count(sources, new) + _count(sources, kept) - _count(sources, gone[0]) - _count(sources, gone[1])
-    )
+    counts = _count(sources, new) + _count(sources, kept) - _count(sources, gone)
     low = counts < edge.card_min
     high = counts > edge.card_max if edge.card_max is not None else np.zeros(len(counts), np.bool_)
     if not (low | high).any():

@@ -130,8 +130,3 @@ def freed_unique_space(table_key: str, group: int) -> str:
 def freed_source_space(table_key: str) -> str:
     """Former sources of committed edges that this load replaces: source, order of the replacing record."""
     return f"fsource/{table_key}"
-
-
-def superseded_space(table_key: str, column: str) -> str:
-    """Values of input records that a later record of the same id makes void: value, order."""
-    return f"void/{table_key}/{column}"

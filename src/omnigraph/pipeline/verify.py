@@ -20,6 +20,8 @@ from omnigraph.storage.fragments import open_pinned, open_tables
 
 Number = TypeVar("Number", np.int64, np.uint64)
 
+_NO_ORDERS: Final[Orders] = np.empty(0, np.int64)
+
 SCAN_ROWS: Final = 2_000_000
 """Committed rows one task reads."""
 SCAN_ROWS_IN_PROCESS_MAX: Final = 200_000
@@ -101,16 +103,24 @@ class Verifier:
             executor = self.small if rows <= SCAN_ROWS_IN_PROCESS_MAX else self.executor
             self._committed = merged([probed, *executor.map("read committed keys", scan_committed, tasks)])
         files = merged([self.input_facts, self._committed])
-        first = self._pass("check ids", check_ids, files, refused)
+        first = self._pass("check ids", check_ids, files, refused, _NO_ORDERS)
         handed_on = merged([files, *(each.facts for each in first)])
-        second = self._pass("check references", check_references, handed_on, refused)
+        void = np.concatenate(
+            [_NO_ORDERS, *(orders for each in first for orders in each.superseded.values())]
+        )
+        second = self._pass("check references", check_references, handed_on, refused, void)
         return self._added_up(first, second)
 
     def _pass(
-        self, stage: str, function: Callable[[CheckTask], Checked], files: FactFiles, refused: Orders
+        self,
+        stage: str,
+        function: Callable[[CheckTask], Checked],
+        files: FactFiles,
+        refused: Orders,
+        void: Orders,
     ) -> list[Checked]:
         tasks = [
-            CheckTask(self.plan, files, partition, self.touched, refused)
+            CheckTask(self.plan, files, partition, self.touched, refused, void)
             for partition in range(self.plan.partitions)
         ]
         executor = self.small if len(tasks) == 1 else self.executor
