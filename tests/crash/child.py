@@ -51,7 +51,7 @@ class CutAt:
 def write(command):
     """Prepare and export, then run one writer; say so in a file when the call has returned."""
     writer = WRITERS[command["writer"]]
-    graph = omnigraph.open(command["path"])
+    graph = omnigraph.open(command["path"], storage_options=command.get("options"))
     branch = command.get("branch") or prepare(graph, writer, command["tag"])
     if "before" in command:
         Path(command["before"]).write_text(graph.export(branch=branch))
@@ -86,9 +86,9 @@ def recover(command):
     """Open read-write, and report what the graph shows, what `verify` finds and what recovery recorded."""
     if "cut" in command:
         with listen(CutAt(command["cut"]), everywhere=True):
-            omnigraph.open(command["path"])
+            omnigraph.open(command["path"], storage_options=command.get("options"))
             os._exit(0)
-    graph = omnigraph.open(command["path"])
+    graph = omnigraph.open(command["path"], storage_options=command.get("options"))
     report = graph.verify()
     result = {
         "exports": {name: graph.export(branch=name) for name in graph.branches.list()},
@@ -111,24 +111,24 @@ def create(command):
 
 def branch_create(command):
     """Make a branch."""
-    omnigraph.open(command["path"]).branches.create(command["branch"])
+    omnigraph.open(command["path"], storage_options=command.get("options")).branches.create(command["branch"])
 
 
 def ensure_indices(command):
     """Build the declared indexes."""
-    omnigraph.open(command["path"]).ensure_indices()
+    omnigraph.open(command["path"], storage_options=command.get("options")).ensure_indices()
 
 
 def merge(command):
     """Merge one branch into another."""
-    graph = omnigraph.open(command["path"])
+    graph = omnigraph.open(command["path"], storage_options=command.get("options"))
     graph.branches.merge(command["source"], into=command.get("target", "main"), actor="ana")
     graph.close()
 
 
 def branch_delete(command):
     """Delete a branch."""
-    omnigraph.open(command["path"]).branches.delete(command["branch"])
+    omnigraph.open(command["path"], storage_options=command.get("options")).branches.delete(command["branch"])
 
 
 def confirm(command):

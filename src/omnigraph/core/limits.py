@@ -42,9 +42,9 @@ LEASE_SHARED_MS_MAX: Final = 100
 LEASE_POLL_MS_MIN: Final = 0.2
 LEASE_POLL_MS_MAX: Final = 5.0
 """Pauses between two looks at a lease another process holds; they grow from the first to the second."""
-LEASE_EXPIRY_S: Final = 30
+LEASE_EXPIRY_S: Final = 15
 """Object stores: a lease not renewed for this long is free. It is renewed three times as often."""
-LEASE_CLOCK_SKEW_S_MAX: Final = 10
+LEASE_CLOCK_SKEW_S_MAX: Final = 5
 """Object stores: how far the clocks of two writers may differ."""
 
 # History
