@@ -64,6 +64,9 @@ def distinct_rows(columns: list[Ordinals], rows: int) -> tuple[NDArray[np.int64]
     """One representative position for each distinct combination, and for each row which one it belongs to."""
     if not columns or rows == 0:
         return np.zeros(min(rows, 1), dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    if len(columns) == 1:
+        _, first, inverse = np.unique(columns[0], return_index=True, return_inverse=True)
+        return first.astype(np.int64), inverse.reshape(-1).astype(np.int64)
     stacked = np.stack(columns, axis=1)
     _, first, inverse = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
     return first.astype(np.int64), inverse.reshape(-1).astype(np.int64)

@@ -170,10 +170,10 @@ class TableImage:
     def take(self, column: str, ordinals: Ordinals) -> pa.Array:
         """The values of a column at the given ordinals; null at -1. Blobs cannot be taken."""
         chunks = self._chunks([column])[column]
-        if len(ordinals) == 1 and ordinals[0] >= 0:
+        if len(ordinals) == 1 and (ordinal := ordinals.item()) >= 0:
             # One row is a slice: the answer of a point read must not cost more than finding it.
-            position = int(np.searchsorted(self._bases, ordinals[0], side="right")) - 1
-            return chunks[position].slice(int(ordinals[0] - self._bases[position]), 1)
+            position = 0 if len(chunks) == 1 else int(np.searchsorted(self._bases, ordinal, side="right")) - 1
+            return chunks[position].slice(ordinal - self._bases.item(position), 1)
         missing = ordinals < 0
         if len(chunks) == 1:
             return chunks[0].take(pa.array(ordinals, mask=missing if missing.any() else None))

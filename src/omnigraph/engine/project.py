@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
+from omnigraph.engine.frame import Frame, distinct_rows
 from omnigraph.engine.operands import distances, fuse, operand_values, relevance
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
@@ -17,7 +18,6 @@ from omnigraph.planning import ir
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from omnigraph.engine.frame import Frame
     from omnigraph.engine.reading import Prepared, Reading
 
 SortColumns = list[tuple[Any, str]]
@@ -30,8 +30,8 @@ _AGGREGATES = {
 }
 
 
-def result_table(reading: Reading, prepared: Prepared, frame: Frame) -> pa.Table:
-    """The result rows of a query over the working rows of its match."""
+def result_arrays(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
+    """The result columns of a query over the working rows of its match."""
     plan = prepared.plan
     if plan.is_aggregate:
         return _aggregate_result(reading, prepared, frame)
@@ -39,9 +39,11 @@ def result_table(reading: Reading, prepared: Prepared, frame: Frame) -> pa.Table
     if plan.ranking is not None:
         ranking, ranked = _ranking(reading, plan.ranking, frame)
         frame, ranking = frame.take(ranked), [(values.take(pa.array(ranked)), way) for values, way in ranking]
+    if plan.distinct:
+        frame = _distinct_entities(plan, frame)
     columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
     if plan.distinct:
-        columns, keep = _distinct(columns)
+        columns, keep = _distinct(plan, columns)
         order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
         return _cut(prepared, columns, order)
     wanted = ranking + _sort_columns(reading, plan, frame, columns)
@@ -51,7 +53,7 @@ def result_table(reading: Reading, prepared: Prepared, frame: Frame) -> pa.Table
     return _cut(prepared, columns, order)
 
 
-def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None) -> pa.Table:
+def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None) -> list[Any]:
     plan = prepared.plan
     end = None if plan.limit is None else plan.offset + plan.limit
     if order is not None:
@@ -60,18 +62,29 @@ def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None
     elif plan.offset or end is not None:
         length = None if plan.limit is None else plan.limit
         columns = [column.slice(plan.offset, length) for column in columns]
-    return pa.Table.from_arrays(columns, schema=prepared.schema)
+    return columns
 
 
 def _column(reading: Reading, prepared: Prepared, index: int, frame: Frame) -> Any:
     expression = prepared.plan.columns[index].expression
+    if isinstance(expression, ir.PropertyRef):
+        return reading.image(expression.owner).take(expression.prop.name, frame[expression.variable])
     assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
     values = as_array(operand_values(reading, expression, frame), frame.rows)
     kind = prepared.kinds[index]
     return values if values.type == kind else values.cast(kind)
 
 
-def _distinct(columns: list[Any]) -> tuple[list[Any], Any]:
+def _distinct_entities(plan: ir.ReadPlan, frame: Frame) -> Frame:
+    """One working row for each combination of the entities that are returned: equal ones give equal rows."""
+    mentioned = frozenset[str]().union(*(ir.variables_of(column.expression) for column in plan.columns))
+    first, _ = distinct_rows([frame[name] for name in sorted(mentioned)], frame.rows)
+    return frame if len(first) == frame.rows else frame.take(np.sort(first))
+
+
+def _distinct(plan: ir.ReadPlan, columns: list[Any]) -> tuple[list[Any], Any]:
+    if len(columns) == 1 and isinstance(plan.columns[0].expression, ir.NodeRef):
+        return columns, columns[0]  # each node has its own id
     codes = _group_codes(columns)
     _, first = np.unique(codes, return_index=True)
     keep = pa.array(np.sort(first))
@@ -179,7 +192,7 @@ def _ranking(reading: Reading, ranking: ir.Ranking, frame: Frame) -> tuple[SortC
     return keys, np.flatnonzero(~np.isnan(scores))
 
 
-def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> pa.Table:
+def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
     plan = prepared.plan
     keys = [_column(reading, prepared, index, frame) for index in plan.grouping]
     if keys:

@@ -11,7 +11,7 @@ from omnigraph.core.ids import show_branch
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.frame import Frame
 from omnigraph.engine.match import Matcher
-from omnigraph.engine.project import result_table
+from omnigraph.engine.project import result_arrays
 from omnigraph.engine.reading import Limits, ReadCaches, Reading
 from omnigraph.engine.result import Rows
 from omnigraph.planning.params import bind_params
@@ -72,7 +72,8 @@ def run_query(
     )
     frame = Matcher(reading, catalog.nodes).run(prepared.steps, Frame.single())
     return Rows(
-        table=result_table(reading, prepared, frame),
+        arrays=tuple(result_arrays(reading, prepared, frame)),
+        schema=prepared.schema,
         query_name=plan.name,
         branch=None if at_commit is not None else show_branch(snapshot.branch),
         snapshot=at_commit,

@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _TEXT: Final = pa.string()
+_NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64()})
+FEW_VALUES: Final = 3
+"""So few values are converted one by one: looking at their type would take longer."""
 
 HTML_ROWS_MAX: Final = 50
 """Rows a notebook shows; the rest is counted."""
@@ -27,7 +30,9 @@ class Rows:
     Two columns may carry the same name; row objects then keep the later value.
     """
 
-    table: pa.Table
+    arrays: tuple[pa.Array, ...]
+    """One array a column, in projection order."""
+    schema: pa.Schema
     query_name: str
     branch: str | None
     """The branch that was read; None when a commit was named instead."""
@@ -36,18 +41,24 @@ class Rows:
     """The head commit of what was read: the precondition of a conditional write."""
 
     @property
+    def table(self) -> pa.Table:
+        """The result as an Arrow table. Cost: no value is copied."""
+        return pa.Table.from_arrays(self.arrays, schema=self.schema)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Column names in projection order."""
-        return tuple(self.table.column_names)
+        return tuple(self.schema.names)
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return len(self.arrays[0])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.to_dicts())
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return _row_dicts(self.table.slice(range(len(self))[index], 1))[0]
+        place = range(len(self))[index]
+        return _row_dicts(self.schema.names, [array.slice(place, 1) for array in self.arrays])[0]
 
     def to_arrow(self) -> pa.Table:
         """The result as an Arrow table."""
@@ -59,7 +70,7 @@ class Rows:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a row, with Python dates and date-times."""
-        return _row_dicts(self.table)
+        return _row_dicts(self.schema.names, self.arrays)
 
     def json_rows(self) -> list[dict[str, Any]]:
         """One dictionary a row, holding only what JSON can say."""
@@ -93,25 +104,23 @@ class Rows:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _row_dicts(table: pa.Table) -> list[dict[str, Any]]:
-    names = table.column_names
-    values = [python_values(column) for column in table.columns]
+def _row_dicts(names: list[str], arrays: Sequence[pa.Array]) -> list[dict[str, Any]]:
+    values = [python_values(array) for array in arrays]
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
-def python_values(column: pa.ChunkedArray) -> list[Any]:
+def python_values(array: Any) -> list[Any]:
     """The values of a column as Python objects.
 
     Numbers and plain text without nulls, which most answers consist of, are made in one go: an Arrow scalar
     per value costs more than finding the rows.
     """
-    if column.num_chunks != 1 or column.null_count:
-        return column.to_pylist()
-    array: Any = column.chunk(0)
+    if len(array) <= FEW_VALUES or array.null_count:
+        return array.to_pylist()
     kind = array.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if kind in _NUMBERS:
         return array.to_numpy().tolist()
-    if kind == _TEXT and len(array):
+    if kind == _TEXT:
         _, offsets, data = array.buffers()
         ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).tolist()
         first = ends[0]
@@ -119,7 +128,7 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
         if text.isascii():
             whole = text.decode("ascii")
             return [whole[a - first : b - first] for a, b in pairwise(ends)]
-    return column.to_pylist()
+    return array.to_pylist()
 
 
 def _cell(value: Any) -> str:

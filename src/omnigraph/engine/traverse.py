@@ -84,6 +84,11 @@ def _offsets(heads: Ordinals, head_count: int) -> Ordinals:
 
 def expand(index: Neighbours, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals]:
     """All `(row, neighbour)` pairs of the working rows, each distinct neighbour once a row."""
+    if len(nodes) == 1 and (node := nodes.item()) >= 0:
+        # The first hop of a point query is a slice; a gather would cost more than the answer.
+        begin, end = index.offsets.item(node), index.offsets.item(node + 1)
+        claim(end - begin)
+        return np.zeros(end - begin, dtype=np.int64), index.tails[begin:end].astype(np.int64)
     rows, positions = _positions(index.offsets, nodes, claim)
     return rows, index.tails[positions].astype(np.int64)
 
@@ -95,21 +100,22 @@ def expand_edges(index: Incidence, nodes: Ordinals, claim: Claim) -> tuple[Ordin
 
 
 def _positions(offsets: Ordinals, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals]:
-    if len(nodes) == 1 and nodes[0] >= 0:
-        # The first hop of a point query is a slice; a gather would cost more than the answer.
-        begin, end = int(offsets[nodes[0]]), int(offsets[nodes[0] + 1])
-        claim(end - begin)
-        return np.zeros(end - begin, dtype=np.int64), np.arange(begin, end, dtype=np.int64)
-    known = nodes >= 0
-    safe = np.where(known, nodes, 0)
-    begins = offsets[safe] if len(offsets) > 1 else np.zeros(len(nodes), dtype=np.int64)
-    ends = offsets[safe + 1] if len(offsets) > 1 else begins
-    lengths = np.where(known, ends - begins, 0)
-    total = int(lengths.sum())
+    if not len(nodes) or len(offsets) == 1:
+        claim(0)
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    if nodes.min() >= 0:
+        begins = offsets[nodes]
+        lengths = offsets[nodes + 1] - begins
+    else:
+        known = nodes >= 0
+        begins = offsets[np.where(known, nodes, 0)]
+        lengths = np.where(known, offsets[np.where(known, nodes, 0) + 1] - begins, 0)
+    reached = np.cumsum(lengths)
+    total = reached.item(-1)
     claim(total)
     rows = np.repeat(np.arange(len(nodes), dtype=np.int64), lengths)
-    starts = np.cumsum(lengths) - lengths
-    return rows, np.arange(total, dtype=np.int64) + (begins - starts)[rows]
+    begins -= reached - lengths
+    return rows, np.arange(total, dtype=np.int64) + begins[rows]
 
 
 def connected(index: Neighbours, heads: Ordinals, tails: Ordinals) -> Mask:
