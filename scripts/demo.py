@@ -98,6 +98,14 @@ def recovery() -> None:
     require(len(json.loads(recovered)["commits"]) == 1, "one recovery commit")
 
 
+def merge() -> None:
+    """Merge the branch back; main meanwhile changed the document it deletes."""
+    title("Merge the branch: both sides changed one document, so somebody has to choose")
+    omnigraph("branch", "merge", "review", *STORE, expect=3)
+    omnigraph("branch", "merge", "review", "--on-conflict", "ours", "--as", "ada", *STORE)
+    omnigraph("diff", "main", "review", "--stat", *STORE)
+
+
 def ending() -> None:
     """Check the graph and export it."""
     title("Check every invariant, and export")
@@ -111,7 +119,7 @@ def main() -> None:
         for file in EXAMPLE.iterdir():
             (Path(place) / file.name).write_bytes(file.read_bytes())
         os.chdir(place)
-        for part in (languages, writes, branches, recovery, ending):
+        for part in (languages, writes, branches, recovery, merge, ending):
             part()
         os.chdir("/")
     print("\nThe demo is done. README.md goes on from here.")

@@ -104,6 +104,7 @@ def assert_printed(expected: str, printed: str) -> None:
     assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"expected:\n{expected}\nprinted:\n{printed}"
 
 
+@pytest.mark.timeout(900)  # a page starts many processes, one after the other
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_page_works(page: Path, tmp_path: Path) -> None:
     found = blocks(page)
