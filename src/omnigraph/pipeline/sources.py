@@ -14,8 +14,11 @@ from omnigraph.core.limits import MIB
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.records import RECORD_BYTES_MAX
 
-SPLIT_BYTES: Final = 64 * MIB
+SPLIT_BYTES_MAX: Final = 64 * MIB
 """Bytes of one split of a file that can be cut."""
+SPLIT_BYTES_MIN: Final = 8 * MIB
+"""A smaller piece is not worth a task of its own."""
+SPLITS_PER_CORE: Final = 2
 CHUNK_BYTES: Final = 8 * MIB
 """Bytes parsed at a time."""
 PARQUET_ROWS: Final = 65_536
@@ -80,13 +83,17 @@ def plan_splits(
     *,
     format_: SourceFormat | None = None,
     type_name: str | None = None,
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int | None = None,
 ) -> list[Split]:
     """Cut files into splits in input order. A file without a known ending is JSON lines.
 
     CSV and Parquet files hold one type: `type_name`, or the part of the file name before its first dot.
     """
     splits: list[Split] = []
+    if split_bytes is None:
+        total = sum(path.stat().st_size for path in files)
+        share = total // (SPLITS_PER_CORE * (os.cpu_count() or 1))
+        split_bytes = min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, share))
     for path in files:
         kind = format_ or format_of(path) or SourceFormat.JSON_LINES
         compression = compression_of(path)
