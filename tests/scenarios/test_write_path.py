@@ -539,3 +539,28 @@ def test_schema_source_edits(graph: Graph) -> None:
     assert caught.value.kind == "schema_contract_missing"
     source.write_text(text)
     run(graph, 'insert Person { name: "b" }')
+
+
+def test_many_values_are_found_by_reading_the_column(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    from omnigraph.engine import prepare, validate
+
+    for module in (prepare, validate):
+        monkeypatch.setattr(module, "PROBED_VALUES_MAX", 1)
+    run(
+        graph,
+        'insert Person { name: "a", nick: "x" } insert Person { name: "b", nick: "y" } '
+        'insert Person { name: "c" } insert Company { name: "k" } insert Company { name: "l" } '
+        'insert Knows { from: "a", to: "b" } insert Knows { from: "b", to: "c" } '
+        'insert Knows { from: "c", to: "c" } insert WorksAt { from: "a", to: "k" } '
+        'insert WorksAt { from: "b", to: "k" }',
+    )
+    with unchanged(graph), pytest.raises(ConstraintViolation) as caught:
+        run(graph, 'insert Person { name: "d", nick: "x" } insert Person { name: "e", nick: "y" }')
+    assert [v.rule for v in caught.value.violations] == ["unique", "unique"]
+    with unchanged(graph), pytest.raises(ConstraintViolation) as caught:
+        run(graph, 'insert WorksAt { from: "a", to: "l" } insert WorksAt { from: "b", to: "l" }')
+    assert [v.rule for v in caught.value.violations] == ["cardinality", "cardinality"]
+    result = run(graph, 'delete Person where name = "a" or name = "b"')
+    assert (result.affected_nodes, result.affected_edges) == (2, 4)
+    assert [(e["from"], e["to"]) for e in rows_of(graph, "Knows").values()] == [("c", "c")]
+    assert graph.verify().ok

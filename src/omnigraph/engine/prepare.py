@@ -289,14 +289,19 @@ class _Run:
             return pa.table({"id": pa.array([], pa.string())})
         small = all(len(ids) <= PROBED_VALUES_MAX for _, ids in sides)
         text = " OR ".join(in_filter(column, ids) for column, ids in sides) if small else None
-        found = self.session.storage.read(
+        reader = self.session.storage.scan(
             handle, columns=["id", "src", "dst"], filter=text, with_row_address=True
         )
-        chosen: Any = None
-        for column, ids in sides:
-            mask = pc.is_in(found.column(column), value_set=ids)
-            chosen = mask if chosen is None else pc.or_(chosen, mask)
-        return found.filter(chosen).select(["id", "src", "_rowaddr"])
+        kept: list[Any] = []
+        schema = reader.schema
+        # Batch by batch: the edges of a few nodes may lie in a table that does not fit into memory.
+        for batch in reader:
+            chosen: Any = None
+            for column, ids in sides:
+                mask = pc.is_in(batch.column(column), value_set=ids)
+                chosen = mask if chosen is None else pc.or_(chosen, mask)
+            kept.append(batch.filter(chosen))
+        return pa.Table.from_batches(kept, schema).select(["id", "src", "_rowaddr"])
 
     # --- shared ----------------------------------------------------------------------------------------
 
