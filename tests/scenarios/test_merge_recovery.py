@@ -15,7 +15,6 @@ from omnigraph.core.ids import BranchName, TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
 from recovery_graph import PERSON, RawGraph
 
-W = Window
 SCHEMA = """
 node Company { name: String @key }
 node Person { name: String @key  age: I32? }
@@ -128,23 +127,27 @@ def assert_rolled_forward(path, name, before, source_head, *, target="main"):
 PARTIAL = {
     "merge_partial_after_append_rolls_back": (
         "ahead",
-        W.BRANCH_MERGE_ADOPT_AFTER_APPEND_PRE_UPSERT,
+        Window.BRANCH_MERGE_ADOPT_AFTER_APPEND_PRE_UPSERT,
         "pass,exit",
     ),
-    "merge_partial_after_upsert_rolls_back": ("ahead", W.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE, "exit"),
+    "merge_partial_after_upsert_rolls_back": (
+        "ahead",
+        Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE,
+        "exit",
+    ),
     "merge_partial_rewrite_after_merge_rolls_back": (
         "both",
-        W.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE,
+        Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE,
         "pass,exit",
     ),
     "merge_partial_rewrite_after_delete_rolls_back": (
         "both",
-        W.BRANCH_MERGE_REWRITE_AFTER_DELETE_PRE_INDEX,
+        Window.BRANCH_MERGE_REWRITE_AFTER_DELETE_PRE_INDEX,
         "exit",
     ),
-    "merge_crash_between_tables_rolls_back": ("ahead", W.BRANCH_MERGE_BETWEEN_TABLES, "exit"),
-    "merge_crash_before_confirm_rolls_back": ("ahead", W.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM, "exit"),
-    "merge_crash_in_confirm_rolls_back": ("both", W.RECOVERY_SIDECAR_CONFIRM, "exit"),
+    "merge_crash_between_tables_rolls_back": ("ahead", Window.BRANCH_MERGE_BETWEEN_TABLES, "exit"),
+    "merge_crash_before_confirm_rolls_back": ("ahead", Window.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM, "exit"),
+    "merge_crash_in_confirm_rolls_back": ("both", Window.RECOVERY_SIDECAR_CONFIRM, "exit"),
 }
 
 
@@ -190,7 +193,7 @@ def test_merge_crash_in_confirm_rolls_back(copy):
 def test_merge_crash_after_confirm_rolls_forward(name, copy):
     path = copy(name)
     before, source = shown(path), RawGraph.attach(path).session.manifest.current(BranchName("topic")).head
-    note = die(path, W.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
+    note = die(path, Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
     assert all(pin.confirmed_version is not None for pin in note.tables)
     assert shown(path) == before
     assert_rolled_forward(path, name, before, source)
@@ -199,9 +202,9 @@ def test_merge_crash_after_confirm_rolls_forward(name, copy):
 @pytest.mark.parametrize(
     ("name", "window", "finished"),
     [
-        ("both", W.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM, False),
-        ("both", W.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT, True),
-        ("both", W.BRANCH_MERGE_BETWEEN_TABLES, False),
+        ("both", Window.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM, False),
+        ("both", Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT, True),
+        ("both", Window.BRANCH_MERGE_BETWEEN_TABLES, False),
     ],
 )
 def test_merge_into_non_main_target_and_recovery(name, window, finished, copy):
@@ -230,7 +233,7 @@ def test_a_confirmed_merge_shows_its_switched_tables_too(tmp_path):
         run(graph, 'insert Company { name: "Own" }', branch="target")
         run(graph, 'insert Company { name: "Biz" }', branch="topic")
         run(graph, 'insert Person { name: "bob" }', branch="topic")
-    note = die(path, W.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT, target="target")
+    note = die(path, Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT, target="target")
     assert [pin.table_key for pin in note.tables] == [COMPANY]
     assert [each.table_key for each in note.switches] == [PERSON]
     with omnigraph.open(path, settings=FAST) as graph:
@@ -244,7 +247,7 @@ def test_a_confirmed_merge_shows_its_switched_tables_too(tmp_path):
 def test_v1_merge_sidecar_of_completed_merge_rolls_forward(copy):
     path = copy("ahead")
     before, source = shown(path), RawGraph.attach(path).session.manifest.current(BranchName("topic")).head
-    note = die(path, W.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM)
+    note = die(path, Window.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM)
     RawGraph.attach(path).downgrade(note)
     assert_rolled_forward(path, "ahead", before, source)
 
@@ -252,14 +255,14 @@ def test_v1_merge_sidecar_of_completed_merge_rolls_forward(copy):
 def test_v2_unconfirmed_merge_rolls_back(copy):
     path = copy("ahead")
     before = shown(path)
-    die(path, W.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM)
+    die(path, Window.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM)
     assert_rolled_back(path, "ahead", before)
 
 
 def test_confirmed_merge_whose_head_moved_rolls_back(copy):
     path = copy("ahead")
     before = shown(path)
-    die(path, W.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
+    die(path, Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
     RawGraph.attach(path).commit(PERSON, ["foreign"])
     assert_rolled_back(path, "ahead", before)
 
@@ -270,7 +273,7 @@ def test_merge_dead_before_its_first_effect(target, copy):
     before = shown(path, target)
     with omnigraph.open(path, settings=FAST) as graph:
         graph.branches.create("fresh", from_branch=target)
-    die(path, W.BRANCH_MERGE_POST_SIDECAR_PRE_FORK, target="fresh")
+    die(path, Window.BRANCH_MERGE_POST_SIDECAR_PRE_FORK, target="fresh")
     with omnigraph.open(path, settings=FAST) as graph:
         assert content(graph, "fresh") == before
         assert graph.recoveries()[-1].recovery_kind is RecoveryKind.ROLLED_BACK
@@ -283,7 +286,7 @@ def test_branch_merge_after_finalize_publisher_failure_heals_without_reopen(copy
     path = copy("ahead")
     with omnigraph.open(path, settings=FAST) as graph:
         with (
-            activate(W.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
+            activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
             pytest.raises(RecoveryRequired),
         ):
             run(graph, 'insert Company { name: "Late" }', actor="bob")
@@ -300,7 +303,7 @@ def test_sidecar_write_failure_aborts_a_merge_before_heads_move(copy):
     path = copy("ahead")
     with omnigraph.open(path, settings=FAST) as graph:
         before = content(graph)
-        with activate(W.RECOVERY_SIDECAR_WRITE, Raise()), pytest.raises(InjectedFailure):
+        with activate(Window.RECOVERY_SIDECAR_WRITE, Raise()), pytest.raises(InjectedFailure):
             graph.branches.merge("topic")
         assert graph.pending() == ()
         assert content(graph) == before
@@ -315,7 +318,7 @@ def test_sidecar_delete_failure_keeps_the_merge(copy):
     path = copy("ahead")
     with omnigraph.open(path, settings=FAST) as graph:
         before = content(graph)
-        with activate(W.RECOVERY_SIDECAR_DELETE, Raise()):
+        with activate(Window.RECOVERY_SIDECAR_DELETE, Raise()):
             report = graph.branches.merge("topic")
         assert len(graph.pending()) == 1
         assert content(graph) == merged_content(before, "ahead")
@@ -330,7 +333,7 @@ def test_a_failed_merge_says_that_recovery_is_needed(copy):
     with omnigraph.open(path, settings=FAST) as graph:
         before = content(graph)
         with (
-            activate(W.BRANCH_MERGE_BETWEEN_TABLES, Raise()),
+            activate(Window.BRANCH_MERGE_BETWEEN_TABLES, Raise()),
             pytest.raises(RecoveryRequired) as stopped,
         ):
             graph.branches.merge("topic")

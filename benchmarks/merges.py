@@ -1,0 +1,115 @@
+"""What branches and merges cost: `python benchmarks/merges.py`.
+
+Branch creation at 8 and 112 tables; merges of a small delta into 8 tables of 100,000 rows, and into one of a
+million. Prints medians in milliseconds. `--durability full` syncs to the device as a user's graph does.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import omnigraph
+from omnigraph.core.ids import CommitId, OperationId, new_ulid
+from omnigraph.core.settings import Settings
+from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
+from omnigraph.storage.handles import Stamp
+
+
+def schema_of(types: int) -> str:
+    return "\n".join(f"node T{n} {{ name: String @key  age: I32?  note: String? }}" for n in range(types))
+
+
+def fill(graph, rows: int) -> None:
+    """Put rows into every table, as one publish."""
+    session = graph.session
+    snapshot = session.manifest.current(None)
+    names = pa.array([f"row{n:09d}" for n in range(rows)])
+    operation = OperationId(new_ulid())
+    changes = []
+    for key, entry in snapshot.entries.items():
+        handle = session.open_entry(entry)
+        columns = {
+            "id": names,
+            "name": names,
+            "age": pa.array(np.arange(rows, dtype=np.int32)),
+            "note": pa.array(["some text of a usual length"] * rows),
+        }
+        data = pa.table([columns[name] for name in handle.schema.names], schema=handle.schema)
+        staged = session.storage.stage_append(handle, data, Stamp(operation, key))
+        made = session.storage.commit_staged(handle, staged)
+        changes.append(
+            SubTableUpdate(key, made.version, made.branch, made.row_count, staged.transaction_uuid)
+        )
+    intent = CommitIntent(CommitId(new_ulid()), "load", operation_id=operation)
+    session.publisher.publish(None, changes, {}, intent)
+
+
+def change(graph, branch: str, types: int, rows: int, run: int) -> None:
+    """Spread inserts, updates and deletes over the tables of a branch."""
+    inserts = " ".join(
+        f'insert T{n % types} {{ name: "{branch}-{run}-{n}", age: 1 }}' for n in range(max(1, rows // 2))
+    )
+    graph.mutate(f"query q() {{ {inserts} }}", branch=branch)
+    if rows > 1:
+        updates = " ".join(
+            f'update T{n % types} set {{ age: {run} }} where name = "row{run * 1000 + n:09d}"'
+            for n in range(rows // 2)
+        )
+        graph.mutate(f"query q() {{ {updates} }}", branch=branch)
+
+
+def timed(work) -> float:
+    start = time.perf_counter()
+    work()
+    return (time.perf_counter() - start) * 1000
+
+
+def median(values) -> str:
+    return f"{statistics.median(values):8.1f} ms  (best {min(values):.1f})"
+
+
+def merges(home: Path, settings: Settings, types: int, rows: int, delta: int, *, diverged: bool) -> None:
+    with omnigraph.init(
+        home / f"m{types}-{delta}-{diverged}", schema=schema_of(types), settings=settings
+    ) as graph:
+        fill(graph, rows)
+        times = []
+        for number in range(7):
+            branch = f"b{number}"
+            graph.branches.create(branch)
+            change(graph, branch, types, delta, number + 1)
+            if diverged:
+                change(graph, "main", types, 1, number + 100)
+            times.append(timed(lambda name=branch: graph.branches.merge(name)))
+        kind = "three-way" if diverged else "fast-forward"
+        print(f"merge {kind:12s} {types} x {rows:>9,} rows, delta {delta:>6,}: {median(times[1:])}")
+
+
+def creations(home: Path, settings: Settings, types: int) -> None:
+    with omnigraph.init(home / f"c{types}", schema=schema_of(types), settings=settings) as graph:
+        graph.mutate('query q() { insert T0 { name: "a" } }')
+        times = [timed(lambda n=n: graph.branches.create(f"b{n}")) for n in range(15)]
+        print(f"branch create, {types:>3} tables: {median(times[1:])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--durability", default="full", choices=["full", "os", "syncfs"])
+    settings = Settings(durability=parser.parse_args().durability)
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
+        for types in (8, 112):
+            creations(home, settings, types)
+        for delta in (1, 50, 10_000):
+            merges(home, settings, 8, 100_000, delta, diverged=False)
+        merges(home, settings, 8, 100_000, 50, diverged=True)
+        merges(home, settings, 1, 1_000_000, 50, diverged=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The merge base of two commits."""
+
+import random
+
+from omnigraph.branching.ancestry import Lineage, common_ancestors
+
+
+def lineage(**parents):
+    versions = {name: number for number, name in enumerate(parents, 1)}
+    return Lineage({name: tuple(each) for name, each in parents.items()}, versions)
+
+
+def test_fork_point():
+    log = lineage(a="", b="a", c="b", d="b")
+    assert common_ancestors(log, "c", "d")[0] == "b"
+
+
+def test_an_ancestor_of_the_other_is_the_base():
+    log = lineage(a="", b="a", c="b")
+    assert common_ancestors(log, "a", "c")[0] == "a"
+    assert common_ancestors(log, "c", "c")[0] == "c"
+
+
+def test_a_merged_head_is_nearer_than_the_fork_point():
+    log = lineage(a="", s="a", t="a", m="ts", s2="s", t2="m")
+    assert common_ancestors(log, "s2", "t2")[0] == "s"
+
+
+def test_a_tie_goes_to_the_newer_version_then_to_the_greater_id():
+    crossed = lineage(r="", a="r", b="r", x="ab", y="ba")
+    assert common_ancestors(crossed, "x", "y")[0] == "b"
+    equal = Lineage(
+        {"r": (), "a": ("r",), "b": ("r",), "x": ("a", "b"), "y": ("b", "a")}, dict.fromkeys("rabxy", 1)
+    )
+    assert common_ancestors(equal, "x", "y")[0] == "b"
+
+
+def test_nothing_in_common():
+    assert common_ancestors(lineage(a="", b=""), "a", "b") == []
+
+
+def test_against_a_plain_walk():
+    draw = random.Random(3)
+    for _ in range(50):
+        parents = {"c0": ()}
+        for number in range(1, 20):
+            known = list(parents)
+            parents[f"c{number}"] = tuple(draw.sample(known, min(len(known), draw.choice([1, 1, 2]))))
+        log = Lineage(parents, dict.fromkeys(parents, 1))
+        left, right = draw.sample(list(parents), 2)
+
+        def ancestors(start, parents=parents):
+            found, layer, depth = {}, {start}, 0
+            while layer:
+                for each in layer:
+                    found.setdefault(each, depth)
+                layer = {p for each in layer for p in parents[each]} - set(found)
+                depth += 1
+            return found
+
+        mine, theirs = ancestors(left), ancestors(right)
+        best = min(mine[each] + theirs[each] for each in mine if each in theirs)
+        chosen = common_ancestors(log, left, right)[0]
+        assert mine[chosen] + theirs[chosen] == best

@@ -1,0 +1,195 @@
+"""Deltas and three-way merges of one table against dictionaries."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphs import FAST, hear
+from omnigraph.branching.changes import table_delta
+from omnigraph.branching.equality import rows_differ
+from omnigraph.branching.merge_plan import Choice, Resolution, RowMerge, settle, three_way
+from omnigraph.core.events import StorageCall
+from omnigraph.core.ids import BranchName, TableKey
+from omnigraph.engine.key_segments import ABSENT
+from omnigraph.storage.handles import Stamp
+from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.objects import open_adapter
+from omnigraph.storage.tables import TableStore
+
+KEY = TableKey("node:T")
+STAMP = Stamp("op", KEY)
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int32())])
+
+
+class Table:
+    """One table with branches, written like a dictionary."""
+
+    def __init__(self, home):
+        self.store = TableStore(GraphRoot(str(home)), FAST, open_adapter(str(home)))
+        self.handle = self.store.create_table(KEY, "nodes/t", SCHEMA, STAMP)
+
+    def fork(self, name, handle):
+        return self.store.create_branch(KEY, "nodes/t", BranchName(name), handle.branch, handle.version)
+
+    def put(self, handle, rows):
+        data = pa.table({"id": list(rows), "n": list(rows.values())}, schema=SCHEMA)
+        return self.store.commit_staged(handle, self.store.stage_merge_insert(handle, data, STAMP))
+
+    def drop(self, handle, ids):
+        wanted = self.store.addresses_of(handle, pa.array(sorted(ids), pa.string()))
+        staged = self.store.stage_delete(handle, STAMP, addresses=wanted)
+        return handle if staged is None else self.store.commit_staged(handle, staged)
+
+    def rows(self, handle):
+        found = self.store.read(handle).to_pydict()
+        return dict(zip(found["id"], found["n"], strict=True))
+
+    def at(self, handle, addresses):
+        return self.store.take(handle, addresses, ["id", "n"]).to_pylist() if len(addresses) else []
+
+
+def described(table, old, new):
+    delta = table_delta(table.store, old, new)
+    inserted = {row["id"]: row["n"] for row in table.at(new, delta.inserted.addresses)}
+    updated = {row["id"]: row["n"] for row in table.at(new, delta.updated.after)}
+    before = {row["id"]: row["n"] for row in table.at(old, delta.updated.before)}
+    deleted = {row["id"]: row["n"] for row in table.at(old, delta.deleted.addresses)}
+    assert list(inserted) == delta.inserted.ids.to_pylist() == sorted(inserted)
+    assert list(updated) == list(before) == delta.updated.ids.to_pylist() == sorted(updated)
+    assert list(deleted) == delta.deleted.ids.to_pylist() == sorted(deleted)
+    return delta, inserted, before, updated, deleted
+
+
+def check(table, old, new):
+    """The delta is the difference of two dictionaries, and `relocate` finds every row."""
+    was, now = table.rows(old), table.rows(new)
+    delta, inserted, before, updated, deleted = described(table, old, new)
+    assert inserted == {key: now[key] for key in now if key not in was}
+    assert deleted == {key: was[key] for key in was if key not in now}
+    changed = [key for key in was if key in now and was[key] != now[key]]
+    assert before == {key: was[key] for key in changed}
+    assert updated == {key: now[key] for key in changed}
+    assert delta.empty == (was == now)
+    scanned = table.store.read(old, columns=["id"], with_row_address=True)
+    moved = delta.relocate(scanned["_rowaddr"].to_numpy())
+    for key, address in zip(scanned["id"].to_pylist(), moved, strict=True):
+        if key in now:
+            assert table.at(new, [address])[0]["id"] == key
+        else:
+            assert address == ABSENT
+
+
+writes = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("put"),
+            st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3) | st.none(), min_size=1),
+        ),
+        st.tuples(st.just("drop"), st.sets(st.sampled_from("abcdefgh"), min_size=1)),
+    ),
+    max_size=4,
+)
+
+
+def run(table, handle, operations):
+    for name, what in operations:
+        handle = table.put(handle, what) if name == "put" else table.drop(handle, what)
+    return handle
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory):
+    return lambda: tmp_path_factory.mktemp("delta")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=writes, left=writes, right=writes)
+def test_deltas_and_merges_like_dictionaries(homes, first, left, right):
+    table = Table(homes())
+    base = run(table, table.handle, first)
+    theirs = run(table, table.fork("left", base), left)
+    ours = run(table, base, right)
+    for old, new in ((base, theirs), (base, ours), (theirs, ours), (theirs, base)):
+        check(table, old, new)
+    merge = three_way(
+        table_delta(table.store, base, theirs),
+        table_delta(table.store, base, ours),
+        lambda s, t: rows_differ(table.store, theirs, s, ours, t),
+    )
+    for resolution in (Resolution(), Resolution(Choice.OURS), Resolution(Choice.THEIRS)):
+        judge_merge(table, merge, base, theirs, ours, resolution)
+
+
+def judge_merge(table, merge: RowMerge, base, theirs, ours, resolution):
+    """Row by row as the truth table says."""
+    b, s, t = table.rows(base), table.rows(theirs), table.rows(ours)
+    expected, conflicts = {}, []
+    gone = object()
+    for key in sorted({*b, *s, *t}):
+        was, their, our = (side.get(key, gone) for side in (b, s, t))
+        if their in (was, our):
+            result = our
+        elif our == was:
+            result = their
+        else:
+            choice = resolution.everything
+            kind = (
+                "divergent_insert"
+                if was is gone
+                else "delete_vs_update"
+                if gone in (their, our)
+                else "divergent_update"
+            )
+            if choice is None:
+                conflicts.append((key, kind))
+            result = their if choice is Choice.THEIRS else our
+        if result is not gone:
+            expected[key] = result
+    settled = settle(KEY, merge, resolution)
+    assert [(each.row_id, each.kind.value) for each in settled.conflicts] == conflicts
+    rows = dict(t)
+    changes = settled.changes
+    for row in table.at(ours, changes.deletes.addresses):
+        del rows[row["id"]]
+    replaced = [row["id"] for row in table.at(ours, changes.upserts.before)]
+    written = table.at(theirs, changes.upserts.after)
+    assert replaced == [row["id"] for row in written]
+    rows |= {row["id"]: row["n"] for row in written}
+    for row in table.at(theirs, changes.appends.addresses):
+        assert row["id"] not in rows
+        rows[row["id"]] = row["n"]
+    assert rows == expected
+
+
+def test_a_missing_table_is_empty(tmp_path):
+    table = Table(tmp_path)
+    full = table.put(table.handle, {"a": 1, "b": None})
+    assert table_delta(table.store, None, full).inserted.ids.to_pylist() == ["a", "b"]
+    assert table_delta(table.store, full, None).deleted.ids.to_pylist() == ["a", "b"]
+    assert table_delta(table.store, None, None).empty
+
+
+def test_a_rewrite_with_equal_values_is_no_change(tmp_path):
+    table = Table(tmp_path)
+    rows = {f"k{n}": n for n in range(100)}
+    before = table.put(table.handle, rows)
+    data = pa.table({"id": list(rows), "n": list(rows.values())}, schema=SCHEMA)
+    after = table.store.commit_staged(before, table.store.stage_overwrite(before, data, STAMP))
+    delta = table_delta(table.store, before, after)
+    assert delta.empty
+    check(table, before, after)
+
+
+def test_the_cost_of_a_delta_does_not_follow_the_table(tmp_path):
+    """Ten times the table, the same calls; no call reads properties of unchanged rows."""
+    calls = []
+    for size in (200, 2000):
+        table = Table(tmp_path / str(size))
+        before = table.put(table.handle, {f"k{n}": n for n in range(size)})
+        after = table.drop(table.put(before, {"k7": 0, "new": 1}), {"k8"})
+        with hear(everywhere=True) as heard:
+            delta = table_delta(table.store, before, after)
+        assert (len(delta.inserted), len(delta.updated), len(delta.deleted)) == (1, 1, 1)
+        calls.append(sorted(each.kind for each in heard.of(StorageCall)))
+    assert calls[0] == calls[1]
