@@ -69,14 +69,18 @@ def _cut_writer_then_recovery(bench, writer, number):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("part", ["phase_a", "restore"])
-def test_the_harness_notices_a_broken_protocol(part, children, tmp_path):
-    """Without Phase A, or with a roll-back that restores nothing, some cut breaks the promise."""
+@pytest.mark.parametrize(
+    ("part", "writer"),
+    [("phase_a", UPDATE), ("restore", UPDATE), ("confirmation", FAST_FORWARD)],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_the_harness_notices_a_broken_protocol(part, writer, children, tmp_path):
+    """Without Phase A, without a real restore, or with merges that need no confirmation, some cut shows it."""
     bench = Bench(children, tmp_path)
-    violated = 0
+    violated = False
     for number in range(10, EVENTS_MAX, 2):
-        was_cut, problems = bench.cut(UPDATE, cut=number, without=part)
-        violated += bool(problems)
+        was_cut, problems = bench.cut(writer, cut=number, without=part)
+        violated = bool(problems)
         if violated or not was_cut:
             break
     assert violated, f"nobody noticed that {part} was switched off"
