@@ -244,6 +244,47 @@ def test_commit_list_and_show(here: Run, place: Path) -> None:
     assert unknown.error["kind"] == "commit_not_found"
 
 
+def test_commit_filters(here: Run, place: Path) -> None:
+    def ids(*filters: str) -> list[str]:
+        return [
+            one["graph_commit_id"]
+            for one in here("commit", "list", *filters, *STORE, "--json").json["commits"]
+        ]
+
+    newest, oldest = ids()
+    assert ids("--before", newest) == [oldest]
+    assert ids("--before", oldest) == []
+    assert ids("--since", "2000-01-01", "--until", "2001-01-01T00:00:00Z") == []
+    assert ids("--since", "2000-01-01T00:00:00+02:00", "--limit", "1") == [newest]
+    assert ids("--since", "2000-01-01", "--actor", "act-ines") == [newest]
+    assert "--since" in here("commit", "list", "--since", "yesterday", *STORE, rc=2).err
+    unknown = here("commit", "list", "--before", "01ARZ3NDEKTSV4RRFFQ69G5FAV", *STORE, "--json", rc=6)
+    assert unknown.error["kind"] == "commit_not_found"
+
+
+def test_log_names_what_a_merge_took(here: Run, place: Path) -> None:
+    here("branch", "create", "topic", *STORE)
+    for branch, imo in (("main", "S8"), ("topic", "S9")):
+        here(
+            "mutate",
+            "add_ship",
+            "--query",
+            "harbor.gq",
+            "-p",
+            f"imo={imo}",
+            "-p",
+            "name=X",
+            "--branch",
+            branch,
+            *STORE,
+        )
+    here("branch", "merge", "topic", *STORE)
+    lines = here("log", *STORE).out.splitlines()
+    merged = here("commit", "list", "--branch", "topic", "--limit", "1", *STORE, "--json").json["commits"][0]
+    assert [line.split("  ")[0] for line in lines] == ["*", "*", "*", "*"]
+    assert lines[0].endswith(f"merges {merged['graph_commit_id']}")
+
+
 def test_schema_of_a_graph(here: Run, place: Path) -> None:
     assert here("schema", "show", *STORE).out == HARBOR
     assert here("schema", "show", *STORE, "--json").json == {"schema_source": HARBOR}

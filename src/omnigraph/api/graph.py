@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from omnigraph.api.history import Feed, Tags, blame_entity, diff
-from omnigraph.core.errors import BadRequest, IoFailure, TargetConflict
+from omnigraph.core.errors import BadRequest, CommitNotFound, IoFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.create import create_graph
@@ -77,11 +77,38 @@ class Commits:
         self._session = session
 
     def list(
-        self, *, branch: str = "main", actor: str | None = None, limit: int | None = None
+        self,
+        *,
+        branch: str = "main",
+        actor: str | None = None,
+        limit: int | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+        before: str | None = None,
     ) -> list[CommitRecord]:
-        """Commits of a branch, newest first; `actor` keeps those of one actor."""
+        """Commits of a branch, newest first.
+
+        `actor` keeps those of one actor, `since_us` and `until_us` (both inclusive, microseconds since the
+        epoch) those of a time, `before` those older than a commit of the branch.
+        """
         self._session.check_open()
-        return self._session.commits.list(normalize_branch(branch), actor=actor, limit=limit)
+        listing = self._session.commits.list
+        if since_us is None and until_us is None and before is None:
+            return listing(normalize_branch(branch), actor=actor, limit=limit)
+        found = listing(normalize_branch(branch))
+        if before is not None:
+            ids = [commit.id for commit in found]
+            if before not in ids:
+                raise CommitNotFound(before)
+            found = found[ids.index(CommitId(before)) + 1 :]
+        kept = [
+            commit
+            for commit in found
+            if (actor is None or commit.actor == actor)
+            and (since_us is None or commit.time_us >= since_us)
+            and (until_us is None or commit.time_us <= until_us)
+        ]
+        return kept[:limit]
 
     def show(self, commit_id: str) -> CommitRecord:
         """One commit. Raises `CommitNotFound`."""

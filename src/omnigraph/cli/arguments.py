@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("branch", "merge"): _WRITE,
     ("commit", "list"): _READ,
     ("commit", "show"): _READ,
+    ("log",): _READ,
     ("tag", "create"): _WRITE,
     ("tag", "list"): _READ,
     ("tag", "delete"): _WRITE,

@@ -1,6 +1,6 @@
 """Commands over branches, commits, recovery and the health of a graph."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,15 @@ from omnigraph.core.errors import UsageError
 if TYPE_CHECKING:
     from omnigraph.manifest.record import CommitRecord
     from omnigraph.manifest.recoveries import RecoveryRecord
+
+
+OneActor = Annotated[str | None, typer.Option("--actor", metavar="ACTOR", help="Only commits of this actor.")]
+ActorFilter = Annotated[
+    str | None, typer.Option("--filter", metavar="actor=ACTOR", help="The same as --actor.")
+]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only commits from then on.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only commits up to then.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.")]
 
 
 def register(app: typer.Typer, branch_app: typer.Typer, commit_app: typer.Typer) -> None:
@@ -40,6 +49,9 @@ def register(app: typer.Typer, branch_app: typer.Typer, commit_app: typer.Typer)
         "show",
         help=teach("Show one commit.", "omnigraph commit show 01JQ3V7Q9M2Z5T8N4B6C1D0E2F --store kb.omni"),
     )(commit_show)
+    app.command(
+        "log", help=teach("Draw the history of a branch, newest first.", "omnigraph log --store kb.omni")
+    )(log)
     app.command(
         "verify",
         help=teach(
@@ -89,24 +101,65 @@ def branch_list(store: Store = None, as_json: Json = False) -> None:
 def commit_list(
     store: Store = None,
     branch: Branch = "main",
-    actor: Annotated[
-        str | None, typer.Option("--actor", metavar="ACTOR", help="Only commits of this actor.")
+    actor: OneActor = None,
+    only: ActorFilter = None,
+    since: Since = None,
+    until: Until = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="ID", help="Only commits older than this one.")
     ] = None,
-    only: Annotated[
-        str | None, typer.Option("--filter", metavar="actor=ACTOR", help="The same as --actor.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.")] = None,
+    limit: Limit = None,
     as_json: Json = False,
 ) -> None:
     """List commits."""
     with reading(store) as graph:
-        commits = graph.commits.list(branch=branch, actor=_actor(actor, only), limit=limit)
+        commits = graph.commits.list(
+            branch=branch,
+            actor=_actor(actor, only),
+            limit=limit,
+            since_us=moment_us(since, "--since"),
+            until_us=moment_us(until, "--until"),
+            before=before,
+        )
     if as_json:
         output.document({"commits": [commit_dict(commit) for commit in commits]})
         return
     for commit in commits:
-        who = commit.actor or "-"
-        output.line(f"{commit.id}  {_where(commit)}  {instant(commit.time_us)}  {commit.operation}  {who}")
+        output.line(f"{commit.id}  {_about(commit)}")
+
+
+def log(store: Store = None, branch: Branch = "main", limit: Limit = None) -> None:
+    """Draw the history."""
+    with reading(store) as graph:
+        commits = graph.commits.list(branch=branch, limit=limit)
+    listed = {commit.id for commit in commits}
+    lanes: list[str] = []
+    for commit in commits:
+        if commit.id not in lanes:
+            lanes.append(commit.id)
+        at = lanes.index(commit.id)
+        marks = " ".join("*" if lane == commit.id else "|" for lane in lanes)
+        merged = f"  merges {commit.merged_parent}" if commit.merged_parent is not None else ""
+        output.line(f"{marks}  {commit.id}  {_about(commit)}{merged}")
+        # The lane goes on with the first parent; a merge opens one for what was merged in, if that is listed.
+        following = [parent for parent in commit.parents if parent in listed and parent not in lanes]
+        lanes[at : at + 1] = following
+
+
+def _about(commit: "CommitRecord") -> str:
+    return f"{_where(commit)}  {instant(commit.time_us)}  {commit.operation}  {commit.actor or '-'}"
+
+
+def moment_us(text: str | None, flag: str) -> int | None:
+    """A moment a user wrote (ISO 8601, UTC unless it says otherwise) in microseconds since the epoch."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} takes a moment such as 2026-05-01T12:00:00Z, not '{text}'") from error
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (zoned - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 def _actor(actor: str | None, only: str | None) -> str | None:
