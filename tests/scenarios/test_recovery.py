@@ -28,6 +28,7 @@ from recovery_graph import FAST, PERSON, RawGraph
 
 KNOWS = TableKey("edge:Knows")
 LIKES = TableKey("edge:Likes")
+pytestmark = pytest.mark.crash
 ADD = "query add($n: String) { insert Person { name: $n } }"
 
 
@@ -200,7 +201,7 @@ def test_delete_only_failure_leaves_no_drift(path):
     assert len(row.per_table_outcomes) == 2
 
 
-def test_rollback_eligible_sidecar_is_deferred_and_the_write_says_reopen(path):
+def test_rollback_eligible_sidecar_deferred_in_process(path):
     graph = opened(path)
     before = shown(path)
     operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
@@ -216,7 +217,7 @@ def test_rollback_eligible_sidecar_is_deferred_and_the_write_says_reopen(path):
     assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
 
 
-def test_untouched_types_stay_writable_beside_a_deferred_sidecar(path):
+def test_untouched_tables_unaffected_by_residual(path):
     graph = opened(path)
     operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)  # edge:Knows drifted
     graph.mutate(ADD, {"n": "new"})
@@ -278,7 +279,7 @@ def test_sidecar_list_failure_is_loud(path):
     assert_healthy(path)
 
 
-def test_a_write_over_drift_names_both_ways_when_the_notes_cannot_be_listed(path):
+def test_sidecar_list_failure_in_drift_guard_names_both_paths(path):
     graph = opened(path)
     raw_drift(path)
     failing = Sequence([Pass(), Raise(IoFailure("no second listing"))])

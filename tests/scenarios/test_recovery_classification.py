@@ -209,7 +209,7 @@ def test_multiple_sidecars_use_fresh_snapshots(graph, path):
     assert_recovered(path, second.operation_id, RecoveryKind.ROLLED_BACK, outcomes={})
 
 
-def test_rollback_eligible_sidecar_deferred_in_process(graph, path):
+def test_a_deferred_roll_back_changes_nothing(graph, path):
     note = graph.note(PERSON, COMPANY)
     drift(graph, note, PERSON)
     before = state_of(graph)
@@ -240,7 +240,7 @@ def test_drift_guard_ignores_other_branch_sidecar(graph, path):
     assert graph.head(PERSON) == entry.version + 1
 
 
-def test_sidecar_list_failure_in_drift_guard_names_both_paths(graph):
+def test_the_guard_names_both_ways_without_a_listing(graph):
     graph.commit(PERSON, ["foreign"])
     entry = graph.session.manifest.current(None).entries[PERSON]
     failing = Sequence([Raise(OSError("the listing broke"))])
@@ -282,7 +282,7 @@ def test_future_sidecar_version_refused(graph, path):
     assert_healthy(path)
 
 
-def test_untouched_tables_unaffected_by_residual(graph, path):
+def test_other_tables_pass_the_guard(graph, path):
     note = graph.note(PERSON, KNOWS)
     drift(graph, note, PERSON)
     heal(graph.context)
