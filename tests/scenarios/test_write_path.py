@@ -564,3 +564,27 @@ def test_many_values_are_found_by_reading_the_column(graph: Graph, monkeypatch: 
     assert (result.affected_nodes, result.affected_edges) == (2, 4)
     assert [(e["from"], e["to"]) for e in rows_of(graph, "Knows").values()] == [("c", "c")]
     assert graph.verify().ok
+
+
+@pytest.mark.parametrize("durability", ["full", "syncfs", "os"])
+def test_prepared_publish_is_what_was_committed(tmp_path: Path, durability, monkeypatch) -> None:
+    """The rows of the publish are written ahead; they must be right for every kind of write."""
+    from omnigraph.manifest.publisher import ManifestBatchPublisher
+
+    plain: list[object] = []
+    original = ManifestBatchPublisher.publish
+    monkeypatch.setattr(
+        ManifestBatchPublisher,
+        "publish",
+        lambda self, *args, **named: (plain.append(args), original(self, *args, **named))[1],
+    )
+    with make_graph(tmp_path / "g", settings=Settings(durability=durability)) as graph:
+        run(graph, 'insert Person { name: "a" } insert Person { name: "b" } insert Note { text: "n" }')
+        run(graph, 'insert Person { name: "b", age: 1 } insert Person { name: "c" }')
+        run(graph, 'update Person set { age: 2 } where name = "c"')
+        run(graph, 'insert Knows { from: "a", to: "b" }')
+        run(graph, 'delete Person where name = "a"')
+        run(graph, 'delete Person where name = "b" or name = "c"')
+        assert plain == []
+        assert rows_of(graph, "Person") == {}
+        assert graph.verify().ok

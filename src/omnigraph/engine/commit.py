@@ -498,8 +498,10 @@ def _publish(
     changes.sort(key=lambda change: change.table_key)
     try:
         failpoint(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
-        if prepared is not None and tuple(changes) == prepared.changes:
-            return session.publisher.publish_prepared(prepared, files_synced=True)
+        if prepared is not None:
+            if tuple(changes) == prepared.changes:
+                return session.publisher.publish_prepared(prepared, files_synced=True)
+            session.publisher.discard(prepared)
         return session.publisher.publish(staging.branch, changes, expected, _record(staging, intent))
     except RowLevelCasContention:
         raise

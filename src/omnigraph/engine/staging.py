@@ -82,15 +82,16 @@ class PendingTable:
     generated: list[pa.StringArray] = field(default_factory=list[pa.StringArray])
     """Ids the engine drew: no committed row has them, at any version."""
 
-    @property
-    def row_count(self) -> int:
-        """Rows in memory, before reduction."""
-        return sum(batch.num_rows for batch in self.batches)
+    row_count: int = 0
+    """Rows in memory, before reduction."""
+    nbytes: int = 0
+    """Arrow bytes in memory."""
 
-    @property
-    def nbytes(self) -> int:
-        """Arrow bytes in memory."""
-        return sum(int(batch.nbytes) for batch in self.batches)
+    def add(self, rows: pa.Table) -> None:
+        """Take rows; counts are kept, so that a query of many statements does not add them up each time."""
+        self.batches.append(rows)
+        self.row_count += rows.num_rows
+        self.nbytes += int(rows.nbytes)
 
     def combined(self) -> pa.Table:
         """All pending rows; in merge mode one per id, the last pushed wins, order otherwise kept."""
@@ -209,7 +210,7 @@ class MutationStaging:
                 f"the statements write '{table_type.name}' with different columns",
                 hint="split the query into one query per set of columns",
             )
-        pending.batches.append(rows)
+        pending.add(rows)
         return pending
 
     def push_fragments(
