@@ -1,4 +1,5 @@
-import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from unittest.mock import patch
@@ -49,20 +50,27 @@ def test_ids_grow_although_the_clock_steps_back() -> None:
     assert first < second < third
 
 
+FORKED = """
+import os
+from omnigraph.core.ids import new_ulid
+
+new_ulid()
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(writer, new_ulid().encode())
+    os._exit(0)
+os.close(writer)
+drawn = os.fdopen(reader).read()
+assert os.waitpid(child, 0)[1] == 0
+assert len(drawn) == 26
+assert drawn not in {new_ulid() for _ in range(100)}
+"""
+
+
 def test_a_forked_child_does_not_continue_the_sequence() -> None:
-    new_ulid()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover  (in the child)
-        os.write(writer, new_ulid().encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        drawn = pipe.read().decode()
-    assert os.waitpid(child, 0)[1] == 0
-    mine = {new_ulid() for _ in range(100)}
-    assert len(drawn) == 26
-    assert drawn not in mine
+    # A process of its own: another test may have loaded what must not be forked.
+    subprocess.run([sys.executable, "-c", FORKED], check=True)
 
 
 @pytest.mark.parametrize(

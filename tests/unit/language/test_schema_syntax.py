@@ -45,9 +45,9 @@ def test_bad_input_is_a_finding(data, message):
 @pytest.mark.slow
 def test_fifty_megabytes_end_in_a_finding_in_bounded_time():
     text = "node A { n: I32 }\n" * (50 * 1024 * 1024 // 18)
-    started = time.perf_counter()
+    started = time.process_time()
     findings = findings_of(text)
-    assert time.perf_counter() - started < 60
+    assert time.process_time() - started < 60
     assert "at most" in findings[0].message or "more than" in findings[0].message
 
 
@@ -83,10 +83,10 @@ def test_fifty_megabytes_of_one_token_are_read_without_copies():
     ids=lambda text: text[:40],
 )
 def test_hostile_shapes_take_seconds_at_most(text):
-    started = time.perf_counter()
+    started = time.process_time()
     check_schema(text)
     format_schema(text)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_findings_are_capped():
@@ -141,10 +141,10 @@ def test_two_thousand_types_are_checked_in_one_run():
         for n in range(1_000)
     ]
     text = "".join(parts)
-    started = time.perf_counter()
+    started = time.process_time()
     catalog, findings = check_schema(text)
     formatted = format_schema(text)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
     assert catalog is not None
     assert findings == []
     assert len(catalog.table_keys()) == 2_000
@@ -153,7 +153,7 @@ def test_two_thousand_types_are_checked_in_one_run():
 
 def test_two_thousand_unknown_names_are_reported_in_bounded_time():
     text = "".join(f"node Type{n} {{}} edge Link{n}: Typ{n} -> Tpye{n}\n" for n in range(1_000))
-    started = time.perf_counter()
+    started = time.process_time()
     findings = findings_of(text)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
     assert findings

@@ -1,7 +1,6 @@
 """The writer lease: shared by threads, exclusive between processes, alone for a restore."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -184,24 +183,33 @@ def test_a_busy_process_lets_another_one_in(path):
     assert holds[0] > 4
 
 
+FORKED = """
+import os, sys
+from omnigraph.recovery.lease import Lease
+from omnigraph.recovery.process_lock import FileLock
+
+path, wait_s = sys.argv[1], float(sys.argv[2])
+lease = Lease(FileLock(path))
+read, write = os.pipe()
+with lease.hold():
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+os.close(read)
+# The child lives; had it kept the descriptor, the lock would still be there.
+taken = FileLock(path).acquire(wait_s)
+os.write(write, b"x")
+os.close(write)
+os.waitpid(child, 0)
+assert taken
+"""
+
+
 def test_a_forked_child_does_not_keep_the_lease(path):
-    lease = Lease(FileLock(path))
-    read, write = os.pipe()
-    with lease.hold():
-        child = os.fork()
-        if child == 0:  # pragma: no cover  the child
-            os.close(write)
-            os.read(read, 1)
-            os._exit(0)
-    os.close(read)
-    # The child lives; had it kept the descriptor, the lock would still be there.
-    other = FileLock(path)
-    taken = other.acquire(WAIT_S)
-    os.write(write, b"x")
-    os.close(write)
-    os.waitpid(child, 0)
-    assert taken
-    other.release()
+    # A process of its own: another test may have loaded what must not be forked.
+    subprocess.run([sys.executable, "-c", FORKED, str(path), str(WAIT_S)], check=True)
 
 
 def test_one_lease_per_root(tmp_path):
