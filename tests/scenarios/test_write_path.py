@@ -26,6 +26,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, TableStaged, Warned
 from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activate
 from omnigraph.core.ids import OperationId, TableKey, new_ulid
+from omnigraph.core.settings import Settings
 from omnigraph.engine.cancel import Cancellation
 from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.manifest.branches import BranchStore
