@@ -152,7 +152,7 @@ def _tables(
         if missing:
             names = ", ".join(sorted(missing))
             yield Violation(Rule.COLUMNS, f"{key} on {where}", f"columns differ from the schema: {names}")
-        if isinstance(table_type, EdgeType):
+        if isinstance(table_type, EdgeType) and key in ids:
             yield from _endpoints(context, table_type, handle, ids, where)
 
 
