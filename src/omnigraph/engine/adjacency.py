@@ -9,12 +9,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omnigraph.engine.key_segments import string_array
-from omnigraph.engine.traverse import Incidence, Neighbours, incidence, neighbours
+from omnigraph.engine.traverse import (
+    Incidence,
+    Mask,
+    Neighbours,
+    incidence,
+    neighbours,
+    patch_incidence,
+    patch_neighbours,
+)
 from omnigraph.planning.steps import Direction
 
 if TYPE_CHECKING:
@@ -24,19 +33,29 @@ if TYPE_CHECKING:
 
 Contents = tuple[str, bytes]
 
+FRESH_SHARE_MAX: Final = 0.25
+"""Above this share of new or dead edges the whole table is indexed anew."""
 
-@dataclass(frozen=True, slots=True)
+
+NO_NODE: Final = -1
+Ends = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Endpoints:
-    """The edges whose two ends exist: their own ordinals and those of their ends."""
+    """The ordinals of both ends of every edge, by the edge's ordinal; -1 where the edge is dead.
 
-    edges: Ordinals
-    sources: Ordinals
-    targets: Ordinals
+    An edge with one end missing counts as dead here; `dangling` tells how many there are.
+    """
+
+    sources: Ends
+    targets: Ends
+    dangling: int
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.edges.nbytes + self.sources.nbytes + self.targets.nbytes
+        return self.sources.nbytes + self.targets.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +113,60 @@ class DerivedCache:
                 self._bytes -= dropped.nbytes
         return built
 
+    def peek(self, key: Hashable, kind: type[D]) -> D | None:
+        """The value of a key if it is there."""
+        with self._lock:
+            found = self._entries.get(key)
+            return found if isinstance(found, kind) else None
+
+    def has(self, key: Hashable) -> bool:
+        """Whether a key has a value."""
+        with self._lock:
+            return key in self._entries
+
     def nbytes(self) -> int:
         """Memory in use."""
         with self._lock:
             return self._bytes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Two states of one edge table: the ends of its edges before and after, and the edges that differ."""
+
+    tables: EdgeTables
+    """Before."""
+    before: Endpoints
+    after: Endpoints
+    edges: Ordinals
+
+
 class AdjacencyCache:
-    """The adjacency indexes of a process."""
+    """The adjacency indexes of a process.
+
+    An index is made from the one of the state looked at before when that is cheaper: only the nodes whose
+    edges differ get new entries. It is exact either way. Thread-safety: any method from any thread.
+    """
 
     def __init__(self, derived: DerivedCache) -> None:
         self._derived = derived
+        self._latest: dict[tuple[str, str], EdgeTables] = {}
+        self.built = self.patched = 0
+        """How often endpoints were made from the whole table, and from an earlier state."""
 
     def neighbours(self, tables: EdgeTables, direction: Direction) -> Neighbours:
         """Distinct neighbours in one direction, or in either."""
 
         def build() -> Neighbours:
-            ends = self.endpoints(tables)
-            heads, tails = _oriented(ends, direction)
-            return neighbours(heads, tails, _head_extent(tables, direction))
+            ends, change = self._resolve(tables)
+            extent = _head_extent(tables, direction)
+            old = self._earlier(change, direction, "neighbours", Neighbours)
+            if change is not None and old is not None:
+                touched = _touched(change, direction, extent)
+                heads, tails, _ = _incident(ends, direction, touched)
+                return patch_neighbours(old, touched, neighbours(heads, tails, extent))
+            heads, tails, _ = _incident(ends, direction, None)
+            return neighbours(heads, tails, extent)
 
         return self._derived.get((tables.key(), "neighbours", direction), Neighbours, build)
 
@@ -120,41 +174,154 @@ class AdjacencyCache:
         """Edges in one direction, or in either; a self-loop is given once."""
 
         def build() -> Incidence:
-            ends = self.endpoints(tables)
-            edges = ends.edges
-            heads, tails = _oriented(ends, direction)
-            if direction is Direction.EITHER:
-                loop = ends.sources == ends.targets
-                keep = np.concatenate([np.ones(len(edges), dtype=np.bool_), ~loop])
-                heads, tails, edges = heads[keep], tails[keep], np.concatenate([edges, edges])[keep]
-            return incidence(heads, tails, edges, _head_extent(tables, direction))
+            ends, change = self._resolve(tables)
+            extent = _head_extent(tables, direction)
+            old = self._earlier(change, direction, "incidence", Incidence)
+            if change is not None and old is not None:
+                touched = _touched(change, direction, extent)
+                heads, tails, edges = _incident(ends, direction, touched)
+                return patch_incidence(old, touched, incidence(heads, tails, edges, extent))
+            heads, tails, edges = _incident(ends, direction, None)
+            return incidence(heads, tails, edges, extent)
 
         return self._derived.get((tables.key(), "incidence", direction), Incidence, build)
 
+    def is_ready(self, tables: EdgeTables, direction: Direction, kind: str) -> bool:
+        """Whether an index is in memory for exactly this state."""
+        return self._derived.has((tables.key(), kind, direction))
+
     def endpoints(self, tables: EdgeTables) -> Endpoints:
-        """The ordinals of both ends of every live edge; edges with a missing end are left out."""
+        """The ordinals of both ends of every edge."""
+        return self._resolve(tables)[0]
 
-        def build() -> Endpoints:
-            live = tables.edges.live()
-            sources = tables.sources.find(string_array(tables.edges.take("src", live)))
-            targets = tables.targets.find(string_array(tables.edges.take("dst", live)))
-            whole = (sources >= 0) & (targets >= 0)
-            return Endpoints(edges=live[whole], sources=sources[whole], targets=targets[whole])
+    def _resolve(self, tables: EdgeTables) -> tuple[Endpoints, Change | None]:
+        """The ends at this state, and how they differ from an earlier state that is still in memory."""
+        place = (tables.edges.identity, tables.edges.handle.location)
+        earlier = self._latest.get(place)
+        known = self._derived.peek((tables.key(), "endpoints"), Endpoints)
+        before = None
+        if earlier is not None:
+            before = self._derived.peek((earlier.key(), "endpoints"), Endpoints)
+        if known is not None and (before is None or known is before):
+            return known, None
+        made = None if earlier is None or before is None else _follow(tables, earlier, before)
+        if made is None:
+            if known is None:
+                known = _whole_edges(*_resolve_from(tables, 0), tables.edges.row_count)
+                self.built += 1
+                self._keep(place, tables, known)
+            return known, None
+        if known is None:
+            known = made[0]
+            self.patched += 1
+            self._keep(place, tables, known)
+        assert earlier is not None  # noqa: S101 - it was followed
+        assert before is not None  # noqa: S101
+        return known, Change(earlier, before, known, made[1])
 
-        return self._derived.get((tables.key(), "endpoints"), Endpoints, build)
+    def _keep(self, place: tuple[str, str], tables: EdgeTables, ends: Endpoints) -> None:
+        self._derived.get((tables.key(), "endpoints"), Endpoints, lambda: ends)
+        self._latest[place] = tables
+
+    def _earlier(self, change: Change | None, direction: Direction, kind: str, form: type[D]) -> D | None:
+        if change is None:
+            return None
+        return self._derived.peek((change.tables.key(), kind, direction), form)
 
 
-def _oriented(ends: Endpoints, direction: Direction) -> tuple[Ordinals, Ordinals]:
+def _resolve_from(tables: EdgeTables, after: int) -> tuple[Ends, Ends]:
+    """The ends of the edges from an ordinal on; -1 for dead edges and for ends that do not exist."""
+    edges = tables.edges
+    sources = np.full(edges.extent - after, NO_NODE, dtype=np.int32)
+    targets = np.full(edges.extent - after, NO_NODE, dtype=np.int32)
+    for ordinals, rows in edges.read_live(["src", "dst"], after=after):
+        sources[ordinals - after] = tables.sources.find(string_array(rows.column("src")))
+        targets[ordinals - after] = tables.targets.find(string_array(rows.column("dst")))
+    return sources, targets
+
+
+def _whole_edges(sources: Ends, targets: Ends, live: int) -> Endpoints:
+    """Leave out the edges that miss an end."""
+    broken = (sources < 0) | (targets < 0)
+    sources[broken] = NO_NODE
+    targets[broken] = NO_NODE
+    return Endpoints(sources, targets, live - int(len(sources) - broken.sum()))
+
+
+def _follow(tables: EdgeTables, earlier: EdgeTables, before: Endpoints) -> tuple[Endpoints, Ordinals] | None:
+    """The ends at a later state and the edges whose ends differ; None when the whole table must be read."""
+    gone = tables.edges.removed_since(earlier.edges)
+    gone_sources = tables.sources.removed_since(earlier.sources)
+    gone_targets = tables.targets.removed_since(earlier.targets)
+    if gone is None or gone_sources is None or gone_targets is None or before.dangling:
+        return None
+    first = earlier.edges.extent
+    fresh = tables.edges.extent - first
+    if fresh > FRESH_SHARE_MAX * first or len(gone) > FRESH_SHARE_MAX * first:
+        return None
+    fresh_sources, fresh_targets = _resolve_from(tables, first)
+    sources = np.concatenate([before.sources, fresh_sources])
+    targets = np.concatenate([before.targets, fresh_targets])
+    sources[gone] = NO_NODE
+    targets[gone] = NO_NODE
+    moved = [
+        _redirect(sources[:first], gone_sources, earlier.sources, tables.sources),
+        _redirect(targets[:first], gone_targets, earlier.targets, tables.targets),
+    ]
+    new = np.arange(first, first + fresh, dtype=np.int64)
+    changed = np.unique(np.concatenate([gone, *moved, new]))
+    return _whole_edges(sources, targets, tables.edges.row_count), changed
+
+
+def _redirect(ends: Ends, gone: Ordinals, before: TableImage, after: TableImage) -> Ordinals:
+    """Point the edges of nodes that were written anew at their new rows; gives back those edges."""
+    if not len(gone):
+        return gone
+    place = np.full(before.extent + 1, -2, dtype=np.int32)
+    place[gone] = after.find(string_array(before.take("id", gone)))
+    hit = np.flatnonzero(place[ends] != -2)
+    ends[hit] = place[ends[hit]]
+    return hit
+
+
+def _sides(ends: Endpoints, direction: Direction) -> list[tuple[Ends, Ends]]:
     match direction:
         case Direction.FORWARD:
-            return ends.sources, ends.targets
+            return [(ends.sources, ends.targets)]
         case Direction.BACKWARD:
-            return ends.targets, ends.sources
+            return [(ends.targets, ends.sources)]
         case Direction.EITHER:
-            return (
-                np.concatenate([ends.sources, ends.targets]),
-                np.concatenate([ends.targets, ends.sources]),
-            )
+            return [(ends.sources, ends.targets), (ends.targets, ends.sources)]
+
+
+def _touched(change: Change, direction: Direction, extent: int) -> Mask:
+    """The nodes whose entries differ between two states; one more slot for no node."""
+    touched = np.zeros(extent + 1, dtype=np.bool_)
+    old = change.edges[change.edges < len(change.before.sources)]
+    for heads, _ in _sides(change.before, direction):
+        touched[heads[old]] = True
+    for heads, _ in _sides(change.after, direction):
+        touched[heads[change.edges]] = True
+    touched[NO_NODE] = False
+    return touched
+
+
+def _incident(
+    ends: Endpoints, direction: Direction, touched: Mask | None
+) -> tuple[Ordinals, Ordinals, Ordinals]:
+    """Heads, tails and edges in one direction; only those of the touched heads when given."""
+    parts: list[tuple[Ordinals, Ordinals, Ordinals]] = []
+    for number, (heads, tails) in enumerate(_sides(ends, direction)):
+        wanted = heads >= 0 if touched is None else touched[heads]
+        if number:
+            wanted &= heads != tails  # the other side of a self-loop is the same edge again
+        edges = np.flatnonzero(wanted)
+        parts.append((heads[edges].astype(np.int64), tails[edges].astype(np.int64), edges))
+    heads, tails, edges = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if len(parts) > 1:
+        order = np.argsort(edges, kind="stable")
+        heads, tails, edges = heads[order], tails[order], edges[order]
+    return heads, tails, edges
 
 
 def _head_extent(tables: EdgeTables, direction: Direction) -> int:

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from omnigraph.core.errors import InternalError
 from omnigraph.engine.key_segments import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from omnigraph.engine.keys import KeyIndexCache
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
@@ -32,43 +33,52 @@ _OFFSET_BITS = np.uint64(32)
 
 _NO_ADDRESS = int(ABSENT)
 
-ChunkKey = tuple[str, str, tuple[str, ...], str | None, str]
+READ_ROWS = 1 << 20
+"""Rows read at a time by those who keep nothing of them."""
+
+ChunkKey = tuple[str, str, tuple[str, ...], str]
+Offsets = NDArray[np.int64]
+
+_NO_OFFSETS: Offsets = np.empty(0, dtype=np.int64)
 
 
 class ColumnCache:
     """Column chunks of a process, by the files they were read from; bounded in bytes, oldest use first out.
 
-    A chunk is named by its fragment's data and deletion files, so it is right for every version and branch
-    that holds that fragment. Thread-safety: every method may be called from any thread.
+    A chunk is named by its fragment's data files and knows which rows were dead when it was read. It is
+    right for every version and branch that holds that fragment and shows none of those rows.
+    Thread-safety: every method may be called from any thread.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[ChunkKey, pa.Array] = OrderedDict()
+        self._chunks: OrderedDict[ChunkKey, tuple[pa.Array, Offsets]] = OrderedDict()
         self.evictions = 0
         """Grows when chunks leave; an image that keeps chunks lets go of them then."""
 
-    def get(self, key: ChunkKey) -> pa.Array | None:
-        """The chunk, or None when it has to be read."""
+    def get(self, key: ChunkKey, dead: Offsets) -> pa.Array | None:
+        """The chunk, or None when it has to be read. `dead` are the rows the asking version does not show."""
         with self._lock:
-            chunk = self._chunks.get(key)
-            if chunk is not None:
+            kept = self._chunks.get(key)
+            if kept is not None:
                 self._chunks.move_to_end(key)
-            return chunk
+        if kept is None or (len(kept[1]) and not np.isin(kept[1], dead).all()):
+            return None
+        return kept[0]
 
-    def put(self, key: ChunkKey, chunk: pa.Array) -> None:
+    def put(self, key: ChunkKey, chunk: pa.Array, dead: Offsets) -> None:
         """Keep a chunk; others leave until the bound holds. A chunk above the bound is not kept."""
         if chunk.nbytes > self._bytes_max:
             return
         with self._lock:
             replaced = self._chunks.pop(key, None)
-            self._bytes += chunk.nbytes - (replaced.nbytes if replaced is not None else 0)
-            self._chunks[key] = chunk
+            self._bytes += chunk.nbytes - (replaced[0].nbytes if replaced is not None else 0)
+            self._chunks[key] = (chunk, dead)
             while self._bytes > self._bytes_max:
                 _, dropped = self._chunks.popitem(last=False)
-                self._bytes -= dropped.nbytes
+                self._bytes -= dropped[0].nbytes
                 self.evictions += 1
 
     def nbytes(self) -> int:
@@ -97,6 +107,7 @@ class TableImage:
     _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
     _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
+    _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
     row_count: int = field(init=False)
     """Live rows."""
     contents: tuple[str, bytes] = field(init=False)
@@ -126,14 +137,57 @@ class TableImage:
     def live(self) -> Ordinals:
         """The ordinals of all live rows, ascending."""
         if self._live is None:
-            if all(dead == 0 for _, _, _, dead in self._files):
-                self._live = np.arange(self.extent, dtype=np.int64)
-            else:
-                reader = self.storage.scan(self.handle, columns=[], with_row_address=True)
-                addresses = [_addresses(batch) for batch in reader]
-                joined = np.concatenate(addresses) if addresses else np.empty(0, dtype=np.uint64)
-                self._live = np.sort(self.from_addresses(joined))
+            gone = [self._bases.item(p) + self._dead_rows(p) for p in range(len(self._files))]
+            everything = np.arange(self.extent, dtype=np.int64)
+            self._live = np.delete(everything, np.concatenate(gone)) if self.has_dead else everything
         return self._live
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether some row of a fragment is not shown."""
+        return self.row_count < self.extent
+
+    def removed_since(self, before: TableImage) -> Ordinals | None:
+        """The ordinals that `before` shows and this does not; None when ordinals are not comparable.
+
+        Comparable: every fragment of `before` is here at the same place, and what was dead stayed dead.
+        Cost: metadata, and the row addresses of fragments whose deletions changed.
+        """
+        if before.identity != self.identity or before.handle.location != self.handle.location:
+            return None
+        if len(before._files) > len(self._files):
+            return None
+        removed: list[Ordinals] = []
+        for position, (then, now) in enumerate(zip(before._files, self._files, strict=False)):
+            if then[0] != now[0] or then[2] != now[2]:
+                return None
+            if then[1] == now[1]:
+                continue
+            old, new = before._dead_rows(position), self._dead_rows(position)
+            fresh = np.setdiff1d(new, old, assume_unique=True)
+            if len(fresh) != len(new) - len(old):
+                return None
+            removed.append(self._bases.item(position) + fresh)
+        return np.concatenate(removed) if removed else _NO_OFFSETS
+
+    def _dead_rows(self, position: int) -> Offsets:
+        """The offsets of the dead rows of one fragment, ascending."""
+        if self._files[position][3] == 0:
+            return _NO_OFFSETS
+        found = self._dead.get(position)
+        if found is None:
+            number = self._fragment_ids[position]
+            known = self.keys.dead_rows(self.identity, self.handle, number)
+            if known is None:
+                reader = self.storage.scan(self.handle, columns=[], with_row_address=True, fragments=[number])
+                parts = [_addresses(batch) for batch in reader]
+                alive = np.zeros(self._files[position][2], dtype=np.bool_)
+                for part in parts:
+                    alive[(part & _OFFSET_MASK).astype(np.int64)] = True
+                known = np.flatnonzero(~alive)
+            found = known.astype(np.int64)
+            self._dead[position] = found
+        return found
 
     def from_addresses(self, addresses: NDArray[np.uint64]) -> Ordinals:
         """Ordinals of row addresses; -1 where there is no row."""
@@ -187,9 +241,29 @@ class TableImage:
         self._chunks(columns)
         return pa.table({name: self.take(name, ordinals) for name in columns})
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """A whole column by ordinal, dead rows included as null or stale values."""
-        return pa.chunked_array(self._chunks([name])[name], type=self._type_of(name))
+    def read_live(self, columns: Sequence[str], *, after: int = 0) -> Iterator[tuple[Ordinals, pa.Table]]:
+        """The live rows from an ordinal on, with their ordinals, in parts; nothing is kept in memory.
+
+        `after` is where a fragment begins, or the end.
+        """
+        group: list[int] = []
+        rows = 0
+        first = int(np.searchsorted(self._bases[:-1], after))
+        for position in range(first, len(self._files)):
+            group.append(position)
+            rows += self._files[position][2]
+            if rows >= READ_ROWS or position == len(self._files) - 1:
+                numbers = [self._fragment_ids[p] for p in group]
+                yield self._live_of(group), self.storage.read(self.handle, columns=columns, fragments=numbers)
+                group, rows = [], 0
+
+    def _live_of(self, positions: Sequence[int]) -> Ordinals:
+        parts: list[Ordinals] = []
+        for position in positions:
+            mine = np.arange(self._bases.item(position), self._bases.item(position + 1), dtype=np.int64)
+            dead = self._dead_rows(position)
+            parts.append(np.delete(mine, dead) if len(dead) else mine)
+        return np.concatenate(parts)
 
     def _type_of(self, column: str) -> pa.DataType:
         return self.handle.schema.field(column).type
@@ -203,12 +277,13 @@ class TableImage:
         return self._columns
 
     def _chunk_key(self, position: int, column: str) -> ChunkKey:
-        files, deletion, _, _ = self._files[position]
-        return (self.identity, self.handle.location, files, deletion, column)
+        return (self.identity, self.handle.location, self._files[position][0], column)
 
     def _read(self, names: list[str]) -> dict[str, list[pa.Array]]:
         chunks: dict[str, list[pa.Array | None]] = {
-            name: [self.cache.get(self._chunk_key(p, name)) for p in range(len(self._files))]
+            name: [
+                self.cache.get(self._chunk_key(p, name), self._dead_rows(p)) for p in range(len(self._files))
+            ]
             for name in names
         }
         absent = [p for p in range(len(self._files)) if any(chunks[name][p] is None for name in names)]
@@ -217,28 +292,30 @@ class TableImage:
         return {name: [chunk for chunk in chunks[name] if chunk is not None] for name in names}
 
     def _scan(self, names: list[str], absent: list[int], chunks: dict[str, list[pa.Array | None]]) -> None:
-        reader = self.storage.scan(
-            self.handle,
-            columns=names,
-            with_row_address=True,
-            fragments=[self._fragment_ids[p] for p in absent],
+        table = self.storage.read(
+            self.handle, columns=names, fragments=[self._fragment_ids[p] for p in absent]
         )
-        table = reader.read_all()
-        addresses = np.asarray(table.column("_rowaddr").to_numpy(), dtype=np.uint64)
-        fragments = (addresses >> _OFFSET_BITS).astype(np.int64)
-        offsets = (addresses & _OFFSET_MASK).astype(np.int64)
+        if table.num_rows != sum(self._files[p][2] - self._files[p][3] for p in absent):
+            raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
+        begin = 0
         for position in absent:
-            rows = self._files[position][2]
-            mine = np.flatnonzero(fragments == self._fragment_ids[position])
-            # Position of each physical row in what was read; dead rows read as null.
-            source = np.full(rows, -1, dtype=np.int64)
-            source[offsets[mine]] = mine
-            dead = source < 0
-            indices = pa.array(source, mask=dead if dead.any() else None)
+            _, _, rows, deleted = self._files[position]
+            dead = self._dead_rows(position)
+            part = table.slice(begin, rows - deleted)
+            begin += rows - deleted
             for name in names:
-                chunk = _whole(table.column(name)).take(indices)
+                chunk = _whole(part.column(name))
+                if deleted:
+                    chunk = chunk.take(_with_gaps(rows, dead))
                 chunks[name][position] = chunk
-                self.cache.put(self._chunk_key(position, name), chunk)
+                self.cache.put(self._chunk_key(position, name), chunk, dead)
+
+
+def _with_gaps(rows: int, dead: Offsets) -> pa.Array:
+    """For each physical row its place among the live ones; null for dead rows."""
+    gone = np.zeros(rows, dtype=np.bool_)
+    gone[dead] = True
+    return pa.array(np.cumsum(~gone) - 1, mask=gone)
 
 
 def _addresses(batch: pa.RecordBatch) -> NDArray[np.uint64]:
@@ -246,6 +323,8 @@ def _addresses(batch: pa.RecordBatch) -> NDArray[np.uint64]:
 
 
 def _whole(column: pa.ChunkedArray) -> Any:
+    if column.num_chunks == 0:
+        return pa.array([], column.type)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 

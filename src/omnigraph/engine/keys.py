@@ -343,6 +343,14 @@ class KeyIndexCache:
             return int(self.addresses(identity, storage, handle, pa.array([key], pa.string()))[0])
         return index.find_one(key)
 
+    def dead_rows(self, identity: str, handle: SnapshotHandle, fragment_id: int) -> NDArray[np.uint32] | None:
+        """The dead row offsets of one fragment of exactly this version, if its index is in memory."""
+        with self._lock:
+            entry = self._entries.get((identity, handle.location, handle.branch or ""))
+        if entry is None or entry[1] is not handle or fragment_id not in entry[2].fragments:
+            return None
+        return entry[2].fragments[fragment_id].dead
+
     def extend(
         self,
         identity: str,

@@ -1,0 +1,132 @@
+"""Adjacency: following a table from state to state gives what building from nothing gives."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphs
+from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
+from omnigraph.engine.images import ColumnCache, TableImage
+from omnigraph.planning.steps import Direction
+
+SCHEMA = """
+node Person { name: String @key  age: I32? }
+node Club { name: String @key }
+edge Knows: Person -> Person { since: I32? }
+edge Joins: Person -> Club
+"""
+NAMES = "abcdef"
+
+
+def tables_of(graph, edge_name, *, keys=None):
+    session = graph.session
+    snapshot = graph.snapshot()
+    catalog = session.catalog_of(snapshot)
+    edge = catalog.edge(edge_name)
+
+    def image(key):
+        return TableImage(
+            identity=session.root.identity,
+            storage=session.storage,
+            handle=session.open_entry(snapshot.entries[key]),
+            keys=session.keys if keys is None else keys,
+            cache=ColumnCache(1 << 24),
+        )
+
+    return EdgeTables(
+        edges=image(f"edge:{edge_name}"),
+        sources=image(f"node:{edge.source}"),
+        targets=image(f"node:{edge.target}"),
+    )
+
+
+def parts(index):
+    return [index.offsets.tolist(), index.tails.tolist(), getattr(index, "edges", np.empty(0)).tolist()]
+
+
+def everything(cache, tables):
+    ways = [Direction.FORWARD, Direction.BACKWARD]
+    if tables.sources.handle.table_key == tables.targets.handle.table_key:
+        ways.append(Direction.EITHER)
+    return [[parts(cache.neighbours(tables, way)), parts(cache.incidence(tables, way))] for way in ways]
+
+
+names = st.sampled_from(NAMES)
+statements = st.one_of(
+    st.builds('insert Knows {{ from: "{}", to: "{}" }}'.format, names, names),
+    st.builds('insert Joins {{ from: "{}", to: "{}" }}'.format, names, names),
+    st.builds('update Person set {{ age: 7 }} where name = "{}"'.format, names),
+    st.builds('update Knows set {{ since: 9 }} where from = "{}"'.format, names),
+    st.builds('delete Knows where to = "{}"'.format, names),
+    st.builds('delete Person where name = "{}"'.format, names),
+    st.builds('insert Person {{ name: "{}" }}'.format, names),
+)
+
+
+@pytest.mark.model
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(statements, min_size=1, max_size=8))
+def test_a_followed_index_equals_a_new_one(tmp_path_factory, program):
+    graph = graphs.make_graph(tmp_path_factory.mktemp("adjacency") / "g", SCHEMA)
+    people = " ".join(
+        f'insert Person {{ name: "{name}" }} insert Club {{ name: "{name}" }}' for name in NAMES
+    )
+    ties = " ".join(
+        f'insert Knows {{ from: "{a}", to: "{b}" }} insert Joins {{ from: "{a}", to: "{b}" }}'
+        for a, b in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True)
+    )
+    graphs.run(graph, people + ties + ties)
+    followed = AdjacencyCache(DerivedCache(1 << 24))
+    for edge in ("Knows", "Joins"):
+        everything(followed, tables_of(graph, edge))
+    for statement in program:
+        try:
+            graphs.run(graph, statement)
+        except graphs.omnigraph.OmnigraphError:
+            continue  # an end that was deleted
+        for edge in ("Knows", "Joins"):
+            tables = tables_of(graph, edge)
+            fresh = AdjacencyCache(DerivedCache(1 << 24))
+            assert everything(followed, tables) == everything(fresh, tables)
+    graph.close()
+
+
+@pytest.fixture
+def ring(tmp_path):
+    with graphs.make_graph(tmp_path / "g", SCHEMA) as graph:
+        people = " ".join(f'insert Person {{ name: "p{n}" }}' for n in range(40))
+        ties = " ".join(f'insert Knows {{ from: "p{n}", to: "p{(n + 1) % 40}" }}' for n in range(40))
+        graphs.run(graph, people + ties)
+        yield graph
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        'insert Knows { from: "p1", to: "p9" }',
+        'delete Knows where from = "p3"',
+        'update Person set { age: 1 } where name = "p5"',
+        'insert Person { name: "new" }',
+    ],
+)
+def test_a_small_commit_is_followed_not_rebuilt(ring, statement):
+    cache = AdjacencyCache(DerivedCache(1 << 24))
+    everything(cache, tables_of(ring, "Knows"))
+    graphs.run(ring, statement)
+    tables = tables_of(ring, "Knows")
+    fresh = AdjacencyCache(DerivedCache(1 << 24))
+    assert everything(cache, tables) == everything(fresh, tables)
+    assert (cache.built, cache.patched) == (1, 1)
+
+
+def test_an_older_state_keeps_its_own_index(ring):
+    cache = AdjacencyCache(DerivedCache(1 << 24))
+    older = tables_of(ring, "Knows")
+    before = everything(cache, older)
+    graphs.run(ring, 'insert Knows { from: "p1", to: "p9" }')
+    newer = tables_of(ring, "Knows")
+    after = everything(cache, newer)
+    assert before != after
+    assert everything(cache, older) == before
+    assert everything(cache, newer) == after
