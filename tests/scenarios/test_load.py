@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -315,6 +316,40 @@ def test_a_refused_load_leaves_no_files(graph: Graph, load, tmp_path: Path) -> N
         load(person("ann"), knows("ann", "nobody"))
     left = {path for path in (tmp_path / "g").rglob("*") if path.is_file()} - files
     assert {path.name for path in left if "__cache" not in str(path)} == set()
+
+
+def test_a_lost_overwrite_leaves_no_files(graph: Graph, load, tmp_path: Path) -> None:
+    load(person("ann"))
+    other = reopen(graph)
+    insert = Callback(lambda _window: run(other, 'insert Company { name: "acme" }'))
+    moved = activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, _first(insert))
+    with moved, pytest.raises(ExpectedVersionMismatch):
+        load(company("zed"), mode="overwrite")
+    other.close()
+    referenced = {name for key in state_of(graph).pins for name in _data_files(graph, key)}
+    found = {str(path.relative_to(tmp_path / "g")) for path in (tmp_path / "g").rglob("data/*.lance")}
+    tables = {name for name in found if name.startswith(("nodes/", "edges/"))}
+    assert tables == referenced
+
+
+def _data_files(graph: Graph, key: TableKey) -> list[str]:
+    session = graph.session
+    entry = session.manifest.current(None).entries[key]
+    fragments = session.storage.fragments(session.open_entry(entry))
+    return [name for fragment in fragments for name in fragment.files]
+
+
+def test_a_graph_made_anew_at_the_same_place(tmp_path: Path, engine: str) -> None:
+    """Workers outlive a graph; what they had open for the old one must not serve the new one."""
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps(person("ann", age=1)) + "\n")
+    for _ in range(2):
+        with make_graph(tmp_path / "again") as graph:
+            graph.load(source, mode="append", engine=engine)
+            graph.load(source, mode="merge", engine=engine)
+            assert graph.verify().violations == ()
+            assert set(rows_of(graph, "Person")) == {"ann"}
+        shutil.rmtree(tmp_path / "again")
 
 
 # --- sources ---

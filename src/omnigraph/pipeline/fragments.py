@@ -113,7 +113,7 @@ class _SplitStage:
         self.at_fault: list[NDArray[np.int64]] = []
         self._held: dict[str, list[pa.Table]] = {}
         self._held_bytes = 0
-        self._store = open_tables(task.plan.root, task.plan.settings)
+        self._store = open_tables(task.plan.root, task.plan.settings, task.plan.operation_id)
 
     def take(self, rows: ParsedRows) -> None:
         """Finish, judge and hold the records of one type."""
@@ -291,7 +291,7 @@ def scan_committed(task: ScanTask) -> FactFiles:
     plan = task.plan
     table_type = plan.catalog.type_of(task.table_key)
     target = plan.target(table_type)
-    store = open_tables(plan.root, plan.settings)
+    store = open_tables(plan.root, plan.settings, plan.operation_id)
     handle = open_pinned(store, target.table_key, target.location, target.branch, target.version)
     columns = committed_columns(task, table_type)
     writer = FactWriter(plan.exchange, plan.partitions)

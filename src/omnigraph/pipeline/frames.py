@@ -92,6 +92,7 @@ class FrameScan:
     location: str
     branch: Branch
     version: int
+    commit: str
     columns: tuple[str, ...]
     where: str | None
     groups: tuple[tuple[int, ...], ...]
@@ -117,7 +118,7 @@ def read_frame(
     table_type = type_named(catalog, type_name)
     entry = snapshot.entries[TableKey(table_type.table_key)]
     names = _columns(table_type, columns)
-    store = open_tables(root, settings)
+    store = open_tables(root, settings, snapshot.head)
     handle = open_pinned(store, entry.table_key, entry.location, entry.branch, entry.version)
     groups = tuple((fragment.id,) for fragment in store.fragments(handle))
     fields = [spark_field(table_type, name) for name in names]
@@ -128,6 +129,7 @@ def read_frame(
         location=entry.location,
         branch=entry.branch,
         version=entry.version,
+        commit=snapshot.head,
         columns=names,
         where=where,
         groups=groups,
@@ -171,7 +173,7 @@ def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str,
 def scan_group(scan: FrameScan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The body of a task: read the fragments whose group numbers arrive."""
     os.environ.setdefault("LANCE_LOG", "error")
-    store = open_tables(scan.root, scan.settings)
+    store = open_tables(scan.root, scan.settings, scan.commit)
     handle = open_pinned(store, scan.table_key, scan.location, scan.branch, scan.version)
     for batch in batches:
         for number in batch.column(0).to_pylist():

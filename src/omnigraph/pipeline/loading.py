@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnigraph.catalog.schema import Catalog, NodeType
-from omnigraph.core.errors import BranchNotFound, InternalError
+from omnigraph.core.errors import (
+    BranchNotFound,
+    Cancelled,
+    ExpectedVersionMismatch,
+    InternalError,
+    PreconditionFailed,
+    ReadSetConflict,
+)
 from omnigraph.core.ids import (
     Branch,
     CommitId,
@@ -152,13 +159,21 @@ class Load:
                     return self._verify_and_commit(staged, snapshot)
                 except ReadSetMoved as lost:
                     moved = lost
-        except BaseException:
+        except BaseException as error:
+            if self._entered_commit and self._had_no_effect(error):
+                self._entered_commit = False
             self._clean_up(staged)
             raise
         if moved is None:
             raise InternalError("a load ended without an outcome")
         self._clean_up(staged)
         raise moved.cause
+
+    def _had_no_effect(self, error: BaseException) -> bool:
+        """Whether the commit gave up before Phase A: it says so, and no intent of it is pending."""
+        if not isinstance(error, (Cancelled, ExpectedVersionMismatch, PreconditionFailed, ReadSetConflict)):
+            return False
+        return all(self.operation_id not in name for name in self.session.sidecars.list())
 
     def _clean_up(self, staged: _Staged | None) -> None:
         """Delete the staged files of a load that never reached its commit; later only recovery decides."""

@@ -34,7 +34,7 @@ def probe_committed(
     """
     if records > PROBED_KEYS_MAX or plan.mode is LoadMode.OVERWRITE:
         return {}, dict(wanted)
-    store = open_tables(plan.root, plan.settings)
+    store = open_tables(plan.root, plan.settings, plan.operation_id)
     writer = FactWriter(plan.exchange, plan.partitions)
     left: dict[str, TableNeed] = {}
     for key, need in wanted.items():

@@ -44,7 +44,7 @@ class Verified:
 
 def scan_tasks(plan: LoadPlan, wanted: Mapping[str, TableNeed]) -> list[ScanTask]:
     """Cut the committed tables into groups of fragments."""
-    store = open_tables(plan.root, plan.settings)
+    store = open_tables(plan.root, plan.settings, plan.operation_id)
     tasks: list[ScanTask] = []
     for key in sorted(wanted):
         target = plan.target(plan.catalog.type_of(key))

@@ -25,13 +25,19 @@ class WrittenFragments:
     """Local paths of the data files; empty on object stores."""
 
 
-def open_tables(root: GraphRoot, settings: Settings) -> TableStore:
-    """The tables of a graph in this process, opened once per root: a task never inherits a handle."""
-    return _open_tables(root.uri, tuple(sorted(root.storage_options.items())), settings.durability)
+def open_tables(root: GraphRoot, settings: Settings, occasion: str) -> TableStore:
+    """The tables of a graph in this process, opened once per occasion: a task never inherits a handle.
+
+    `occasion` names the load or the read. A worker outlives both, and a graph may be made anew at the same
+    place between two of them; what was open for one is never used for the next.
+    """
+    return _open_tables(root.uri, tuple(sorted(root.storage_options.items())), settings.durability, occasion)
 
 
-@functools.lru_cache(maxsize=8)
-def _open_tables(uri: str, options: tuple[tuple[str, str], ...], durability: str) -> TableStore:
+@functools.lru_cache(maxsize=4)
+def _open_tables(
+    uri: str, options: tuple[tuple[str, str], ...], durability: str, _occasion: str
+) -> TableStore:
     root = GraphRoot(uri, dict(options))
     settings = Settings(durability=durability)  # pyright: ignore[reportArgumentType]
     adapter = open_adapter(root.uri, root.storage_options, durability=DurabilityMode(durability))
