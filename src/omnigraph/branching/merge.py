@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from omnigraph.branching.merge_plan import UNRESOLVED
@@ -16,6 +17,8 @@ from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.planning import MergePlan
     from omnigraph.branching.report import ConflictList
@@ -39,6 +42,15 @@ class _Mutexes:
 _mutexes = _Mutexes()
 
 
+@contextmanager
+def merging(session: GraphSession) -> Generator[None]:
+    """The surroundings of every merge: one at a time, after what dead writers left is settled."""
+    with _mutexes.of(session.root.identity):
+        heal_pending_sidecars_roll_forward(session.recovery)
+        session.manifest.refuse_during_schema_apply()
+        yield
+
+
 def branch_merge(
     session: GraphSession,
     *,
@@ -54,9 +66,7 @@ def branch_merge(
     The source may move: the head seen at the start is merged.
     """
     _refuse_names(source, target)
-    with _mutexes.of(session.root.identity):
-        heal_pending_sidecars_roll_forward(session.recovery)
-        session.manifest.refuse_during_schema_apply()
+    with merging(session):
         plan = plan_merge(session, source, target, resolution)
         if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:
             return MergeReport.of(plan, actor, None)

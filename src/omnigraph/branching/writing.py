@@ -385,6 +385,6 @@ def _reconcile_indexes(session: GraphSession, plan: MergePlan, published: Snapsh
     if session.after_publish is None or not rewritten:
         return
     try:
-        session.after_publish(session, published, rewritten)
+        session.after_publish(session, published, rewritten, always=True)
     except Exception as error:  # noqa: BLE001  the merge is visible; index work is never its failure
         emit(Warned("index work after a merge failed", str(error)))

@@ -39,7 +39,7 @@ T = TypeVar("T")
 HANDLES_KEPT_MAX: Final = 1024
 KEY_INDEX_SHARE: Final = 0.5
 """Share of the cache budget that key indexes may fill."""
-OVERLAP_THREADS: Final = 4
+OVERLAP_THREADS: Final = 8
 """Threads that wait for the device while the writing thread prepares the next step."""
 
 
@@ -48,8 +48,12 @@ class AfterPublish(Protocol):
     reconciliation).
     """
 
-    def __call__(self, session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey]) -> None:
-        """Do what is worthwhile. A failure becomes a warning; the write has succeeded."""
+    def __call__(
+        self, session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey], *, always: bool = False
+    ) -> None:
+        """Do what is worthwhile, or with `always` everything. A failure becomes a warning; the write has
+        succeeded.
+        """
         ...
 
 

@@ -418,15 +418,19 @@ class Reconciler:
         self._covered: OrderedDict[tuple[str, str, Branch], int] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey]) -> None:
-        """Reconcile the tables a write touched, if that is worthwhile now."""
-        due = [key for key in tables if self._is_due(session, snapshot, key)]
+    def __call__(
+        self, session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey], *, always: bool = False
+    ) -> None:
+        """Reconcile the tables a write touched, if that is worthwhile now.
+
+        `always`: whatever the bound, waiting for other writers (a merge that rewrote tables, B-46).
+        """
+        due = list(tables) if always else [key for key in tables if self._is_due(session, snapshot, key)]
         if not due:
             return
+        wait_s_max = None if always else FREE_QUEUE_WAIT_S
         try:
-            ensure_indices(
-                session, snapshot.branch, tables=due, extend=True, queue_wait_s_max=FREE_QUEUE_WAIT_S
-            )
+            ensure_indices(session, snapshot.branch, tables=due, extend=True, queue_wait_s_max=wait_s_max)
         except ResourceBusy:
             return  # another write of these tables is running, and it will ask again
         except Exception:
