@@ -261,16 +261,19 @@ def _commit_and_publish(
     cancel.raise_if_requested()
     sidecar = _sidecar(session, staging, tables, intent)
     sidecar_written = session.submit(session.sidecars.write, sidecar)
-    data_synced = session.submit(session.storage.make_durable, [table.staged for table in tables.values()])
+    syncs = _Syncs(session)
+    syncs.start([path for table in tables.values() for path in table.staged.files])
     prepared = None
     try:
         prepared = _prepare_publish(session, staging, tables, expected, intent)
+        if prepared is not None:
+            syncs.start([session.root.local_path(name) for name in prepared.files])
     finally:
         sidecar_written.result()
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
     _check_inline(staging, current)
     forked = _fork_all(session, staging, tables)
-    committed = _commit_tables(session, staging, forked, tables, data_synced, prepared)
+    committed = _commit_tables(session, staging, forked, syncs)
     published = _publish(session, staging, committed, expected, intent, prepared)
     session.sidecars.delete_or_warn(sidecar.operation_id)
     return FinishedWrite(published, committed)
@@ -428,47 +431,54 @@ def _fork_all(
     return forked
 
 
+class _Syncs:
+    """Files on their way to the device beside the write. All of them are awaited before the publish."""
+
+    def __init__(self, session: GraphSession) -> None:
+        self._session = session
+        self._begun: set[str] = set()
+        self._running: list[Future[None]] = []
+
+    def start(self, paths: Sequence[str]) -> None:
+        """Begin to sync what is not begun yet."""
+        if new := self._new(paths):
+            self._running.append(self._session.submit(self._session.make_durable, new))
+
+    def finish(self, paths: Sequence[str]) -> None:
+        """Sync these here, and return once everything begun is on the device."""
+        self._session.make_durable(self._new(paths))
+        for running in self._running:
+            running.result()
+
+    def _new(self, paths: Sequence[str]) -> list[str]:
+        new = [path for path in paths if path not in self._begun]
+        self._begun.update(new)
+        return new
+
+
 def _commit_tables(
-    session: GraphSession,
-    staging: MutationStaging,
-    tables: Mapping[TableKey, StagedTable],
-    staged: Mapping[TableKey, StagedTable],
-    data_synced: Future[None],
-    prepared: PreparedPublish | None,
+    session: GraphSession, staging: MutationStaging, tables: Mapping[TableKey, StagedTable], syncs: _Syncs
 ) -> list[CommittedTable]:
     """Phase B: move each HEAD once, in key order, and make everything the publish will name durable.
 
-    `data_synced` is the sync of the files of `staged`, which runs beside the sidecar write and the commits.
+    The version a commit made travels to the device while the next table is committed.
     """
     committed: list[CommittedTable] = []
     try:
+        new_files: Sequence[str] = ()
         for key in sorted(tables):
+            syncs.start(new_files)
             table = tables[key]
             handle = session.storage.commit_staged(table.handle, table.staged)
             committed.append(CommittedTable(_update(session, table, handle), handle, table))
+            new_files = session.storage.new_files(handle)
             failpoint(Window.MUTATION_POST_TABLE_COMMIT)
-        data_synced.result()
-        session.make_durable(_new_files(session, staged, committed, prepared))
+        syncs.finish(new_files)
     except Exception as error:
         if committed:
             raise _stopped(staging.operation_id, error) from error
         raise
     return committed
-
-
-def _new_files(
-    session: GraphSession,
-    staged: Mapping[TableKey, StagedTable],
-    committed: Sequence[CommittedTable],
-    prepared: PreparedPublish | None,
-) -> list[str]:
-    """What the publish will name and what is not synced yet: versions, files written after a fork, its own
-    rows.
-    """
-    synced = {path for table in staged.values() for path in table.staged.files}
-    paths = [path for each in committed for path in session.storage.new_files(each.handle)]
-    rows = [] if prepared is None else [session.root.local_path(name) for name in prepared.files]
-    return [path for path in (*paths, *rows) if path not in synced]
 
 
 def _update(session: GraphSession, table: StagedTable, handle: SnapshotHandle) -> SubTableUpdate:
