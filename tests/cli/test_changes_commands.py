@@ -51,3 +51,22 @@ def test_tags_are_listed_and_forgotten(run, store):
     missing = run("diff", "v1", "main", "--json", "--store", store, rc=None)
     assert missing.rc == 6
     assert missing.error["kind"] == "commit_not_found"
+
+
+def test_a_commit_is_reverted(run, store):
+    commits = run("commit", "list", "--json", "--store", store).json["commits"]
+    raised = next(
+        c["graph_commit_id"] for c in reversed(commits) if c["actor_id"] is None and c["parent_commit_id"]
+    )
+    done = run("revert", raised, "--store", store, "--json", "--as", "ben").json
+    assert done["reverted"] == raised
+    rows = run(
+        "query",
+        "-e",
+        "query q() { match { $p: Person } return { $p.name, $p.age } }",
+        "--format",
+        "csv",
+        "--store",
+        store,
+    )
+    assert sorted(rows.out.split()[1:]) == ["ada,36", "bob,null"]

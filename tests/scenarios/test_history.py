@@ -7,6 +7,7 @@ from omnigraph.core.errors import (
     BadRequest,
     ChangeCursorRejected,
     CommitNotFound,
+    MergeConflicts,
     TagExists,
     TagNotFound,
     TypeNotFound,
@@ -199,3 +200,63 @@ def test_time_travel_versions_chain(graph):
     states.append(graph.commits.head().id)
     question = "query q() { match { $p: Person } return { $p.age as age } }"
     assert [[row["age"] for row in graph.query(question, at=each)] for each in states] == [[30], [31], []]
+
+
+def ages(graph, **where):
+    question = "query q() { match { $p: Person } return { $p.name as name, $p.age as age } }"
+    return {row["name"]: row["age"] for row in graph.query(question, **where)}
+
+
+def test_a_revert_takes_back_one_commit_and_keeps_later_ones(graph):
+    people(graph, "ann", "bob", "cyd")
+    mistake = run(
+        graph, 'insert Person { name: "dan", age: 1 } update Person set { age: 99 } where name = "ann"'
+    ).commit
+    run(graph, 'delete Person where name = "cyd"')
+    run(graph, 'update Person set { age: 31 } where name = "bob"')
+    report = graph.revert(mistake.id, actor="ana")
+    assert ages(graph) == {"ann": 30, "bob": 31}
+    recorded = graph.commits.show(report.commit.id)
+    assert (recorded.actor, recorded.operation) == ("ana", f"revert:{mistake.id}")
+    assert graph.verify().ok
+
+
+def test_a_reverted_delete_brings_the_rows_back(graph):
+    people(graph, "ann", "bob")
+    run(graph, 'insert Knows { from: "ann", to: "bob", since: 1 }')
+    gone = run(graph, 'delete Person where name = "bob"').commit
+    graph.revert(gone.id)
+    assert ages(graph) == {"ann": 30, "bob": 30}
+    edges = graph.query("query q() { match { $a: Person $a $e:knows $b } return { $e.since as since } }")
+    assert [row["since"] for row in edges] == [1]
+
+
+def test_a_revert_refuses_what_later_commits_changed(graph):
+    people(graph, "ann")
+    changed = run(graph, 'update Person set { age: 99 } where name = "ann"').commit
+    run(graph, 'update Person set { age: 50 } where name = "ann"')
+    before = graph.commits.head().id
+    with pytest.raises(MergeConflicts):
+        graph.revert(changed.id)
+    assert graph.commits.head().id == before
+    assert ages(graph) == {"ann": 50}
+
+
+def test_the_first_commit_cannot_be_reverted(graph):
+    with pytest.raises(BadRequest):
+        graph.revert(graph.commits.list()[-1].id)
+
+
+def test_blame_follows_a_merge_to_the_side_that_set_the_value(graph):
+    people(graph, "ann", actor="ana")
+    graph.branches.create("review")
+    there = run(
+        graph, 'update Person set { age: 40 } where name = "ann"', branch="review", actor="rae"
+    ).commit
+    run(graph, 'update Person set { tags: ["x"] } where name = "ann"', branch="review", actor="rob")
+    people(graph, "bob", actor="ben")
+    graph.branches.merge("review", into="main", actor="mia")
+    found = graph.blame("Person", "ann")
+    assert (found["age"].commit.id, found["age"].commit.actor) == (there.id, "rae")
+    assert found["tags"].commit.actor == "rob"
+    assert found["name"].commit.actor == "ana"

@@ -395,6 +395,26 @@ class Graph:
         """
         return diff(self._session, old, new, types, ops)
 
+    def revert(
+        self, commit_id: str, *, branch: str = "main", parent: str | None = None, actor: str | None = None
+    ) -> MergeReport:
+        """Take back what one commit did, as a new commit; later changes of other entities stay.
+
+        `parent` chooses which parent of a merge commit to go back to (the first unless named). Raises
+        `MergeConflicts` when later commits changed the same entities.
+        """
+        from omnigraph.branching.revert import revert_commit  # noqa: PLC0415  most processes never revert
+
+        target = writable_branch(branch)
+        self._session.begin_write()
+        return revert_commit(
+            self._session,
+            CommitId(commit_id),
+            branch=target,
+            parent=None if parent is None else CommitId(parent),
+            actor=actor,
+        )
+
     def blame(self, type_name: str, entity_id: str, *, at: str = "main") -> Blame:
         """Which commit, actor and branch gave each property of an entity its present value."""
         return blame_entity(self._session, type_name, entity_id, at)

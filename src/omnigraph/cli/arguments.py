@@ -55,6 +55,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("tag", "delete"): _WRITE,
     ("diff",): _READ,
     ("blame",): _READ,
+    ("revert",): _WRITE,
     ("verify",): _DIRECT,
     ("recoveries",): _DIRECT,
     ("spark", "doctor"): _LOCAL,

@@ -6,7 +6,7 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.history import instant
-from omnigraph.cli.options import Branch, Json, Quiet, Store, teach
+from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, teach
 from omnigraph.cli.tables import cell_text
 from omnigraph.cli.targets import reading, writing
 
@@ -37,6 +37,14 @@ def register(app: typer.Typer, tag_app: typer.Typer) -> None:
             "omnigraph blame Person ada --store kb.omni",
         ),
     )(blame)
+    app.command(
+        "revert",
+        help=teach(
+            "Take back what one commit did, as a new commit.",
+            "omnigraph revert 01JQ3V7Q9M2Z5T8N4B6C1D0E2F --store kb.omni",
+            more="Later changes stay; if they touched the same entities, nothing happens.",
+        ),
+    )(revert)
     tag_app.command(
         "create",
         help=teach(
@@ -163,3 +171,24 @@ def tag_delete(
         output.document({"name": name})
     else:
         output.line(f"deleted tag {name}")
+
+
+def revert(
+    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="The commit to take back.")],
+    branch: Branch = "main",
+    parent: Annotated[
+        str | None, typer.Option("--parent", metavar="COMMIT", help="Which parent of a merge to go back to.")
+    ] = None,
+    store: Store = None,
+    actor: Actor = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Undo one commit."""
+    with writing(store, "revert", quiet=quiet) as graph:
+        report = graph.revert(commit, branch=branch, parent=parent, actor=actor)
+    if as_json:
+        output.document({"reverted": commit, **report.to_dict()})
+        return
+    made = "nothing to take back" if report.commit is None else f"commit {report.commit.id}"
+    output.line(f"reverted {commit} on {branch}; {made}")

@@ -1,0 +1,65 @@
+"""Taking back what one commit did, as a new commit on top of everything that came after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omnigraph.branching.merge import merging, refuse_conflicts
+from omnigraph.branching.planning import MergeOutcome, plan_between
+from omnigraph.branching.report import MergeReport
+from omnigraph.branching.writing import MergeRecord, write_merge
+from omnigraph.core.errors import BadRequest
+from omnigraph.engine.cancel import NEVER
+
+if TYPE_CHECKING:
+    from omnigraph.core.ids import Branch, CommitId
+    from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.record import CommitRecord
+
+
+def revert_commit(
+    session: GraphSession,
+    commit_id: CommitId,
+    *,
+    branch: Branch,
+    parent: CommitId | None = None,
+    actor: str | None = None,
+    cancel: Cancellation = NEVER,
+) -> MergeReport:
+    """Undo one commit on a branch: a merge whose base is the commit and whose source is its parent.
+
+    `parent=None` means the first parent. What later commits changed stays; where they changed the same
+    entities, `MergeConflicts` lists them and nothing happens. Raises `CommitNotFound`, and `BadRequest` for
+    the first commit of a graph or a parent the commit does not have.
+    """
+    with merging(session):
+        base = session.manifest.at_commit(commit_id)
+        source = session.manifest.at_commit(_parent(base.commit, parent))
+        plan = plan_between(
+            session,
+            MergeOutcome.MERGED,
+            base=base,
+            source=source,
+            target=session.manifest.current(branch),
+            identity=session.branch_identity(branch),
+            rows_only=True,
+        )
+        refuse_conflicts(plan)
+        # Not a merge in the history: the parent it takes the old values from is an ancestor already.
+        record = MergeRecord(f"revert:{commit_id}", actor, None)
+        published = write_merge(session, plan, record, cancel)
+    return MergeReport.of(plan, actor, published.commit)
+
+
+def _parent(commit: CommitRecord, wanted: CommitId | None) -> CommitId:
+    if commit.parent is None:
+        raise BadRequest(f"commit '{commit.id}' is the first one and cannot be reverted")
+    if wanted is None:
+        return commit.parent
+    if wanted not in commit.parents:
+        raise BadRequest(
+            f"'{wanted}' is not a parent of commit '{commit.id}'",
+            hint=f"name one of {', '.join(commit.parents)}",
+        )
+    return wanted
