@@ -6,6 +6,7 @@ import pytest
 
 from cases import (  # noqa: F401 - each registers its verbs
     load_steps,
+    merge_steps,
     mutation_steps,
     query_steps,
     read_steps,
