@@ -127,21 +127,22 @@ def test_the_arrow_format_is_a_stream(run: Run, place: Path) -> None:
     assert table.column("s.imo").to_pylist() == ["S1", "S2", "S3"]
 
 
-def rows(**columns: list) -> Rows:
-    return Rows(pa.table(columns), "q", "main", None, "01")
+def rows(table: pa.Table, *, branch: str | None = "main", snapshot: str | None = None) -> Rows:
+    arrays = tuple(column.combine_chunks() for column in table.columns)
+    return Rows(arrays, table.schema, "q", branch, snapshot, "01")
 
 
 def test_a_table_counts_display_columns_and_cuts_long_cells() -> None:
     assert display_width("日本") == 4
     assert display_width("e\u0301") == 1
-    lines = list(table_lines(rows(名前=["日本", "x" * 100, "a\nb"], n=[1, None, 3])))
+    lines = list(table_lines(rows(pa.table({"名前": ["日本", "x" * 100, "a\nb"], "n": [1, None, 3]}))))
     assert lines[3].startswith("日本" + " " * 76 + "  1")
     assert lines[4].startswith("x" * 79 + "…  null")
     assert lines[5].startswith("a\\nb ")
 
 
 def test_an_empty_result() -> None:
-    empty = Rows(pa.table({"a": pa.array([], pa.string())}), "q", None, "01C", "01C")
+    empty = rows(pa.table({"a": pa.array([], pa.string())}), branch=None, snapshot="01C")
     assert list(table_lines(empty)) == ["0 rows from snapshot 01C via q", "a", "-"]
     assert list(kv_lines(empty)) == ["0 rows from snapshot 01C via q", "(no rows)"]
     assert list(jsonl_lines(empty)) == []

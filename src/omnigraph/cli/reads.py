@@ -112,6 +112,7 @@ def _arrow_stream(rows: "Rows") -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.table.schema) as writer:
-        writer.write_table(rows.table)
+    table = rows.to_arrow()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     return sink.getvalue().to_pybytes()
