@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.explain import Explanation
     from omnigraph.engine.result import Rows
     from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.manifest.record import CommitRecord
@@ -385,6 +386,26 @@ class Graph:
             at_commit=at,
             cancellation=NEVER if cancel is None else cancel,
         )
+
+    def explain(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        analyze: bool = False,
+        name: str | None = None,
+        branch: str | None = None,
+        at: str | None = None,
+    ) -> Explanation:
+        """How a read query would be answered; with `analyze` it is run and measured."""
+        from omnigraph.engine.query import explain_query  # noqa: PLC0415  as in query
+
+        if branch is not None and at is not None:
+            raise TargetConflict("give either a branch or a commit, not both")
+        self._session.begin_read()
+        text, _ = source_text(source)
+        snapshot = self._target(branch, at)
+        return explain_query(self._session, snapshot, text, params, name=name, analyze=analyze)
 
     def diff(
         self, old: str, new: str, *, types: Sequence[str] | None = None, ops: Sequence[str] | None = None

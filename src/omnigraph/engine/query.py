@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.cancel import NEVER, Cancellation
+from omnigraph.engine.explain import Explanation, Trace, counted, describe
 from omnigraph.engine.frame import Frame
 from omnigraph.engine.match import Matcher
 from omnigraph.engine.project import result_arrays
@@ -51,34 +52,93 @@ def run_query(
     Raises QuerySyntaxError, QueryTypeError, WrongQueryKind, the ParamError family, ResourceLimit,
     DeadlineExceeded or Cancelled; never changes anything.
     """
-    catalog = session.catalog_of(snapshot)
-    caches = read_caches(session)
-    plan = session.plans.read(text, name, catalog, snapshot.schema_hash)
-    bound = bind_params(plan, params)
-    seconds = session.settings.query_seconds
-    prepared = caches.prepared(plan)
-    reading = Reading(
-        session=session,
-        snapshot=snapshot,
-        params=bound,
-        now=_now(session) if plan.uses_now else None,
-        limits=Limits(
-            memory_bytes_max=session.settings.query_memory_bytes,
-            deadline=None if seconds is None else time.monotonic() + seconds,
-            cancellation=cancellation,
-        ),
-        caches=caches,
-        rank_depth=None if plan.limit is None else plan.offset + plan.limit,
-    )
-    frame = Matcher(reading, catalog.nodes).run(prepared.steps, Frame.single())
+    run = _Run(session, snapshot, text, params, name, cancellation)
     return Rows(
-        arrays=tuple(result_arrays(reading, prepared, frame)),
-        schema=prepared.schema,
-        query_name=plan.name,
+        arrays=tuple(run.arrays()),
+        schema=run.prepared.schema,
+        query_name=run.prepared.plan.name,
         branch=None if at_commit is not None else show_branch(snapshot.branch),
         snapshot=at_commit,
         commit_id=snapshot.commit.id,
     )
+
+
+def explain_query(
+    session: GraphSession,
+    snapshot: Snapshot,
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    analyze: bool = False,
+    cancellation: Cancellation = NEVER,
+) -> Explanation:
+    """How a query would be answered at a snapshot; with `analyze` it is run and measured. Raises as a run does."""
+    run = _Run(session, snapshot, text, params, name, cancellation)
+    if not analyze:
+        operators = describe(run.reading, run.prepared, run.nodes)
+        return Explanation(run.prepared.plan.name, snapshot.commit.id, operators)
+    planned = describe(run.reading, run.prepared, run.nodes)
+    run.reading.trace = trace = Trace()
+    begun = time.perf_counter()
+    with counted() as counter:
+        rows = len(run.arrays()[0])
+    seconds = time.perf_counter() - begun
+    measured = describe(run.reading, run.prepared, run.nodes, trace)
+    for before, after in zip(planned, measured, strict=True):
+        # What a step found when it began is the choice it made; the run has filled the caches since.
+        after.access, after.why = before.access, before.why
+    return Explanation(
+        run.prepared.plan.name,
+        snapshot.commit.id,
+        measured,
+        analyzed=True,
+        rows=rows,
+        seconds=seconds,
+        storage_calls=counter.calls,
+        memory_bytes_max=run.reading.limits.peak_bytes,
+    )
+
+
+class _Run:
+    """One query bound to a snapshot, its parameters and its limits."""
+
+    __slots__ = ("nodes", "prepared", "reading")
+
+    def __init__(
+        self,
+        session: GraphSession,
+        snapshot: Snapshot,
+        text: str,
+        params: Mapping[str, Any] | None,
+        name: str | None,
+        cancellation: Cancellation,
+    ) -> None:
+        catalog = session.catalog_of(snapshot)
+        caches = read_caches(session)
+        plan = session.plans.read(text, name, catalog, snapshot.schema_hash)
+        settings = session.settings
+        seconds = settings.query_seconds
+        self.nodes = catalog.nodes
+        self.prepared = caches.prepared(plan)
+        self.reading = Reading(
+            session=session,
+            snapshot=snapshot,
+            params=bind_params(plan, params),
+            now=_now(session) if plan.uses_now else None,
+            limits=Limits(
+                memory_bytes_max=settings.query_memory_bytes,
+                deadline=None if seconds is None else time.monotonic() + seconds,
+                cancellation=cancellation,
+            ),
+            caches=caches,
+            rank_depth=None if plan.limit is None else plan.offset + plan.limit,
+        )
+
+    def arrays(self) -> list[Any]:
+        """The result columns."""
+        frame = Matcher(self.reading, self.nodes).run(self.prepared.steps, Frame.single())
+        return result_arrays(self.reading, self.prepared, frame)
 
 
 def _now(session: GraphSession) -> dt.datetime:

@@ -200,12 +200,21 @@ class Reading:
                 return NO_ORDINALS
             found = np.array([ordinal], dtype=np.int64)
             return found if step.rest is None else found[self.holds(step.node, step.rest, found)]
-        formula = predicate.normalize(step.test, step.node, self.params, self.now)
-        needed = columns_of(formula)
-        if image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached:
+        needed, filter_text = self.pushed(step)
+        if self.runs_in_memory(image, needed):
             live = image.live()
             return live[self.holds(step.node, step.test, live)]
-        return image.select(predicate.print_formula(formula))
+        return image.select(filter_text)
+
+    def pushed(self, step: Scan) -> tuple[frozenset[str], str]:
+        """The columns a scan's test reads, and the test as a filter of the table format."""
+        assert step.test is not None  # noqa: S101 - only tests are pushed
+        formula = predicate.normalize(step.test, step.node, self.params, self.now)
+        return columns_of(formula), predicate.print_formula(formula)
+
+    def runs_in_memory(self, image: TableImage, needed: frozenset[str]) -> bool:
+        """Whether a test runs over columns in memory instead of in the table format."""
+        return image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached
 
     def neighbours(self, tables: EdgeTables, direction: Direction) -> Neighbours:
         """The distinct neighbours of every node."""
