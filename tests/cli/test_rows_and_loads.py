@@ -61,7 +61,7 @@ def test_the_read_envelope(run: Run, place: Path) -> None:
     assert answer["columns"] == ["s.name", "s.tonnage"]
     assert answer["rows"] == [{"s.name": "Aurora", "s.tonnage": 900}]
     assert answer["row_count"] == 1
-    assert answer["target"]["branch"] == "main"
+    assert answer["target"] == {"branch": "main", "snapshot": None}
     head = run("commit", "list", "--limit", "1", *STORE, "--json").json["commits"][0]["graph_commit_id"]
     assert answer["graph_commit_id"] == head
 

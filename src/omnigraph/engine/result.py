@@ -80,7 +80,9 @@ class Rows:
 
     def envelope(self) -> dict[str, Any]:
         """The answer of the command line and of the service."""
-        target = {"branch": self.branch} if self.snapshot is None else {"snapshot": self.snapshot}
+        # Exactly one of the two says what was read.
+        branch = self.branch if self.snapshot is None else None
+        target = {"branch": branch, "snapshot": self.snapshot}
         return {
             "query_name": self.query_name,
             "target": target,
