@@ -37,7 +37,7 @@ class Window(StrEnum):
     MUTATION_POST_SIDECAR_PRE_COMMIT = "mutation.post_sidecar_pre_commit"
     """The intent is durable; no table has changed."""
     MUTATION_POST_SIDECAR_PRE_FORK = "mutation.post_sidecar_pre_fork"
-    """The intent is durable; a table the branch writes for the first time has no reference of the branch yet."""
+    """The intent is durable; a table new to the branch has no reference of the branch yet."""
     MUTATION_POST_FORK_PRE_COMMIT = "mutation.post_fork_pre_commit"
     """One more table has a reference of the branch, at the inherited version; no HEAD has moved."""
     MUTATION_POST_TABLE_COMMIT = "mutation.post_table_commit"

@@ -1,6 +1,7 @@
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -62,6 +63,11 @@ def test_no_module_names_a_window_by_a_literal() -> None:
         if any(isinstance(arg, ast.Constant) for arg in calls)
     ]
     assert literals == []
+
+
+def test_every_window_has_its_call() -> None:
+    code = "\n".join(path.read_text() for path in SOURCES.rglob("*.py") if path.name != "failpoints.py")
+    assert [window.name for window in Window if not re.search(rf"\bWindow\.{window.name}\b", code)] == []
 
 
 def test_an_inactive_window_does_nothing() -> None:
