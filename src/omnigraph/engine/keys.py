@@ -297,7 +297,7 @@ def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
     """Join the newest segments while they are small and of similar size, so that a lookup visits few."""
     while len(segments) > 1:
         older, newer = segments[-2], segments[-1]
-        similar = len(older) < 4 * len(newer) and len(older) + len(newer) <= JOINED_ROWS_MAX
+        similar = len(older) <= len(newer) and len(older) + len(newer) <= JOINED_ROWS_MAX
         if not similar and len(segments) <= SEGMENTS_MAX:
             break
         segments[-2:] = [join_segments([older, newer])]
