@@ -24,6 +24,7 @@ from omnigraph.core.errors import (
     PreconditionFailed,
     ReadSetConflict,
 )
+from omnigraph.core.events import Event, Published, listen
 from omnigraph.core.ids import (
     Branch,
     CommitId,
@@ -61,7 +62,7 @@ from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.sidecar import WriterKind
 
-PARTITION_BYTES: Final = 256 * MIB
+PARTITION_BYTES: Final = 64 * MIB
 """Input bytes whose key columns one check task compares."""
 PARTITION_ROWS: Final = 4_000_000
 """Committed rows that may count into one partition."""
@@ -109,6 +110,11 @@ class _Staged:
 
     def total(self, name: str, key: str) -> int:
         return sum(getattr(result, name).get(key, 0) for result in self.results)
+
+    def never_staged(self) -> Orders:
+        """Records that a task refused or found at fault: no fragment holds them."""
+        parts = [orders for result in self.results for orders in (result.refused, result.at_fault)]
+        return np.unique(np.concatenate([_NO_ORDERS, *parts]))
 
     def files(self) -> list[str]:
         return [path for result in self.results for path in result.files]
@@ -251,12 +257,12 @@ class Load:
             verified = self._verified(staged)
         self._set_aside(staged)
         left_out = np.unique(np.concatenate([self.refused, *verified.superseded.values()]))
+        left_out = np.setdiff1d(left_out, staged.never_staged(), assume_unique=True)
         if not np.array_equal(left_out, staged.skip):
             with self._timed("stage again"):
                 self._stage_again(staged, left_out)
         self.request.cancel.raise_if_requested()
-        with self._timed("commit"):
-            commit = self._commit(staged, verified, snapshot)
+        commit = self._committed(staged, verified, snapshot)
         return self._report(staged, verified, commit)
 
     def _verified(self, staged: _Staged) -> Verified:
@@ -279,8 +285,7 @@ class Load:
             if log.total:
                 raise refusal(self._located(log, staged))
             return verified
-        faults = [orders for each in staged.results for orders in (each.refused, each.at_fault)]
-        refused = np.unique(np.concatenate([_NO_ORDERS, *faults]))
+        refused = staged.never_staged()
         self.faults = []
         while True:
             verified = verifier.run(refused)
@@ -353,6 +358,25 @@ class Load:
             self._entered_commit = False
             raise
         return published.commit
+
+    def _committed(self, staged: _Staged, verified: Verified, snapshot: Snapshot) -> CommitRecord | None:
+        """Commit, and tell the time until everything is visible from the index work that follows it."""
+        began = time.monotonic()
+        visible: list[float] = []
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Published) and not visible:
+                visible.append(time.monotonic())
+
+        try:
+            with listen(hear):
+                return self._commit(staged, verified, snapshot)
+        finally:
+            ended = time.monotonic()
+            shown = visible[0] if visible else ended
+            self.seconds["commit"] = self.seconds.get("commit", 0.0) + shown - began
+            if visible:
+                self.seconds["index"] = ended - shown
 
     def _push(
         self, staging: MutationStaging, staged: _Staged, verified: Verified, key: str
