@@ -138,9 +138,8 @@ class Explanation:
             lines.extend(each.lines(1))
         if self.analyzed:
             calls = ", ".join(f"{count} {kind}" for kind, count in sorted(self.storage_calls.items()))
-            lines.append(
-                f"  {self.rows} rows in {(self.seconds or 0) * 1000:.2f} ms; storage: {calls or 'none'}"
-            )
+            took = (self.seconds or 0) * 1000
+            lines.append(f"  {self.rows} rows in {took:.2f} ms; storage: {calls or 'none'}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

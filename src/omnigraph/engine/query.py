@@ -73,7 +73,10 @@ def explain_query(
     analyze: bool = False,
     cancellation: Cancellation = NEVER,
 ) -> Explanation:
-    """How a query would be answered at a snapshot; with `analyze` it is run and measured. Raises as a run does."""
+    """How a query would be answered at a snapshot; with `analyze` it is run and measured.
+
+    Raises as a run does.
+    """
     run = _Run(session, snapshot, text, params, name, cancellation)
     if not analyze:
         operators = describe(run.reading, run.prepared, run.nodes)

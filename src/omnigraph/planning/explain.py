@@ -119,9 +119,8 @@ def operand_text(operand: ir.Operand) -> str:
         case ir.PropertyRef():
             return f"${operand.variable}.{operand.prop.name}"
         case ir.Search():
-            return (
-                f"{operand.function.value}({operand_text(operand.property)}, {operand_text(operand.query)})"
-            )
+            name = operand.function.value
+            return f"{name}({operand_text(operand.property)}, {operand_text(operand.query)})"
         case ir.Nearest():
             return f"nearest({operand_text(operand.property)}, {operand_text(operand.query)})"
         case ir.Bm25():

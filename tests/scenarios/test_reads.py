@@ -1,0 +1,281 @@
+"""Reads: limits, explain, pushed filters, and the same answer at a commit however it is asked."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphs
+import omnigraph
+from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit
+from omnigraph.core.events import StorageCall
+from omnigraph.core.settings import Settings
+from omnigraph.engine import query, reading
+from omnigraph.engine.cancel import Cancellation
+
+TYPED = """
+node Row {
+  slug: String @key
+  small: I32? @index
+  count: U32? @index
+  ratio: F32? @index
+  day: Date? @index
+  moment: DateTime? @index
+}
+edge Next: Row -> Row
+"""
+
+ROWS = " ".join(
+    f'insert Row {{ slug: "r{n}", small: {n - 2}, count: {n}, ratio: {n}.5, day: date("2026-06-{n + 1:02}"),'
+    f' moment: datetime("2026-06-{n + 1:02}T10:00:00Z") }}'
+    for n in range(6)
+)
+
+
+@pytest.fixture
+def typed(tmp_path):
+    with graphs.make_graph(tmp_path / "g", TYPED) as graph:
+        graphs.run(graph, ROWS)
+        graphs.run(graph, 'insert Row { slug: "empty" }')
+        yield graph
+
+
+@pytest.fixture
+def pushed(monkeypatch):
+    """Filters run in the table format, as they do on tables too large for memory."""
+    monkeypatch.setattr(reading, "SCANNED_IN_MEMORY_ROWS_MAX", -1)
+    monkeypatch.setattr(query, "_caches", None)
+
+
+def slugs(graph, condition, **named):
+    found = graph.query(f"query q() {{ match {{ $r: Row {condition} }} return {{ $r.slug }} }}", **named)
+    return {row["r.slug"] for row in found}
+
+
+CONDITIONS = {
+    "$r.small = 1": {"r3"},
+    "1 = $r.small": {"r3"},
+    "$r.count >= 4": {"r4", "r5"},
+    "4 <= $r.count": {"r4", "r5"},
+    "$r.ratio < 1.5": {"r0"},
+    '$r.day > date("2026-06-05")': {"r5"},
+    'date("2026-06-05") < $r.day': {"r5"},
+    '$r.moment = datetime("2026-06-02T11:00:00+01:00")': {"r1"},
+    'datetime("2026-06-02T11:00:00+01:00") = $r.moment': {"r1"},
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_literal_coercion_uses_index(typed, pushed, condition):
+    """Scenario 166."""
+    typed.ensure_indices()
+    plan = typed.explain(f"query q() {{ match {{ $r: Row {condition} }} return {{ $r.slug }} }}")
+    scan = plan.operators[0]
+    column = condition.split("$r.")[1].split()[0]
+    assert scan.access == f"index {column}_idx"
+    assert slugs(typed, condition) == CONDITIONS[condition]
+
+
+def test_explain_tells_what_an_index_does_not_cover(typed, pushed):
+    typed.ensure_indices()
+    graphs.run(typed, 'insert Row { slug: "late", small: 1 }')
+    plan = typed.explain("query q() { match { $r: Row { small: 1 } } return { $r.slug } }")
+    assert plan.operators[0].access == "index small_idx, 1 fragments uncovered"
+    assert slugs(typed, "$r.small = 1") == {"r3", "late"}
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_literal_fractional_and_out_of_range_are_exact(typed, monkeypatch, in_memory):
+    """Scenario 167."""
+    monkeypatch.setattr(reading, "SCANNED_IN_MEMORY_ROWS_MAX", 10**9 if in_memory else -1)
+    monkeypatch.setattr(query, "_caches", None)
+    everything = {f"r{n}" for n in range(6)}
+    assert slugs(typed, "$r.small = 2.7") == set()
+    assert slugs(typed, "$r.small < 3000000000") == everything
+    assert slugs(typed, "$r.small > -3000000000") == everything
+    assert slugs(typed, "$r.count > -1") == everything
+    assert slugs(typed, "$r.small > 1.5") == {"r4", "r5"}
+
+
+numbers = st.one_of(
+    st.integers(-(2**33), 2**33), st.integers(-4, 8), st.sampled_from([0.5, 2.5, 2.7, -0.5, 1e12])
+)
+comparisons = st.builds(
+    "$r.{} {} {}".format,
+    st.sampled_from(["small", "count", "ratio"]),
+    st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+    numbers.map(lambda value: f"{value:f}" if isinstance(value, float) else str(value)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(condition=comparisons)
+def test_filters_agree_indexed_and_in_memory(typed, monkeypatch, condition):
+    """Scenario 168."""
+    typed.ensure_indices()
+    answers = []
+    for rows_max in (10**9, -1):
+        monkeypatch.setattr(reading, "SCANNED_IN_MEMORY_ROWS_MAX", rows_max)
+        monkeypatch.setattr(query, "_caches", None)
+        answers.append(slugs(typed, condition))
+    assert answers[0] == answers[1]
+
+
+def test_time_travel_versions_chain(typed):
+    """Scenario 169."""
+    states = []
+    for statement in (
+        'insert Row { slug: "new", small: 9 }',
+        'update Row set { small: 10 } where slug = "new"',
+        'delete Row where slug = "new"',
+    ):
+        graphs.run(typed, statement)
+        commit = typed.commits.head().id
+        states.append((commit, slugs(typed, "$r.small >= 9"), slugs(typed, "$r.small = 10")))
+    assert [state[1:] for state in states] == [({"new"}, set()), ({"new"}, {"new"}), (set(), set())]
+    for commit, nine, ten in states:
+        assert slugs(typed, "$r.small >= 9", at=commit) == nine
+        assert slugs(typed, "$r.small = 10", at=commit) == ten
+
+
+# --- limits ----------------------------------------------------------------------------------------------
+
+PRODUCT = "query q() { match { $a: Row $b: Row $c: Row } return { count($a) as n } }"
+
+
+def opened_with(graph, **named):
+    return omnigraph.open(graph.uri, settings=Settings(durability="os", **named))
+
+
+def test_a_product_beyond_the_memory_limit_is_refused(typed):
+    with opened_with(typed, query_memory_bytes=2_000) as small:
+        with pytest.raises(ResourceLimit) as refused:
+            small.query(PRODUCT)
+        assert refused.value.details["resource_limit"]["resource"] == "query_memory_bytes"
+        assert small.query("query q() { match { $a: Row } return { count($a) as n } }")[0] == {"n": 7}
+    assert typed.query(PRODUCT)[0] == {"n": 343}
+
+
+def test_a_query_beyond_its_time_is_stopped(typed):
+    with opened_with(typed, query_seconds=1e-9) as hurried, pytest.raises(DeadlineExceeded):
+        hurried.query(PRODUCT)
+
+
+def test_a_cancelled_query_stops(typed):
+    cancel = Cancellation()
+    cancel.request()
+    with pytest.raises(Cancelled):
+        typed.query(PRODUCT, cancel=cancel)
+    assert typed.query(PRODUCT, cancel=Cancellation())[0] == {"n": 343}
+
+
+# --- explain ---------------------------------------------------------------------------------------------
+
+
+def test_explain_analyze_counts_what_came_out(typed):
+    graphs.run(typed, 'insert Next { from: "r0", to: "r1" } insert Next { from: "r1", to: "r2" }')
+    text = "query q($s: String) { match { $a: Row { slug: $s } $a next{1,2} $b $b.small >= 0 } return { $b.slug } }"
+    before = typed.explain(text, {"s": "r0"})
+    assert not before.analyzed
+    assert all(operator.actual_rows is None for operator in before.operators)
+    plan = typed.explain(text, {"s": "r0"}, analyze=True)
+    assert [(op.name, op.actual_rows) for op in plan.operators] == [
+        ("scan", 1),
+        ("expand", 2),
+        ("filter", 1),
+        ("project", None),
+    ]
+    assert plan.operators[0].access == "key index"
+    assert (plan.rows, plan.to_dict()["analyze"]["rows"]) == (1, 1)
+    assert "expand $a -Next{1,2}-> $b" in str(plan)
+    assert "$a -Next{1,2}-&gt; $b" in plan._repr_html_()
+    again = typed.explain(text, {"s": "r0"}, analyze=True)
+    assert again.operators[1].access == "adjacency in memory"
+    assert again.storage_calls == {}
+
+
+def test_explain_shows_blocks_inside(typed):
+    plan = typed.explain(
+        "query q() { match { $a: Row not { $a next $_ } maybe { $b next $a } } return { $a.slug, $b.slug } }"
+    )
+    assert [op.name for op in plan.operators] == ["scan", "maybe", "not", "project"]
+    assert [op.name for op in plan.operators[1].inner] == ["expand"]
+    assert [op.name for op in plan.operators[2].inner] == ["expand"]
+
+
+# --- the same answer however it is asked -----------------------------------------------------------------
+
+PEOPLE = """
+node Person { name: String @key  age: I32?  city: String? }
+edge Knows: Person -> Person { since: I32? }
+"""
+NAMES = "abcde"
+QUERIES = (
+    "query q() { match { $p: Person } return { $p.name, $p.age, $p.city } }",
+    "query q() { match { $p: Person $p knows $x } return { $p.name, $x.name } }",
+    "query q() { match { $p: Person $p $e: knows $x } return { $p.name, $x.name, $e.since } }",
+    "query q() { match { $p: Person $p <knows>{1,3} $x } return { $p.name, $x.name } }",
+    'query q() { match { $p: Person { name: "a" } $p knows{1,2} $x $x.age > 1 } return { $x.name } }',
+    "query q() { match { $p: Person not { $x knows $p } } return { $p.name } }",
+    "query q() { match { $p: Person $p knows $x } return { $p.city, count($x) as n, sum($x.age) as s } }",
+)
+names = st.sampled_from(NAMES)
+ages = st.integers(0, 3)
+changes = st.one_of(
+    st.builds('insert Person {{ name: "{}", age: {}, city: "{}" }}'.format, names, ages, names),
+    st.builds('insert Knows {{ from: "{}", to: "{}", since: {} }}'.format, names, names, ages),
+    st.builds('update Person set {{ age: {} }} where name = "{}"'.format, ages, names),
+    st.builds('update Knows set {{ since: {} }} where to = "{}"'.format, ages, names),
+    st.builds('delete Knows where from = "{}"'.format, names),
+    st.builds('delete Person where name = "{}"'.format, names),
+)
+counter = itertools.count()
+
+
+def answers(graph, **named):
+    return [
+        Counter(tuple(sorted(row.items(), key=str)) for row in graph.query(text, **named)) for text in QUERIES
+    ]
+
+
+@pytest.mark.model
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(program=st.lists(changes, min_size=2, max_size=7))
+def test_answers_are_the_same_at_a_commit_cold_warm_and_reopened(tmp_path_factory, program):
+    graph = graphs.make_graph(tmp_path_factory.mktemp("reads") / f"g{next(counter)}", PEOPLE)
+    graphs.run(graph, " ".join(f'insert Person {{ name: "{n}", age: 2, city: "{n}" }}' for n in NAMES))
+    seen = {}
+    for statement in program:
+        try:
+            graphs.run(graph, statement)
+        except omnigraph.OmnigraphError:
+            continue  # an end that was deleted
+        seen[graph.commits.head().id] = answers(graph)
+    for commit, expected in reversed(seen.items()):
+        assert answers(graph, at=commit) == expected
+    query._caches = None
+    graph.session.keys.forget(graph.session.root.identity)
+    with graphs.reopen(graph) as again:
+        for commit, expected in seen.items():
+            assert answers(again, at=commit) == expected
+    graph.close()
+
+
+def test_unique_probe_io_flat_in_delta(tmp_path):
+    """Scenario 177."""
+    schema = "node Person { name: String @key  nick: String? @unique }"
+    with graphs.make_graph(tmp_path / "g", schema) as graph:
+        graphs.run(graph, 'insert Person { name: "zero", nick: "zero" }')
+
+        def scans(first, count):
+            rows = " ".join(
+                f'insert Person {{ name: "p{n}", nick: "n{n}" }}' for n in range(first, first + count)
+            )
+            with graphs.hear() as heard:
+                graphs.run(graph, rows)
+            return Counter(call.kind for call in heard.of(StorageCall))["scan"]
+
+        scans(0, 4)
+        assert scans(100, 4) == scans(200, 64)
