@@ -55,12 +55,16 @@ def read_lineage(table: pa.Table) -> Lineage:
 def common_ancestors(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
     """The common ancestors of two commits, the best merge base first.
 
-    Order: smallest sum of distances, then greatest manifest version, then greatest id.
+    Those that no other common ancestor descends from come first: a base further back would count what both
+    sides already share as changes of both. Among equals: smallest sum of distances, then greatest manifest
+    version, then greatest id.
     """
     from_left, from_right = lineage.distances(left), lineage.distances(right)
     common = [each for each in from_left if each in from_right]
+    # Every parent of a common ancestor is one too, so the ones passed on the way back are exactly these.
+    passed = {parent for each in common for parent in lineage.parents.get(each, ())}
     common.sort(key=lambda each: (lineage.manifest_versions.get(each, 0), each), reverse=True)
-    common.sort(key=lambda each: from_left[each] + from_right[each])
+    common.sort(key=lambda each: (each in passed, from_left[each] + from_right[each]))
     return common
 
 

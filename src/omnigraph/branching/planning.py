@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.branching.ancestry import merge_base
 from omnigraph.branching.changes import table_delta
@@ -15,6 +15,7 @@ from omnigraph.branching.merge_plan import (
     MergeConflict,
     Resolution,
     RowChanges,
+    Settled,
     TableAction,
     adopt,
     classify_table,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
+
+
+PLANNED_AT_ONCE: Final = 4
+"""Tables whose deltas are read beside each other."""
 
 
 class MergeOutcome(StrEnum):
@@ -149,28 +154,23 @@ def plan_between(
     `rows_only`: write rows also where showing another version would do (a revert goes back in time, which a
     shown version never does).
     """
-    steps: list[MergeStep] = []
-    conflicts: list[MergeConflict] = []
-    resolved: dict[TableKey, Mapping[Choice, int]] = {}
+    touched: dict[TableKey, TableAction] = {}
     for key in sorted({*base.entries, *source.entries, *target.entries}):
         entries = (base.entries.get(key), source.entries.get(key), target.entries.get(key))
         _refuse_dropped(key, *entries)
         action = classify_table(*entries, target.branch)
-        if action is TableAction.NOTHING or entries[1] is None:
-            continue
         if rows_only and entries[2] is not None and action in {TableAction.SWITCH, TableAction.FORK}:
             action = TableAction.ADOPT
-        handles = tuple(None if entry is None else session.open_entry(entry) for entry in entries)
-        settled = settle(key, _merge_rows(session, action, *handles), resolution)
-        conflicts.extend(settled.conflicts)
-        if settled.resolved:
-            resolved[key] = settled.resolved
-        _, source_handle, target_handle = handles
-        if source_handle is None:
-            raise InternalError(f"'{key}' has no version on the source of the merge")
-        steps.append(
-            MergeStep(key, action, entries[1], entries[2], source_handle, target_handle, settled.changes)
-        )
+        if action is not TableAction.NOTHING:
+            touched[key] = action
+    planned = session.map_tables(
+        lambda key: _plan_table(session, touched[key], key, base, source, target, resolution),
+        list(touched),
+        threads=PLANNED_AT_ONCE,
+    )
+    steps = [step for step, _ in planned]
+    conflicts = [conflict for _, settled in planned for conflict in settled.conflicts]
+    resolved = {step.table_key: settled.resolved for step, settled in planned if settled.resolved}
     schema_hash = _common_schema(session, source, target, steps)
     verdict = Verdict()
     if not conflicts:
@@ -194,15 +194,32 @@ def plan_between(
     )
 
 
+def _plan_table(
+    session: GraphSession,
+    action: TableAction,
+    key: TableKey,
+    base: Snapshot,
+    source: Snapshot,
+    target: Snapshot,
+    resolution: Resolution,
+) -> tuple[MergeStep, Settled]:
+    entries = (base.entries.get(key), source.entries[key], target.entries.get(key))
+    from_base, theirs, ours = (None if entry is None else session.open_entry(entry) for entry in entries)
+    if theirs is None:
+        raise InternalError(f"'{key}' has no version on the source of the merge")
+    settled = settle(key, _merge_rows(session, action, from_base, theirs, ours), resolution)
+    return MergeStep(key, action, entries[1], entries[2], theirs, ours, settled.changes), settled
+
+
 def _merge_rows(
     session: GraphSession,
     action: TableAction,
     base: SnapshotHandle | None,
-    source: SnapshotHandle | None,
+    source: SnapshotHandle,
     target: SnapshotHandle | None,
 ) -> RowMerge:
     theirs = table_delta(session.storage, base, source)
-    if action is not TableAction.REWRITE or source is None or target is None:
+    if action is not TableAction.REWRITE or target is None:
         return adopt(theirs)
     ours = table_delta(session.storage, base, target)
 

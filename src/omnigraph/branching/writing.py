@@ -7,7 +7,7 @@ unless the sidecar was confirmed: then every table is complete and recovery publ
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from omnigraph.manifest.changes import Change
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
+
+
+STAGED_AT_ONCE: Final = 4
+"""Tables whose rows are written beside each other; each holds one piece of rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,13 @@ def write_merge(
     `RecoveryRequired` when it stopped after its first effect: the sidecar stays for recovery.
     """
     operation_id = OperationId(new_ulid())
-    staged = {
-        step.table_key: stage_step(session, step, plan.target, operation_id)
-        for step in plan.steps
-        if step.writes_rows
-    }
+    written = {step.table_key: step for step in plan.steps if step.writes_rows}
+    parts = session.map_tables(
+        lambda key: stage_step(session, written[key], plan.target, operation_id),
+        list(written),
+        threads=STAGED_AT_ONCE,
+    )
+    staged = dict(zip(written, parts, strict=True))
     failpoint(Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE)
     cancel.raise_if_requested()
     keys = [(key, plan.target.branch) for key in plan.expected]

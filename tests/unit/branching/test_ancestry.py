@@ -35,6 +35,14 @@ def test_a_tie_goes_to_the_newer_version_then_to_the_greater_id():
     assert common_ancestors(equal, "x", "y")[0] == "b"
 
 
+def test_an_older_ancestor_never_wins_by_a_short_cut():
+    """Both sides have everything of `b`; the path over `a` is shorter."""
+    log = lineage(
+        a="", b="a", c="b", d="c", e="d", s0="a", t0="a", s=("s0", "e"), t=("t0", "e"), s1="s", t1="t"
+    )
+    assert common_ancestors(log, "s1", "t1")[0] == "e"
+
+
 def test_nothing_in_common():
     assert common_ancestors(lineage(a="", b=""), "a", "b") == []
 
@@ -59,6 +67,11 @@ def test_against_a_plain_walk():
             return found
 
         mine, theirs = ancestors(left), ancestors(right)
-        best = min(mine[each] + theirs[each] for each in mine if each in theirs)
-        chosen = common_ancestors(log, left, right)[0]
-        assert mine[chosen] + theirs[chosen] == best
+        common = {each: mine[each] + theirs[each] for each in mine if each in theirs}
+        newest = [
+            each for each in common if not any(each in ancestors(other) for other in common if other != each)
+        ]
+        chosen = common_ancestors(log, left, right)
+        assert set(chosen) == set(common)
+        assert chosen[0] in newest
+        assert common[chosen[0]] == min(common[each] for each in newest)
