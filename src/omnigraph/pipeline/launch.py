@@ -17,7 +17,7 @@ from omnigraph.core.errors import IoFailure
 from omnigraph.pipeline.java import Java, archive_path, cache_directory, java_options
 
 START_SECONDS_MAX: Final = 120.0
-LOG_TAIL_LINES: Final = 12
+LOOPBACK: Final = "127.0.0.1"
 ARCHIVE_SETTING: Final = "OMNIGRAPH_SPARK_ARCHIVE"
 """`auto` (default): use the archive and build it when missing; `use`: never build; `off`: neither."""
 
@@ -91,9 +91,11 @@ def launch(
         command += ["--conf", f"{name}={value}"]
     exchange = Path(tempfile.mkdtemp(prefix="omnigraph-jvm-"))
     try:
-        process = _start([*command, "pyspark-shell"], home, exchange / "gateway", log)
+        on_loopback = conf.get("spark.driver.host") == LOOPBACK
+        gateway = exchange / "gateway"
+        process = _start([*command, "pyspark-shell"], home, gateway, log, on_loopback=on_loopback)
         try:
-            port, secret = _wait_for_gateway(process, exchange / "gateway", log)
+            port, secret = _wait_for_gateway(process, gateway, log)
         except BaseException:
             process.kill()
             process.communicate()
@@ -103,18 +105,21 @@ def launch(
     return Jvm(process=process, port=port, secret=secret, log=log, archive=archive)
 
 
-def _start(command: list[str], home: Path, gateway: Path, log: Path) -> "subprocess.Popen[bytes]":
+def _start(
+    command: list[str], home: Path, gateway: Path, log: Path, *, on_loopback: bool
+) -> "subprocess.Popen[bytes]":
     environment = os.environ | {
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
         "SPARK_HOME": str(home),
         "SPARK_CONNECT_MODE": "0",
         "SPARK_SCALA_VERSION": "2.13",
-        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "LANCE_LOG": os.environ.get("LANCE_LOG", "error"),
         # A worker's warnings would otherwise be mixed into the log once per task.
         "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
     }
+    if on_loopback:
+        environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         # A session of its own: Ctrl-C reaches our process only. `preexec_fn` would fork with Lance loaded.

@@ -25,7 +25,7 @@ from omnigraph.core.events import Progress, Warned, emit
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.java import Java, find_java
-from omnigraph.pipeline.launch import Jvm, launch, start_archive_build
+from omnigraph.pipeline.launch import LOOPBACK, Jvm, launch, start_archive_build
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -266,7 +266,10 @@ def _at_exit(runtime: SparkRuntime) -> None:
 
 def base_conf(master: str, scratch: str) -> dict[str, str]:
     """What every session of ours is started with; settings and the caller may change any of it."""
-    return {
+    # On this machine nobody else needs to reach the driver; a cluster elsewhere must find its address.
+    here = master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master
+    loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if here else {}
+    return loopback | {
         "spark.master": master,
         "spark.app.name": "omnigraph",
         "spark.ui.enabled": "false",
@@ -277,8 +280,6 @@ def base_conf(master: str, scratch: str) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": scratch,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
