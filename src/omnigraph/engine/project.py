@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from omnigraph.engine.reading import Prepared, Reading
 
 SortColumns = list[tuple[Any, str]]
+
+DENSE_CODES_MAX = 1 << 22
+"""Up to so many codes are renumbered through a table; beyond that by sorting."""
 _AGGREGATES = {
     Function.COUNT: "count",
     Function.SUM: "sum",
@@ -194,15 +197,14 @@ def _ranking(reading: Reading, ranking: ir.Ranking, frame: Frame) -> tuple[SortC
 
 def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
     plan = prepared.plan
-    keys = [_column(reading, prepared, index, frame) for index in plan.grouping]
-    if keys:
-        codes = _group_codes(keys)
-        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-        groups = len(first)
-        heads = [key.take(pa.array(first)) for key in keys]
+    if plan.grouping:
+        codes, groups = _grouped(reading, prepared, frame)
+        # Assigned backwards, so that the first row of each group stays.
+        first = np.zeros(groups, dtype=np.int64)
+        first[codes[::-1]] = np.arange(frame.rows - 1, -1, -1, dtype=np.int64)
+        heads = [_column(reading, prepared, index, frame.take(first)) for index in plan.grouping]
     else:
         codes, groups, heads = np.zeros(frame.rows, dtype=np.int64), 1, []
-    codes = codes.reshape(-1)
     named = dict(zip(plan.grouping, heads, strict=True))
     columns: list[Any] = []
     for index, column in enumerate(plan.columns):
@@ -228,6 +230,34 @@ def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> lis
     return _cut(prepared, columns, _sorted(wanted + ties, groups))
 
 
+def _grouped(reading: Reading, prepared: Prepared, frame: Frame) -> tuple[NDArray[np.int64], int]:
+    """The group of each row, numbered from 0 without gaps, and how many there are."""
+    codes: NDArray[np.int64] = np.zeros(frame.rows, dtype=np.int64)
+    groups = 1
+    for index in prepared.plan.grouping:
+        expression = prepared.plan.columns[index].expression
+        if isinstance(expression, ir.PropertyRef) and expression.type.is_scalar:
+            known = reading.codes(expression)
+            mine, width = known.codes[frame[expression.variable]].astype(np.int64), known.width
+        else:
+            mine = _codes(_column(reading, prepared, index, frame))
+            width = int(mine.max()) + 1 if frame.rows else 1
+        codes, groups = _dense(codes * width + mine, groups * width)
+    return codes, groups
+
+
+def _dense(codes: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], int]:
+    """The same groups numbered without gaps, in the order of their codes."""
+    if width > max(DENSE_CODES_MAX, len(codes)):
+        found, dense = np.unique(codes, return_inverse=True)
+        return dense.reshape(-1).astype(np.int64), len(found)
+    used = np.zeros(width, dtype=np.bool_)
+    used[codes] = True
+    number = np.cumsum(used) - 1
+    groups = int(used.sum())
+    return (codes if groups == width else number[codes]), groups
+
+
 def _aggregate(
     reading: Reading, aggregate: ir.Aggregate, frame: Frame, codes: NDArray[np.int64], groups: int
 ) -> Any:
@@ -236,6 +266,8 @@ def _aggregate(
     if aggregate.function is Function.COUNT and isinstance(aggregate.argument, ir.NodeRef):
         present = frame[aggregate.argument.variable] >= 0
         return pa.array(np.bincount(codes[present], minlength=groups), kind)
+    if aggregate.function in {Function.SUM, Function.AVG} and isinstance(aggregate.argument, ir.PropertyRef):
+        return _sums(reading, aggregate, frame, codes, groups).cast(kind)
     values = as_array(operand_values(reading, aggregate.argument, frame), frame.rows)
     if aggregate.function is Function.COUNT:
         known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
@@ -252,3 +284,20 @@ def _aggregate(
     if isinstance(result, pa.ChunkedArray):
         result = pa.concat_arrays(result.chunks) if result.num_chunks else pa.array([], result.type)
     return result.take(pa.array(place, mask=missing if missing.any() else None)).cast(kind)
+
+
+def _sums(
+    reading: Reading, aggregate: ir.Aggregate, frame: Frame, codes: NDArray[np.int64], groups: int
+) -> Any:
+    """Sums or averages of a number property, from its column by ordinal."""
+    assert isinstance(aggregate.argument, ir.PropertyRef)  # noqa: S101 - the caller asked
+    numbers = reading.numbers(aggregate.argument)
+    ordinals = frame[aggregate.argument.variable]
+    sums = np.bincount(codes, weights=numbers.values[ordinals], minlength=groups)
+    if numbers.known[:-1].all() and (not len(ordinals) or ordinals.min() >= 0):
+        counts = np.bincount(codes, minlength=groups)
+    else:
+        counts = np.bincount(codes[numbers.known[ordinals]], minlength=groups)
+    if aggregate.function is Function.AVG:
+        sums = sums / np.maximum(counts, 1)
+    return pa.array(sums, pa.float64(), mask=counts == 0)

@@ -6,10 +6,11 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
@@ -24,6 +25,8 @@ from omnigraph.planning.steps import steps_of
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.compare import Mask
@@ -69,6 +72,45 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         for column, kind in zip(plan.columns, kinds, strict=True)
     ]
     return Prepared(plan, steps_of(plan.match), pa.schema(fields), kinds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codes:
+    """A column as small numbers, equal exactly where the values are, null being a value."""
+
+    codes: NDArray[np.int32]
+    width: int
+    """One more than the greatest code."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.codes.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """A column of numbers as floats; zero where `known` is false."""
+
+    values: NDArray[np.float64]
+    known: Mask
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.values.nbytes + self.known.nbytes
+
+
+def encode(column: Any) -> Codes:
+    """The codes of a scalar column and, in one more slot at the end, that of null."""
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0.0, column.type))  # both zeros are one value
+    encoded = column.dictionary_encode(null_encoding="encode")
+    indices = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int32)
+    nulls = np.flatnonzero(np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False), dtype=np.bool_))
+    width = len(encoded.dictionary)
+    null = int(indices[nulls[0]]) if len(nulls) else width
+    return Codes(np.append(indices, np.int32(null)), max(width, null + 1))
 
 
 @dataclass(slots=True)
@@ -231,6 +273,29 @@ class Reading:
         rows = self.image(owner).table(needed, ordinals)
         mask = np.asarray(predicate.evaluate_formula(formula, rows).to_numpy(zero_copy_only=False))
         return mask & (ordinals >= 0)
+
+    def codes(self, reference: ir.PropertyRef) -> Codes:
+        """The values of a property as small numbers, by ordinal; the last slot stands for no entity."""
+        image = self.image(reference.owner)
+
+        def build() -> Codes:
+            column = image.take(reference.prop.name, np.arange(image.extent, dtype=np.int64))
+            return encode(column)
+
+        return self.caches.derived.get((image.contents, "codes", reference.prop.name), Codes, build)
+
+    def numbers(self, reference: ir.PropertyRef) -> Numbers:
+        """The values of a number property as floats, by ordinal; the last slot stands for no entity."""
+        image = self.image(reference.owner)
+
+        def build() -> Numbers:
+            ordinals = np.append(np.arange(image.extent, dtype=np.int64), -1)
+            column: Any = image.take(reference.prop.name, ordinals)
+            known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
+            filled = pc.fill_null(column.cast(pa.float64()), 0.0)
+            return Numbers(np.asarray(filled.to_numpy(zero_copy_only=False)), known)
+
+        return self.caches.derived.get((image.contents, "numbers", reference.prop.name), Numbers, build)
 
     def text_index(self, reference: ir.PropertyRef) -> TextIndex:
         """The analysed text of a property, over all live rows of the snapshot."""
