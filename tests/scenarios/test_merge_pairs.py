@@ -214,8 +214,10 @@ FINISHED = {
     Window.GRAPH_PUBLISH_AFTER_MANIFEST_COMMIT,
     Window.GRAPH_PUBLISH_BEFORE_COMMIT_APPEND,
     Window.RECOVERY_SIDECAR_DELETE,
+    Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE,
+    Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT,
 }
-"""Behind these a merge that wrote rows is completed by whoever comes next."""
+"""Behind these a merge that wrote rows is completed by whoever comes next, or is complete already."""
 EITHER = {Window.PUBLISH_AFTER_STATE_LOAD, Window.PUBLISH_RETRYABLE_CONTENTION}
 """Reached by the merge's publish: complete when a sidecar says so, undone when no table moved."""
 

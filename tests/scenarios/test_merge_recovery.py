@@ -96,7 +96,6 @@ def merged_content(before, name):
 
 
 def assert_rolled_back(path, name, before, *, target="main"):
-    branch = None if target == "main" else BranchName(target)
     with omnigraph.open(path, settings=FAST) as graph:
         assert content(graph, target) == before
         record = graph.recoveries()[-1]
@@ -107,7 +106,7 @@ def assert_rolled_back(path, name, before, *, target="main"):
         assert report.outcome == "merged"  # the recovery commit is on the target
         assert content(graph, target) == merged_content(before, name)
         assert graph.branches.merge("topic", into=target).outcome == "already_up_to_date"
-        assert graph.session.manifest.current(branch).commit.merged_parent is not None
+        assert report.commit.merged_parent == graph.commits.head(branch="topic").id
     assert_healthy(path)
 
 
