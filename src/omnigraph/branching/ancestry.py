@@ -72,8 +72,10 @@ def merge_base(session: GraphSession, source: Snapshot, target: Snapshot) -> Sna
     """The state that both heads grew out of.
 
     Either head when it is an ancestor of the other. Otherwise the best common ancestor whose state can still
-    be read: a branch that was merged into both and deleted has taken its own states along, and an older
-    common state then stands in, which can only find more conflicts between equal histories.
+    be read: a branch that was merged into both and deleted has taken its own states along. An older common
+    state then stands in, with a warning, because it knows less: what both sides share since then counts as a
+    change of both, and a row that the lost state had deleted and one side wrote again, with its old values,
+    looks deleted by the other side only.
     Raises `InternalError` when the heads have nothing in common.
     """
     if source.head == target.head:
