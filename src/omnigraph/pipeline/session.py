@@ -103,12 +103,19 @@ class SparkRuntime:
         return box["value"]
 
     def _wait(self, done: threading.Event, tag: str, operation: str, stage: str, total: int | None) -> None:
-        shown = -1
+        """Wait and report. Only this thread is interrupted, so it never talks to the JVM itself."""
+        counted = [0]
+
+        def count() -> None:
+            while not done.wait(_POLL_SECONDS):
+                counted[0] = self._finished_tasks(tag) or counted[0]
+
+        threading.Thread(target=count, name=f"{tag}-progress", daemon=True).start()
+        shown = 0
         while not done.wait(_POLL_SECONDS):
-            finished = self._finished_tasks(tag)
-            if finished is not None and finished != shown:
-                shown = finished
-                emit(Progress(operation=operation, stage=stage, done=finished, total=total, unit="tasks"))
+            if counted[0] != shown:
+                shown = counted[0]
+                emit(Progress(operation=operation, stage=stage, done=shown, total=total, unit="tasks"))
 
     @contextlib.contextmanager
     def _tagged(self, tag: str) -> Generator[None]:
@@ -127,11 +134,16 @@ class SparkRuntime:
             context.removeJobTag(tag)
 
     def _cancel(self, tag: str) -> None:
-        with contextlib.suppress(Exception):  # the session may be gone; the interrupt is what matters
-            if self.remote:
-                self.spark.interruptTag(tag)
-            else:
-                self.spark.sparkContext.cancelJobsWithTag(tag)
+        """Cancel the jobs of a tag, from a thread whose connection no interrupt has cut."""
+
+        def cancel() -> None:
+            with contextlib.suppress(Exception):  # the session may be gone; the interrupt is what matters
+                if self.remote:
+                    self.spark.interruptTag(tag)
+                else:
+                    self.spark.sparkContext.cancelJobsWithTag(tag)
+
+        threading.Thread(target=cancel, name=f"{tag}-cancel", daemon=True).start()
 
     def _finished_tasks(self, tag: str) -> int | None:
         if self.remote:
