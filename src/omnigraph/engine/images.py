@@ -42,6 +42,32 @@ Offsets = NDArray[np.int64]
 _NO_OFFSETS: Offsets = np.empty(0, dtype=np.int64)
 
 
+Layout = tuple[tuple[tuple[str, ...], int], ...]
+"""Fragments in the order of their ordinals: data files and physical rows."""
+
+NO_FRAGMENT = -1
+GHOST_SHARE_MAX = 0.25
+"""Above this share of rows that a version does not have, its ordinals begin anew."""
+
+
+def arrange(own: Sequence[tuple[tuple[str, ...], int]], earlier: Layout) -> Layout:
+    """The order of a version's fragments: as in an earlier layout, which may hold others, then the new ones.
+
+    A fragment whose rows are all dead leaves a version; keeping its place keeps every other ordinal. The
+    version's own order is always kept, so that rows come in the same order whatever was read before.
+    """
+    places = {files: number for number, (files, _) in enumerate(earlier)}
+    known = [places[files] for files, _ in own if files in places]
+    new = [each for each in own if each[0] not in places]
+    tail = own[len(known) :]
+    if known != sorted(known) or len(tail) != len(new) or any(a != b for a, b in zip(tail, new, strict=True)):
+        return tuple(own)
+    absent = sum(rows for _, rows in earlier) - sum(earlier[number][1] for number in known)
+    if absent > GHOST_SHARE_MAX * sum(rows for _, rows in own):
+        return tuple(own)
+    return (*earlier, *new)
+
+
 class ColumnCache:
     """Column chunks of a process, by the files they were read from; bounded in bytes, oldest use first out.
 
@@ -100,6 +126,8 @@ class TableImage:
     handle: SnapshotHandle
     keys: KeyIndexCache
     cache: ColumnCache
+    layout: Layout = ()
+    """Where an earlier image of the table put its fragments; kept where it fits, so that ordinals stay."""
     _fragment_ids: list[int] = field(init=False)
     _bases: NDArray[np.int64] = field(init=False)
     _base_of: dict[int, int] = field(init=False)
@@ -115,14 +143,25 @@ class TableImage:
 
     def __post_init__(self) -> None:
         infos = self.storage.fragments(self.handle)
-        self._fragment_ids = [info.id for info in infos]
-        self._files = [(info.files, info.deletions, info.physical_rows, info.deleted_rows) for info in infos]
+        mine = {info.files: info for info in infos}
+        places = arrange([(info.files, info.physical_rows) for info in infos], self.layout)
+        self.layout = places
+        self._fragment_ids = []
+        self._files = []
+        for files, rows in places:
+            info = mine.get(files)
+            self._fragment_ids.append(NO_FRAGMENT if info is None else info.id)
+            if info is None:
+                self._files.append((files, None, rows, rows))
+            else:
+                self._files.append((files, info.deletions, rows, info.deleted_rows))
         digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
         self.contents = (self.handle.location, digest)
         self.row_count = sum(rows - dead for _, _, rows, dead in self._files)
-        sizes = np.array([info.physical_rows for info in infos], dtype=np.int64)
+        sizes = np.array([rows for _, rows in places], dtype=np.int64)
         self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         self._base_of = dict(zip(self._fragment_ids, self._bases[:-1].tolist(), strict=True))
+        self._base_of.pop(NO_FRAGMENT, None)
 
     @property
     def extent(self) -> int:
@@ -161,7 +200,7 @@ class TableImage:
         for position, (then, now) in enumerate(zip(before._files, self._files, strict=False)):
             if then[0] != now[0] or then[2] != now[2]:
                 return None
-            if then[1] == now[1]:
+            if then[1] == now[1] and then[3] == now[3]:
                 continue
             old, new = before._dead_rows(position), self._dead_rows(position)
             fresh = np.setdiff1d(new, old, assume_unique=True)
@@ -174,6 +213,8 @@ class TableImage:
         """The offsets of the dead rows of one fragment, ascending."""
         if self._files[position][3] == 0:
             return _NO_OFFSETS
+        if self._fragment_ids[position] == NO_FRAGMENT:
+            return np.arange(self._files[position][2], dtype=np.int64)
         found = self._dead.get(position)
         if found is None:
             number = self._fragment_ids[position]
@@ -192,7 +233,9 @@ class TableImage:
     def from_addresses(self, addresses: NDArray[np.uint64]) -> Ordinals:
         """Ordinals of row addresses; -1 where there is no row."""
         known = addresses != ABSENT
-        if len(self._fragment_ids) == 1 or not known.any():
+        if not self._fragment_ids or not known.any():
+            return np.full(len(addresses), -1, dtype=np.int64)
+        if len(self._fragment_ids) == 1:
             offsets = (addresses & _OFFSET_MASK).astype(np.int64)
             return np.where(known, offsets, -1)
         fragments = (addresses >> _OFFSET_BITS).astype(np.int64)
@@ -253,8 +296,10 @@ class TableImage:
             group.append(position)
             rows += self._files[position][2]
             if rows >= READ_ROWS or position == len(self._files) - 1:
-                numbers = [self._fragment_ids[p] for p in group]
-                yield self._live_of(group), self.storage.read(self.handle, columns=columns, fragments=numbers)
+                numbers = [self._fragment_ids[p] for p in group if self._fragment_ids[p] != NO_FRAGMENT]
+                if numbers:
+                    table = self.storage.read(self.handle, columns=columns, fragments=numbers)
+                    yield self._live_of(group), table
                 group, rows = [], 0
 
     def _live_of(self, positions: Sequence[int]) -> Ordinals:
@@ -292,13 +337,20 @@ class TableImage:
         return {name: [chunk for chunk in chunks[name] if chunk is not None] for name in names}
 
     def _scan(self, names: list[str], absent: list[int], chunks: dict[str, list[pa.Array | None]]) -> None:
+        shown = [p for p in absent if self._fragment_ids[p] != NO_FRAGMENT]
+        for position in absent:
+            if self._fragment_ids[position] == NO_FRAGMENT:
+                for name in names:
+                    chunks[name][position] = pa.nulls(self._files[position][2], self._type_of(name))
+        if not shown:
+            return
         table = self.storage.read(
-            self.handle, columns=names, fragments=[self._fragment_ids[p] for p in absent]
+            self.handle, columns=names, fragments=[self._fragment_ids[p] for p in shown]
         )
-        if table.num_rows != sum(self._files[p][2] - self._files[p][3] for p in absent):
+        if table.num_rows != sum(self._files[p][2] - self._files[p][3] for p in shown):
             raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
         begin = 0
-        for position in absent:
+        for position in shown:
             _, _, rows, deleted = self._files[position]
             dead = self._dead_rows(position)
             part = table.slice(begin, rows - deleted)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.explain import Trace
+    from omnigraph.engine.images import Layout
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.traverse import Incidence, Neighbours
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -155,6 +156,7 @@ class ReadCaches:
         self.adjacency = AdjacencyCache(self.derived)
         self._images: OrderedDict[tuple[str, str, str], TableImage] = OrderedDict()
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
+        self._layouts: dict[tuple[str, str], Layout] = {}
         self._lock = threading.Lock()
 
     def prepared(self, plan: ir.ReadPlan) -> Prepared:
@@ -177,14 +179,17 @@ class ReadCaches:
             if found is not None and found.handle.version == entry.version:
                 self._images.move_to_end(key)
                 return found
+        place = (session.root.identity, entry.location)
         made = TableImage(
             identity=session.root.identity,
             storage=session.storage,
             handle=session.open_entry(entry),
             keys=session.keys,
             cache=self.columns,
+            layout=self._layouts.get(place, ()),
         )
         with self._lock:
+            self._layouts[place] = made.layout
             self._images[key] = made
             while len(self._images) > IMAGES_KEPT_MAX:
                 self._images.popitem(last=False)
