@@ -6,9 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omnigraph.core.errors import InternalError, SnapshotNotFound
-from omnigraph.core.events import Warned, emit
-from omnigraph.core.ids import CommitId
+from omnigraph.core.errors import InternalError, MergeBaseGone, SnapshotNotFound
+from omnigraph.core.ids import CommitId, show_branch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,34 +67,33 @@ def common_ancestors(lineage: Lineage, left: CommitId, right: CommitId) -> list[
     return common
 
 
-def merge_base(session: GraphSession, source: Snapshot, target: Snapshot) -> Snapshot:
-    """The state that both heads grew out of.
+def maximal(lineage: Lineage, common: Sequence[CommitId]) -> list[CommitId]:
+    """The common ancestors that no other one descends from, in the given order: the possible bases."""
+    passed = {parent for each in common for parent in lineage.parents.get(each, ())}
+    return [each for each in common if each not in passed]
 
-    Either head when it is an ancestor of the other. Otherwise the best common ancestor whose state can still
-    be read: a branch that was merged into both and deleted has taken its own states along. An older common
-    state then stands in, with a warning, because it knows less: what both sides share since then counts as a
-    change of both, and a row that the lost state had deleted and one side wrote again, with its old values,
-    looks deleted by the other side only.
+
+def merge_base(session: GraphSession, source: Snapshot, target: Snapshot) -> Snapshot:
+    """The state that both heads grew out of: either head when it is an ancestor of the other.
+
+    Raises `MergeBaseGone` when that state went with a deleted branch. An older common state must not stand
+    in: a row the lost state had deleted, and one side wrote again, would look deleted by the other side.
     Raises `InternalError` when the heads have nothing in common.
     """
     if source.head == target.head:
         return target
-    candidates = common_ancestors(read_lineage(session.commits.lineage()), source.head, target.head)
+    lineage = read_lineage(session.commits.lineage())
+    candidates = common_ancestors(lineage, source.head, target.head)
     for head in (source, target):
         if head.head in candidates:
             return head
-    return _first_readable(session, source, target, candidates)
-
-
-def _first_readable(
-    session: GraphSession, source: Snapshot, target: Snapshot, candidates: Sequence[CommitId]
-) -> Snapshot:
-    for number, commit_id in enumerate(candidates):
+    if not candidates:
+        raise InternalError(f"commits {source.head} and {target.head} have no ancestor in common")
+    for commit_id in maximal(lineage, candidates):
         try:
-            base = session.manifest.at_commit(commit_id)
+            return session.manifest.at_commit(commit_id)
         except SnapshotNotFound:
             continue
-        if number:
-            emit(Warned(f"the state of commit {candidates[0]} is gone", f"merging on top of {commit_id}"))
-        return base
-    raise InternalError(f"commits {source.head} and {target.head} have no readable ancestor in common")
+    raise MergeBaseGone(
+        source=show_branch(source.branch), target=show_branch(target.branch), commit_id=candidates[0]
+    )

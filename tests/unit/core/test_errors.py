@@ -10,7 +10,7 @@ from omnigraph.core.errors import FACTS, KINDS, OmnigraphError, Retry
 
 SOURCES = Path(inspect.getfile(errors)).parents[2]
 
-# Sections 4.1 to 4.7 of the error specification, one line per section, plus `cluster` and our `cancelled`, `tag_*`.
+# Sections 4.1 to 4.7 of the error specification, one line per section, plus `cluster` and our `cancelled`, `tag_*`, `merge_base_gone`.
 SPECIFIED = [
     "usage",
     "bad_request",
@@ -53,6 +53,7 @@ SPECIFIED = [
     "commit_conflict",
     "key_conflict",
     "merge_conflicts",
+    "merge_base_gone",
     "branch_exists",
     "tag_exists",
     "branch_prefix_clash",

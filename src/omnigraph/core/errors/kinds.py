@@ -88,6 +88,7 @@ read_set_conflict             409  3   after_refresh
 commit_conflict               409  3   same_request
 key_conflict                  409  3   never
 merge_conflicts               409  3   never
+merge_base_gone               409  3   never
 branch_exists                 409  3   never
 tag_exists                    409  3   never
 branch_prefix_clash           409  3   never

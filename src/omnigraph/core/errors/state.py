@@ -264,6 +264,21 @@ class MergeConflicts(ConflictError):
         )
 
 
+class MergeBaseGone(ConflictError):
+    """The last state two branches have in common went with a deleted branch."""
+
+    kind = "merge_base_gone"
+
+    def __init__(self, *, source: str, target: str, commit_id: str) -> None:
+        super().__init__(
+            f"'{source}' and '{target}' last had commit '{commit_id}' in common, and its branch was deleted",
+            hint=f"apply `omnigraph diff {target} {source}` to a new branch of '{target}' instead",
+        )
+        self.source = source
+        self.target = target
+        self.commit_id = commit_id
+
+
 class BranchExists(ConflictError):
     """A branch of this name exists."""
 
