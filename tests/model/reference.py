@@ -134,9 +134,7 @@ class Matching:
         found = [e for e in found if all(self.holds(c, e) for c in early)]
         for inner in block.optionals:
             found = [
-                joined
-                for e in found
-                for joined in (self.block(inner, e) or [e | dict.fromkeys(inner.binds)])
+                joined for e in found for joined in (self.block(inner, e) or [e | dict.fromkeys(inner.binds)])
             ]
         found = [e for e in found if all(self.holds(c, e) for c in late)]
         for inner in block.negations:

@@ -418,22 +418,6 @@ def test_main_flows_into_a_branch_that_owns_the_table(graph):
     assert graph.verify().violations == ()
 
 
-def test_base_on_a_deleted_branch_falls_back_to_an_older_one(graph):
-    graph.branches.create("dev")
-    run(graph, 'insert Person { name: "Dan" }', branch="topic")
-    run(graph, 'insert Company { name: "Dev" }', branch="dev")
-    run(graph, 'insert Company { name: "Biz" }')
-    graph.branches.merge("topic")
-    graph.branches.merge("topic", into="dev")
-    # `dev` has its reference on Person from `topic`, so only the manifest of `topic` goes.
-    graph.branches.delete("topic")
-    run(graph, 'insert Person { name: "Eve" }', branch="dev")
-    assert graph.branches.merge("dev").outcome == "merged"
-    assert {"Dan", "Eve"} <= set(ages(graph))
-    assert {"Dev", "Biz"} <= set(rows_of(graph, "Company"))
-    assert graph.verify().violations == ()
-
-
 def diverge(graph):
     run(graph, 'update Person set { age: 1 } where name = "Alice"', branch="topic")
     run(graph, 'delete Person where name = "Bob"', branch="topic")
