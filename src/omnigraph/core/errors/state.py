@@ -259,7 +259,7 @@ class MergeConflicts(ConflictError):
         self.conflicts = tuple(dict(conflict) for conflict in conflicts[:MERGE_CONFLICTS_REPORTED_MAX])
         super().__init__(
             f"the merge has {self.total} conflict{'' if self.total == 1 else 's'}",
-            hint="resolve them on the source branch and merge again",
+            hint="choose a side with --on-conflict or --resolve, or settle them on the source branch",
             details={"merge_conflicts": list(self.conflicts), "merge_conflicts_total": self.total},
         )
 
