@@ -258,12 +258,21 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
     return runtime
 
 
+def _not_from_the_gateway(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger may be shown: not what the gateway says about a JVM we ended."""
+    return "py4j" not in record.pathname
+
+
 def _at_exit(runtime: SparkRuntime) -> None:
     """End the JVM without waiting for it, and only now train the archive: it must not slow the work down."""
     jvm, java = runtime.jvm, runtime.java
     if jvm is None or jvm.process.poll() is not None:
         return
-    if str(runtime.spark.conf.get("spark.master", "local")).startswith("local"):
+    local = str(runtime.spark.conf.get("spark.master", "local")).startswith("local")
+    # Objects the JVM holds for us are let go of while the process ends; the gateway would log, through the
+    # root logger, that nobody answers any more.
+    logging.getLogger().addFilter(_not_from_the_gateway)
+    if local:
         jvm.process.kill()
         jvm.process.wait()
         if runtime.scratch is not None:
