@@ -205,7 +205,7 @@ def publish_growth(graph: Graph, commits: int) -> None:
 
 
 def run(place: Path, *, row_count: int, rounds: int, commits: int, durability: str) -> None:
-    settings = Settings(durability=durability)  # type: ignore[arg-type]
+    settings = Settings(durability=durability)
     graph = omnigraph.init(place / "small", schema=SCHEMA, settings=settings)
     print(f"durability {durability}")
     base = {"raw": raw_append(place), "create": file_create(place)}

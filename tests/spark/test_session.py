@@ -95,7 +95,7 @@ def test_our_jvm_is_not_offered_to_children(runtime: SparkRuntime) -> None:
 def test_progress_counts_finished_tasks(runtime: SparkRuntime) -> None:
     heard: list[Progress] = []
     frame = runtime.spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id long")
-    with listen(heard.append):  # type: ignore[arg-type]
+    with listen(heard.append):
         rows = runtime.run(frame.collect, operation="test", stage="four", total=4)
     assert len(rows) == 4
     assert (heard[-1].stage, heard[-1].done, heard[-1].total) == ("four", 4, 4)

@@ -7,7 +7,7 @@ schema, and only a group that Arrow refuses is read record by record, to name li
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import orjson
@@ -445,8 +445,9 @@ def _absent(data: bytes, wire: _Wire, table_type: TableType) -> dict[str, NDArra
     lines: pa.Array | None = None
     absent: dict[str, NDArray[np.bool_]] = {}
     for prop in table_type.properties:
-        column = wire.columns[prop.name]
-        missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)  # type: ignore[union-attr]
+        # Asked of the Arrow parser's rows only, whose columns are arrays; lists come from the exact one.
+        column = cast("pa.Array", wire.columns[prop.name])
+        missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         if missing.any():
             if lines is None:
                 lines = pa.array(data.split(b"\n")[: len(missing)], pa.binary()).cast(pa.string())

@@ -30,7 +30,7 @@ ANY = Window.MUTATION_POST_TABLE_COMMIT
 
 def test_every_window_has_a_sentence() -> None:
     tree = ast.parse(inspect.getsource(Window))
-    body = tree.body[0].body  # type: ignore[attr-defined]
+    body = tree.body[0].body
     followed = dict(zip(body, [*body[1:], None], strict=True))
     silent = [
         node.targets[0].id
