@@ -136,6 +136,19 @@ def test_a_tag_on_a_branch_is_read_after_reopening(graph, tmp_path):
         assert told(again.diff("main", "kept")) == [("node:Person", "insert", "bob")]
 
 
+def test_a_branch_stays_while_a_tag_names_its_commits(graph):
+    people(graph, "ann")
+    graph.branches.create("topic")
+    people(graph, "bob", branch="topic")
+    graph.tags.create("kept", at="topic")
+    with pytest.raises(BadRequest, match="kept"):
+        graph.branches.delete("topic")
+    assert told(graph.diff("main", "kept")) == [("node:Person", "insert", "bob")]
+    graph.tags.delete("kept")
+    graph.branches.delete("topic")
+    assert graph.branches.list() == ["main"]
+
+
 def test_blame_names_the_commit_that_set_each_property(graph):
     made = people(graph, "ann", actor="ana").commit
     people(graph, "bob")

@@ -33,9 +33,10 @@ class BranchDeletion:
 def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     """Delete a branch: first its existence, durably, then what it alone used.
 
-    Raises `BadRequest` for main and internal names, `BranchNotFound`, `BranchHasChildren` naming the branches
-    that were made from it or show its tables. Once the branch is gone nothing here fails the call: a table
-    reference that could not be removed is reported, and the next write or clean-up removes it.
+    Raises `BadRequest` for main, internal names and a branch whose commits a tag names, `BranchNotFound`,
+    `BranchHasChildren` naming the branches that were made from it or show its tables. Once the branch is gone
+    nothing here fails the call: a table reference that could not be removed is reported, and the next write
+    or clean-up removes it.
     """
     branch = _deletable(name)
     heal_pending_sidecars_roll_forward(session.recovery)
@@ -47,6 +48,12 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
         dependents = _dependents(session, branch)
         if dependents:
             raise BranchHasChildren(branch, dependents)
+        tags = session.manifest.tags.on_branch(branch)
+        if tags:
+            raise BadRequest(
+                f"'{branch}' holds the commits named by {', '.join(tags)}",
+                hint="delete these tags first, or keep the branch",
+            )
         session.manifest.delete_branch(branch)
         return BranchDeletion(branch, _remove_forks(session, snapshot))
 
