@@ -74,7 +74,7 @@ def test_literal_coercion_uses_index(typed, pushed, condition):
     plan = typed.explain(f"query q() {{ match {{ $r: Row {condition} }} return {{ $r.slug }} }}")
     scan = plan.operators[0]
     column = condition.split("$r.")[1].split()[0]
-    assert scan.access == f"index {column}_idx"
+    assert scan.access == f"index {column}_btree"
     assert slugs(typed, condition) == CONDITIONS[condition]
 
 
@@ -82,7 +82,7 @@ def test_explain_tells_what_an_index_does_not_cover(typed, pushed):
     typed.ensure_indices()
     graphs.run(typed, 'insert Row { slug: "late", small: 1 }')
     plan = typed.explain("query q() { match { $r: Row { small: 1 } } return { $r.slug } }")
-    assert plan.operators[0].access == "index small_idx, 1 fragments uncovered"
+    assert plan.operators[0].access == "index small_btree, 1 fragments uncovered"
     assert slugs(typed, "$r.small = 1") == {"r3", "late"}
 
 

@@ -26,7 +26,7 @@ class IndexKind(StrEnum):
     VECTOR = "IVF_FLAT"
 
 
-_SUFFIXES: Final = {IndexKind.BTREE: "idx", IndexKind.INVERTED: "fts", IndexKind.VECTOR: "vec"}
+_SUFFIXES: Final = {IndexKind.BTREE: "btree", IndexKind.INVERTED: "fts", IndexKind.VECTOR: "vec"}
 
 _ROWS_PER_PARTITION: Final = 4096
 _PARTITIONS_MAX: Final = 4096

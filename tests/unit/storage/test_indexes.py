@@ -70,7 +70,7 @@ def test_several_indexes_are_one_commit_and_all_answer(table_store: Store) -> No
     after = tables.commit_staged(base, staged)
     assert after.version == base.version + 1
     assert {c.name: c.covered for c in tables.index_coverage(after)} == {
-        "id_idx": {0},
+        "id_btree": {0},
         "text_fts": {0},
         "v_vec": {0},
     }
@@ -128,7 +128,7 @@ def test_an_empty_table_gets_its_text_index_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "column", "name"),
     [
-        ("stage_create_btree_index", "id", "id_idx"),
+        ("stage_create_btree_index", "id", "id_btree"),
         ("stage_create_inverted_index", "text", "text_fts"),
         ("stage_create_vector_index", "v", "v_vec"),
     ],
