@@ -9,6 +9,7 @@ A child process is told its actions through the environment, read once when this
 """
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Mapping
 from collections.abc import Sequence as SequenceOf
@@ -56,6 +57,14 @@ class Window(StrEnum):
     """Actor rows of a batch of commits are in their table; the commit rows are not."""
     BRANCH_CREATE_AFTER_MANIFEST_BRANCH_CREATE = "branch_create.after_manifest_branch_create"
     """The branch exists in the manifest; it may not be durable and its creator does not know of it."""
+    LOAD_SPLIT_STAGED = "load.split_staged"
+    """One more split of a load is staged and in the journal; others may not be; nothing is checked."""
+    LOAD_POST_STAGE = "load.post_stage"
+    """Every split of a load is staged and in the journal; nothing is checked."""
+    LOAD_BETWEEN_CHECKS = "load.between_checks"
+    """The ids of a load are checked, what refers to them is not."""
+    LOAD_POST_VERIFY = "load.post_verify"
+    """Every check of a load holds; its commit has not begun."""
     ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE = "ensure_indices.post_stage_pre_commit_btree"
     """The index files of a table are written and the intent is durable; its HEAD has not moved."""
     ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT = "ensure_indices.post_phase_b_pre_manifest_commit"
@@ -164,6 +173,14 @@ class Exit:
         os._exit(self._code)
 
 
+class Kill:
+    """Have the system kill the process (SIGKILL), as an operator or the out-of-memory killer would."""
+
+    def __call__(self, window: Window) -> None:  # noqa: ARG002  every action is told its window
+        """Happen."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Pause:
     """Hold the arriving thread until `release()`. Every wait is bounded; passing the bound is an error."""
 
@@ -202,7 +219,12 @@ class Sequence:
         action(window)
 
 
-_NAMED_ACTIONS: Final[Mapping[str, Callable[[], Action]]] = {"pass": Pass, "raise": Raise, "exit": Exit}
+_NAMED_ACTIONS: Final[Mapping[str, Callable[[], Action]]] = {
+    "pass": Pass,
+    "raise": Raise,
+    "exit": Exit,
+    "kill": Kill,
+}
 
 
 def parse_failpoints(text: str) -> dict[Window, Action]:

@@ -1,6 +1,7 @@
 import ast
 import inspect
 import os
+import signal
 import re
 import subprocess
 import sys
@@ -154,6 +155,12 @@ def test_a_child_dies_where_it_is_told() -> None:
     assert child.returncode == EXIT_STATUS
     assert child.stdout.split() == ["0", "1"]
     assert child.stderr == ""
+
+
+def test_a_child_is_killed_where_it_is_told() -> None:
+    child = run_child(f"{ANY.value}=kill", arrivals=2)
+    assert child.returncode == -signal.SIGKILL
+    assert child.stdout.split() == ["0"]
 
 
 def test_a_child_raises_where_it_is_told() -> None:
