@@ -1,7 +1,7 @@
 """A made-up company and what it knows: the same every time, made with Arrow and numpy in a second or two.
 
-`python scripts/company.py DIR` writes one file of JSON lines per type; `omnigraph load --data DIR` reads them. The
-schema is `examples/knowledge-base/schema.pg`.
+`python scripts/company.py DIR` writes one file of JSON lines per type; `omnigraph load --data DIR` reads
+them. The schema is `examples/knowledge-base/schema.pg`.
 """
 
 import sys
@@ -21,21 +21,39 @@ DIMENSIONS: Final = 16
 BODY_WORDS: Final = 24
 SEED: Final = 20_260_501
 
-FIRST: Final = """Ada Ben Cyd Dov Eva Finn Gia Hugo Ines Jon Kira Liv Mila Nils Ola Pia Quin Rosa Sven Tara Udo Vera Wim
-Xenia Yara Zeno Amal Bela Cora Dario Elif Femi Goran Hana Ivo Jana Kofi Lena Milo Nora Omar Petra Rafi Sara Timo Uma
-Vito Wanda Yuki""".split()
-LAST: Final = """Lune Alder Park Moss Reed Stone Vale Brook Field Marsh Hale Frost Lake Thorn Birch Ridge Dale Wolf Hart
-Grove Quay Shore Cole Finch Gale Holt Knox Lark Mead Nash Orr Pike Rowe Sands Tate Ward York Ames Bell Crane Dunn Ellis
-Firth Glen Hayes Irwin Jarvis Kemp Lowe""".split()
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
+FIRST: Final = words("""
+Ada Ben Cyd Dov Eva Finn Gia Hugo Ines Jon Kira Liv Mila Nils Ola Pia Quin Rosa Sven Tara Udo Vera Wim
+Xenia Yara Zeno Amal Bela Cora Dario Elif Femi Goran Hana Ivo Jana Kofi Lena Milo Nora Omar Petra Rafi
+Sara Timo Uma Vito Wanda Yuki
+""")
+LAST: Final = words("""
+Lune Alder Park Moss Reed Stone Vale Brook Field Marsh Hale Frost Lake Thorn Birch Ridge Dale Wolf Hart
+Grove Quay Shore Cole Finch Gale Holt Knox Lark Mead Nash Orr Pike Rowe Sands Tate Ward York Ames Bell
+Crane Dunn Ellis Firth Glen Hayes Irwin Jarvis Kemp Lowe
+""")
 ROLES: Final = ("engineer", "designer", "analyst", "manager")
 AREAS: Final = ("product", "platform", "research", "operations")
-SUBJECTS: Final = """tides harbours cargo pricing routing weather customs berths fuel crews insurance contracts pilots
-dredging billing search storage alerts onboarding hiring audits privacy backups latency""".split()
-ASPECTS: Final = "safety cost speed quality forecasts planning tooling reporting standards training".split()
-COMMON: Final = """team plan review result change week month measure target question answer reason risk option owner draft
-table chart note list scope limit order value trend share model test case data source check step goal delay gain loss
-season north south early late small large first second next""".split()
-VERBS: Final = "Choosing Measuring Rethinking Comparing Explaining Testing Simplifying Defending".split()
+SUBJECTS: Final = words("""
+tides harbours cargo pricing routing weather customs berths fuel crews insurance contracts pilots
+dredging billing search storage alerts onboarding hiring audits privacy backups latency
+""")
+ASPECTS: Final = words("""
+safety cost speed quality forecasts planning tooling reporting standards training
+""")
+COMMON: Final = words("""
+team plan review result change week month measure target question answer reason risk option owner draft
+table chart note list scope limit order value trend share model test case data source check step goal
+delay gain loss season north south early late small large first second next
+""")
+VERBS: Final = words("""
+Choosing Measuring Rethinking Comparing Explaining Testing Simplifying Defending
+""")
 TOPICS: Final = len(SUBJECTS) * len(ASPECTS)
 
 Lines = Any
@@ -146,7 +164,7 @@ def documents(random: Any, slugs: Any, topics: Any) -> Iterator[Lines]:
     chosen = random.integers(len(SUBJECTS) + len(ASPECTS), len(vocabulary), size=(DOCUMENTS, BODY_WORDS))
     chosen[:, ::6] = subject[:, None]
     chosen[:, 2::8] = len(SUBJECTS) + aspect[:, None]
-    words = at(vocabulary, chosen.ravel())
+    body = at(vocabulary, chosen.ravel())
     ends = pa.array(np.arange(0, chosen.size + 1, BODY_WORDS, dtype=np.int32))
     centres = random.normal(size=(TOPICS, DIMENSIONS))
     near = centres[main] + random.normal(scale=0.35, size=(DOCUMENTS, DIMENSIONS))
@@ -161,7 +179,7 @@ def documents(random: Any, slugs: Any, topics: Any) -> Iterator[Lines]:
         "Document",
         slug=quoted(slugs),
         title=quoted(title),
-        body=quoted(pc.binary_join(pa.ListArray.from_arrays(ends, words), " ")),
+        body=quoted(pc.binary_join(pa.ListArray.from_arrays(ends, body), " ")),
         status=quoted(at(("draft", "review", "published"), status)),
         words=text(random.integers(80, 4_000, size=DOCUMENTS)),
         updated=quoted(pc.strftime(pa.array(moment.astype("datetime64[s]")), "%Y-%m-%dT%H:%M:%SZ")),

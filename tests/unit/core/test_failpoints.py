@@ -1,8 +1,8 @@
 import ast
 import inspect
 import os
-import signal
 import re
+import signal
 import subprocess
 import sys
 import threading
