@@ -80,6 +80,10 @@ CACHE_MEMORY_SHARE: Final = 0.25
 """Share of the machine's memory the read caches may fill when no bound is set."""
 CACHE_BYTES_FALLBACK: Final = 1 * GIB
 """Bound of the read caches when the machine does not tell its memory."""
+CACHED_ROWS_MIN: Final = 20_000
+"""Read structures over fewer rows are not kept in files: making them again costs less than finding them."""
+CACHED_GENERATIONS_MAX: Final = 3
+"""States of one read structure kept in files, so that branches and older readers find theirs."""
 
 # Queries
 QUERY_MEMORY_BYTES_DEFAULT: Final = 4 * GIB

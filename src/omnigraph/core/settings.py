@@ -10,10 +10,15 @@ from omnigraph.core import limits
 from omnigraph.core.errors import BadRequest, IoFailure
 
 Durability = Literal["full", "os", "syncfs"]
+ExpandAccess = Literal["auto", "adjacency", "probe"]
 
 _PREFIX: Final = "OMNIGRAPH_"
 _SPARK_CONF_PREFIX: Final = "OMNIGRAPH_SPARK_CONF_"
 _DURABILITIES: Final = ("full", "os", "syncfs")
+_EXPAND_ACCESSES: Final = ("auto", "adjacency", "probe")
+
+CACHE_DIR_OFF: Final = "off"
+"""The value of `OMNIGRAPH_CACHE_DIR` for which no read cache is written or read."""
 
 
 def default_cache_bytes() -> int:
@@ -38,6 +43,11 @@ class Settings:
 
     durability: Durability = "full"
     cache_bytes: int = field(default_factory=default_cache_bytes)
+    cache_dir: Path | None = None
+    """Where read caches are kept between processes. None: below a local graph, in the user's cache directory
+    for a graph in an object store. `off`: nowhere."""
+    expand_access: ExpandAccess = "auto"
+    """How an edge is followed: by cost, always over the adjacency in memory, always by index probes."""
     load_concurrency: int = limits.LOAD_CONCURRENCY_DEFAULT
     maintenance_concurrency: int = limits.MAINTENANCE_CONCURRENCY_DEFAULT
     merge_staging_dir: Path = field(default_factory=default_staging_dir)
@@ -65,6 +75,8 @@ class Settings:
         return cls(
             durability=_durability(values.get("durability"), default.durability),
             cache_bytes=_positive(values.get("cache_bytes"), default.cache_bytes),
+            cache_dir=Path(values["cache_dir"]) if values.get("cache_dir") else default.cache_dir,
+            expand_access=_expand_access(values.get("expand_access"), default.expand_access),
             load_concurrency=_positive(values.get("load_concurrency"), default.load_concurrency),
             maintenance_concurrency=_positive(
                 values.get("maintenance_concurrency"), default.maintenance_concurrency
@@ -130,4 +142,12 @@ def _durability(value: Any, default: Durability) -> Durability:
         return default
     if value not in _DURABILITIES:
         raise BadRequest(f"unknown durability '{value}'", hint=f"use one of {', '.join(_DURABILITIES)}")
+    return value
+
+
+def _expand_access(value: Any, default: ExpandAccess) -> ExpandAccess:
+    if value is None or value == "":
+        return default
+    if value not in _EXPAND_ACCESSES:
+        raise BadRequest(f"unknown expand access '{value}'", hint=f"use one of {', '.join(_EXPAND_ACCESSES)}")
     return value
