@@ -273,7 +273,7 @@ def _aggregate(
         known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
         return pa.array(np.bincount(codes[known], minlength=groups), kind)
     if aggregate.function in {Function.SUM, Function.AVG}:
-        values = values.cast(pa.float64())
+        values = values.cast(pa.float64(), safe=False)  # an integer above 2^53 is rounded, not refused
     table = pa.table({"group": codes, "value": values})
     name = _AGGREGATES[aggregate.function]
     done = table.group_by("group").aggregate([("value", name)])

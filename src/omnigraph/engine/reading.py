@@ -297,7 +297,8 @@ class Reading:
             ordinals = np.append(np.arange(image.extent, dtype=np.int64), -1)
             column: Any = image.take(reference.prop.name, ordinals)
             known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
-            filled = pc.fill_null(column.cast(pa.float64()), 0.0)
+            # An integer above 2^53 is rounded, not refused.
+            filled = pc.fill_null(column.cast(pa.float64(), safe=False), 0.0)
             return Numbers(np.asarray(filled.to_numpy(zero_copy_only=False)), known)
 
         return self.caches.derived.get((image.contents, "numbers", reference.prop.name), Numbers, build)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import orjson
@@ -34,6 +35,11 @@ class CommitRecord:
     summary: TableSummary = field(default_factory=dict[str, Mapping[str, int]])
     incarnation: str = ""
     """Which branch of that name: one that is deleted and made again is another one. Empty for main."""
+
+    @property
+    def time(self) -> datetime:
+        """When it was published, in UTC."""
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.time_us)
 
     @property
     def parent(self) -> CommitId | None:
