@@ -15,6 +15,7 @@ from omnigraph.storage.objects import StorageAdapter
 
 STATE_FORMAT: Final = 1
 CATALOGS_KEPT_MAX: Final = 16
+_OBJECTS: Final = (SCHEMA_SOURCE, SCHEMA_IR, SCHEMA_STATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class SchemaContracts:
     def __init__(self, adapter: StorageAdapter) -> None:
         self._adapter = adapter
         self._lock = threading.Lock()
-        self._seen: tuple[str | None, ...] | None = None
+        self._seen: tuple[object, ...] | None = None
         self._contract: SchemaContract | None = None
         self._catalogs: dict[str, Catalog] = {}
 
@@ -67,7 +68,7 @@ class SchemaContracts:
         Raises `SchemaContractMissing` when an object is gone and `SchemaDrift` when the source does not
         compile to the accepted schema. A source that differs in comments and layout only is accepted.
         """
-        seen = tuple(self._adapter.identity(name) for name in (SCHEMA_SOURCE, SCHEMA_IR, SCHEMA_STATE))
+        seen = self._adapter.identities(_OBJECTS)
         with self._lock:
             if self._contract is not None and seen == self._seen:
                 return self._contract

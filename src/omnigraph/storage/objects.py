@@ -102,6 +102,13 @@ class StorageAdapter(ABC):
     def identity(self, name: str) -> str | None:
         """A token for exactly this incarnation of the object; None when it does not exist. One request."""
 
+    def identities(self, names: tuple[str, ...]) -> tuple[object, ...]:
+        """A token each, as `identity` gives one, to be compared with what an earlier call gave; nothing else.
+
+        What every read asks first, so a store may answer in whatever form is cheapest.
+        """
+        return tuple(self.identity(name) for name in names)
+
     def read_text(self, name: str) -> str:
         """The text. Raises StorageNotFound when there is no such object."""
         text = self.read_text_if_exists(name)
@@ -199,6 +206,23 @@ class LocalAdapter(StorageAdapter):
         except OSError as error:
             raise os_failure(error, path) from error
         return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+    def identities(self, names: tuple[str, ...]) -> tuple[object, ...]:
+        if listening():
+            for name in names:
+                emit(StorageCall("probe", f"{self.uri}/{name}"))
+        root, stat = self.uri, os.stat
+        tokens: list[object] = []
+        for name in names:
+            try:
+                found = stat(f"{root}/{name}")
+            except (FileNotFoundError, NotADirectoryError):
+                tokens.append(None)
+                continue
+            except OSError as error:
+                raise os_failure(error, f"{root}/{name}") from error
+            tokens += found.st_ino, found.st_mtime_ns, found.st_size
+        return tuple(tokens)
 
     def rename_text(self, source: str, target: str) -> None:
         old, new = self._path(source), self._path(target)
