@@ -1,19 +1,24 @@
 """String keys in memory: a vectorised hash, and immutable segments that map a key to a row address."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 ABSENT: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 """No row address has this value: it would be the last row of the last possible fragment."""
 
 HASH_CHUNK_ROWS: Final = 1 << 18
-"""Rows hashed at a time, so that the working arrays stay in the processor's cache."""
+"""Rows hashed or looked up at a time, so that the working arrays stay in the processor's cache."""
 
 SEGMENT_ROWS_MAX: Final = 1 << 23
 SEGMENT_BYTES_MAX: Final = 1 << 30
@@ -119,6 +124,8 @@ class KeySegment:
     addresses: NDArray[np.uint64]
     _hashes: NDArray[np.uint64] | None = field(default=None, repr=False)
     _slots: NDArray[np.int32] | None = field(default=None, repr=False)
+    _told_apart: bool | None = field(default=None, repr=False)
+    """Whether no two keys have the same hash; known with the slots."""
     _dictionary: dict[str, int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -139,7 +146,7 @@ class KeySegment:
                 dictionary = dict(zip(self.keys.to_pylist(), self.addresses.tolist(), strict=True))
                 self._dictionary = dictionary
             return dictionary.get(key)
-        own_hashes, slots = self._table()
+        own_hashes, slots = self.table()
         wanted = hash_key(key)
         bits = _slot_bits(len(self.keys))
         slot = wanted >> (64 - bits)
@@ -150,17 +157,53 @@ class KeySegment:
         return None
 
     def find(
-        self, keys: pa.StringArray, hashes: NDArray[np.uint64]
+        self, keys: pa.StringArray, hashes: NDArray[np.uint64], *, referenced: bool = False
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-        """Per key: whether this segment names it, and the address it gives."""
-        ordinals = self._probe(keys, hashes)
+        """Per key: whether this segment names it, and the address it gives.
+
+        `referenced`: every key is known to be one of the table's, so a hash that only one of them has is
+        enough and no text is compared.
+        """
+        self.table()
+        if not self._told_apart or not len(self.keys):
+            ordinals = self._probe(keys, hashes)
+        else:
+            ordinals = np.empty(len(hashes), np.int64)
+            for begin in range(0, len(hashes), HASH_CHUNK_ROWS):
+                part = slice(begin, begin + HASH_CHUNK_ROWS)
+                ordinals[part] = self._probe_told_apart(hashes[part])
+            if not referenced:
+                self._drop_other_text(keys, ordinals)
         named = ordinals >= 0
-        found = np.full(len(keys), ABSENT, np.uint64)
+        if named.all():
+            return named, self.addresses[ordinals]
+        found = np.full(len(hashes), ABSENT, np.uint64)
         found[named] = self.addresses[ordinals[named]]
         return named, found
 
+    def _probe_told_apart(self, wanted: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The only ordinal with each hash, or -1."""
+        own_hashes, slots = self.table()
+        bits = _slot_bits(len(self.keys))
+        slot = (wanted >> np.uint64(64 - bits)).astype(np.int64)
+        result = slots[slot]
+        # An empty slot gives -1 here, the last hash; it stays -1 whatever that is.
+        pending = np.flatnonzero((own_hashes[result] != wanted) & (result >= 0))
+        while pending.size:
+            slot[pending] = (slot[pending] + 1) & ((1 << bits) - 1)
+            ordinal = slots[slot[pending]]
+            result[pending] = ordinal
+            pending = pending[(own_hashes[ordinal] != wanted[pending]) & (ordinal >= 0)]
+        return result
+
+    def _drop_other_text(self, keys: pa.StringArray, ordinals: NDArray[np.int64]) -> None:
+        proposed = np.flatnonzero(ordinals >= 0)
+        if proposed.size:
+            equal = _equal_text(keys, proposed, self.keys, ordinals[proposed])
+            ordinals[proposed[~equal]] = -1
+
     def _probe(self, keys: pa.StringArray, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-        own_hashes, slots = self._table()
+        own_hashes, slots = self.table()
         bits = _slot_bits(len(self.keys))
         mask = (1 << bits) - 1
         slot = (wanted >> np.uint64(64 - bits)).astype(np.int64)
@@ -178,12 +221,32 @@ class KeySegment:
             slot[pending] = (slot[pending] + 1) & mask
         return result
 
-    def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    def table(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """The hashes of the keys, and the open-addressing table of their ordinals."""
         if self._hashes is None:
             self._hashes = hash_keys(self.keys)
         if self._slots is None:
-            self._slots = _build_slots(self._hashes)
+            slots, self._told_apart = _build_slots(self._hashes)
+            self._slots = slots
         return self._hashes, self._slots
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether no two keys have the same hash."""
+        self.table()
+        return bool(self._told_apart)
+
+    @staticmethod
+    def stored(
+        keys: pa.StringArray,
+        addresses: NDArray[np.uint64],
+        hashes: NDArray[np.uint64],
+        slots: NDArray[np.int32],
+        *,
+        told_apart: bool,
+    ) -> KeySegment:
+        """A segment with its lookup structures, as `table` made them before."""
+        return KeySegment(keys, addresses, hashes, slots, told_apart)
 
 
 def _equal_text(
@@ -197,20 +260,27 @@ def _slot_bits(rows: int) -> int:
     return max(4, (2 * rows).bit_length())
 
 
-def _build_slots(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Open addressing, filled by rounds: everybody writes, rereads, and the losers move on by one slot."""
+def _build_slots(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int32], bool]:
+    """Open addressing, filled by rounds: everybody writes, rereads, and the losers move on by one slot.
+
+    Also whether all hashes differ: equal ones meet, because they begin at the same slot.
+    """
     bits = _slot_bits(len(hashes))
     mask = (1 << bits) - 1
     slots = np.full(1 << bits, -1, np.int32)
     slot = (hashes >> np.uint64(64 - bits)).astype(np.int64)
     pending = np.arange(len(hashes), dtype=np.int32)
+    told_apart = True
     while pending.size:
         at = slot[pending]
         free = slots[at] < 0
         slots[at[free]] = pending[free]
-        pending = pending[slots[at] != pending]
+        winner = slots[at]
+        lost = winner != pending
+        pending = pending[lost]
+        told_apart = told_apart and not (hashes[winner[lost]] == hashes[pending]).any()
         slot[pending] = (slot[pending] + 1) & mask
-    return slots
+    return slots, told_apart
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

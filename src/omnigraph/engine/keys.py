@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.core import limits
+from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.key_segments import (
     ABSENT,
     FEW_KEYS,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.engine.cache_files import CacheFiles
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 JOINED_ROWS_MAX: Final = 1 << 17
@@ -43,6 +46,13 @@ SEGMENTS_MAX: Final = 24
 PROBED_KEYS_MAX: Final = 1000
 UNINDEXED_ROWS_MIN: Final = 200_000
 """The first small lookup in a table of this size asks the table instead of reading its whole id column."""
+
+SAVED_AFTER_ROWS: Final = 50_000
+SAVED_AFTER_COMMITS: Final = 256
+"""An index is saved anew after this many rows (or a hundredth of them) or commits."""
+
+Place = tuple[str, str, str]
+"""Graph, table and branch."""
 
 _NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
 
@@ -92,19 +102,26 @@ class KeyIndex:
         """Memory of the segments."""
         return sum(segment.nbytes for segment in self.segments)
 
-    def find(self, ids: pa.StringArray) -> NDArray[np.uint64]:
-        """The address of each id, or `ABSENT`."""
+    def find(self, ids: pa.StringArray, *, referenced: bool = False) -> NDArray[np.uint64]:
+        """The address of each id, or `ABSENT`.
+
+        `referenced`: rows of this graph refer to these ids, so they are compared by hash where that tells
+        all keys apart.
+        """
         if len(ids) <= FEW_KEYS:
             return np.array([self.find_one(key) for key in ids.to_pylist()], np.uint64)
-        found = np.full(len(ids), ABSENT, np.uint64)
         hashes = hash_keys(ids)
+        if len(self.segments) == 1:
+            return self._alive(self.segments[0].find(ids, hashes, referenced=referenced)[1])
+        found = np.full(len(ids), ABSENT, np.uint64)
         pending = np.arange(len(ids))
         for segment in reversed(self.segments):
             if not pending.size:
                 break
             whole = pending.size == len(ids)
-            keys = ids if whole else ids.take(pa.array(pending))
-            named, addresses = segment.find(keys, hashes[pending])
+            by_hash = referenced and segment.told_apart
+            keys = ids if whole or by_hash else ids.take(pa.array(pending))
+            named, addresses = segment.find(keys, hashes if whole else hashes[pending], referenced=by_hash)
             found[pending[named]] = addresses[named]
             pending = pending[~named]
         return self._alive(found)
@@ -126,6 +143,10 @@ class KeyIndex:
         return at >= len(fragment.dead) or int(fragment.dead[at]) != offset
 
     def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        if len(self.known_files) == len(self.fragments) and not any(
+            len(each.dead) for each in self.fragments.values()
+        ):
+            return addresses  # no row this index ever knew is dead
         fragment_of = addresses >> np.uint64(32)
         offset_of = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
         for fragment_id in distinct(fragment_of[addresses != ABSENT]).tolist():
@@ -304,36 +325,63 @@ def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
     return tuple(segments)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """The index of the newest version of a table that was asked for."""
+
+    version: int
+    handle: SnapshotHandle | None
+    index: KeyIndex
+
+
 class KeyIndexCache:
     """The key indexes of a process, shared by all handles, bounded in bytes; least recently used go first.
 
-    Thread-safety: every method may be called from any thread.
+    Graphs that were attached have their large indexes in cache files: found there, made in the background
+    while lookups ask the table, and saved again when they have grown.
+    Thread-safety: every method may be called from any thread; an index is built once.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[str, str, str], tuple[int, SnapshotHandle | None, KeyIndex]] = (
-            OrderedDict()
-        )
-        self._asked: set[tuple[str, str, str]] = set()
+        self._entries: OrderedDict[Place, _Kept] = OrderedDict()
+        self._asked: set[Place] = set()
+        self._building: dict[Place, threading.Lock] = {}
+        self._files: dict[str, CacheFiles] = {}
+        self._saved: dict[Place, tuple[int, int]] = {}
+        """Rows of the segments when an index was saved last, and commits since."""
+
+    def attach(self, identity: str, files: CacheFiles) -> None:
+        """Use the cache files of a graph."""
+        with self._lock:
+            before = self._files.get(identity)
+            if before is None or files.writable or before.directory != files.directory:
+                self._files[identity] = files
 
     def addresses(
-        self, identity: str, storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray
+        self,
+        identity: str,
+        storage: TableStorage,
+        handle: SnapshotHandle,
+        ids: pa.StringArray,
+        *,
+        referenced: bool = False,
     ) -> NDArray[np.uint64]:
-        """Where the rows with these ids are in this version; `ABSENT` where there is none."""
+        """Where the rows with these ids are in this version; `ABSENT` where there is none.
+
+        `referenced`: see `KeyIndex.find`.
+        """
         if len(ids) == 0 or handle.row_count == 0:
             return np.full(len(ids), ABSENT, np.uint64)
         key = (identity, handle.location, handle.branch or "")
         index = self._current(key, storage, handle)
         if index is None:
             small = len(ids) <= PROBED_KEYS_MAX and handle.row_count >= UNINDEXED_ROWS_MIN
-            if small and key not in self._asked:
-                self._asked.add(key)
+            if small and self._is_made_elsewhere(key, storage, handle):
                 return probe(storage, handle, ids)
-            index = build(TableKeys(storage, handle))
-            self._keep(key, handle, index)
-        return index.find(ids)
+            index = self._built(key, storage, handle)
+        return index.find(ids, referenced=referenced)
 
     def address_of(self, identity: str, storage: TableStorage, handle: SnapshotHandle, key: str) -> int:
         """As `addresses` for one id of a table that has rows."""
@@ -343,13 +391,18 @@ class KeyIndexCache:
             return int(self.addresses(identity, storage, handle, pa.array([key], pa.string()))[0])
         return index.find_one(key)
 
+    def is_ready(self, identity: str, handle: SnapshotHandle) -> bool:
+        """Whether an index of the table is in memory, of this version or of another."""
+        with self._lock:
+            return any(key[:2] == (identity, handle.location) for key in self._entries)
+
     def dead_rows(self, identity: str, handle: SnapshotHandle, fragment_id: int) -> NDArray[np.uint32] | None:
         """The dead row offsets of one fragment of exactly this version, if its index is in memory."""
         with self._lock:
             entry = self._entries.get((identity, handle.location, handle.branch or ""))
-        if entry is None or entry[1] is not handle or fragment_id not in entry[2].fragments:
+        if entry is None or entry.handle is not handle or fragment_id not in entry.index.fragments:
             return None
-        return entry[2].fragments[fragment_id].dead
+        return entry.index.fragments[fragment_id].dead
 
     def extend(
         self,
@@ -368,16 +421,16 @@ class KeyIndexCache:
         key = (identity, handle.location, handle.branch or "")
         with self._lock:
             entry = self._entries.get(key)
-        if entry is None or entry[0] >= handle.version:
+        if entry is None or entry.version >= handle.version:
             return
-        index = _carried(entry[2], storage, handle, keys, removed) if entry[1] is base else None
+        index = _carried(entry.index, storage, handle, keys, removed) if entry.handle is base else None
         if index is None:
             source = TableKeys(storage, handle)
-            index = advance(entry[2], source, own_keys=keys, own_removed=removed)
+            index = advance(entry.index, source, own_keys=keys, own_removed=removed)
         self._keep(key, handle, index)
 
     def forget(self, identity: str) -> None:
-        """Drop every index of one graph."""
+        """Drop every index of one graph from memory."""
         with self._lock:
             for key in [key for key in self._entries if key[0] == identity]:
                 del self._entries[key]
@@ -385,11 +438,9 @@ class KeyIndexCache:
     def nbytes(self) -> int:
         """Memory in use."""
         with self._lock:
-            return sum(index.nbytes for _, _, index in self._entries.values())
+            return sum(entry.index.nbytes for entry in self._entries.values())
 
-    def _current(
-        self, key: tuple[str, str, str], storage: TableStorage, handle: SnapshotHandle
-    ) -> KeyIndex | None:
+    def _current(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:  # a branch starts from what is known of the table elsewhere
@@ -397,24 +448,82 @@ class KeyIndexCache:
             else:
                 self._entries.move_to_end(key)
         if entry is None:
-            return None
-        if entry[1] is handle:
-            return entry[2]
-        index = advance(entry[2], TableKeys(storage, handle))
+            return self._stored(key, storage, handle)
+        if entry.handle is handle:
+            return entry.index
+        index = advance(entry.index, TableKeys(storage, handle))
         self._keep(key, handle, index)
         return index
 
-    def _keep(self, key: tuple[str, str, str], handle: SnapshotHandle, index: KeyIndex) -> None:
+    def _stored(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex | None:
+        """The index from a cache file, carried over what was committed since; None when there is none."""
+        files = self._files.get(key[0])
+        if files is None or handle.row_count < limits.CACHED_ROWS_MIN:
+            return None
+        from omnigraph.engine.key_files import load_index  # noqa: PLC0415 - it builds on this module
+
+        source = TableKeys(storage, handle)
+        index = load_index(files, handle.location, source.fragments())
+        if index is None:
+            return None
+        with self._lock:
+            self._saved[key] = (sum(map(len, index.segments)), 0)
+        index = advance(index, source)
+        self._keep(key, handle, index)
+        return index
+
+    def _is_made_elsewhere(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> bool:
+        """Whether this lookup may ask the table: the index is being made, or this is the first lookup."""
+        if key[0] in self._files:
+            BACKGROUND.submit(key[0], ("keys", key), lambda: self._built(key, storage, handle))
+            return True
+        first = key not in self._asked
+        self._asked.add(key)
+        return first
+
+    def _built(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex:
+        with self._lock:
+            building = self._building.setdefault(key, threading.Lock())
+        with building:
+            index = self._current(key, storage, handle)
+            if index is None:
+                index = build(TableKeys(storage, handle))
+                self._keep(key, handle, index)
+            return index
+
+    def _keep(self, key: Place, handle: SnapshotHandle, index: KeyIndex) -> None:
         with self._lock:
             before = self._entries.get(key)
-            if before is not None and before[0] > handle.version:
+            if before is not None and before.version > handle.version:
                 return  # an older reader must not push the newest index out
-            self._entries[key] = (handle.version, handle, index)
+            self._entries[key] = _Kept(handle.version, handle, index)
             self._entries.move_to_end(key)
-            total = sum(entry[2].nbytes for entry in self._entries.values())
+            total = sum(entry.index.nbytes for entry in self._entries.values())
             while total > self._bytes_max and self._entries:
                 _, dropped = self._entries.popitem(last=False)
-                total -= dropped[2].nbytes
+                total -= dropped.index.nbytes
+            due = self._is_due(key, index)
+        if due:
+            self._save_later(key, handle.location, index)
+
+    def _is_due(self, key: Place, index: KeyIndex) -> bool:
+        """Whether an index has changed so much that the next process should not have to follow it."""
+        files = self._files.get(key[0])
+        rows = sum(map(len, index.segments))
+        if files is None or not files.writable or rows < limits.CACHED_ROWS_MIN:
+            return False
+        saved, commits = self._saved.get(key, (-SAVED_AFTER_ROWS, 0))
+        if abs(rows - saved) < max(SAVED_AFTER_ROWS, rows // 100) and commits < SAVED_AFTER_COMMITS:
+            self._saved[key] = (saved, commits + 1)
+            return False
+        self._saved[key] = (rows, 0)
+        return True
+
+    def _save_later(self, key: Place, location: str, index: KeyIndex) -> None:
+        from omnigraph.engine.key_files import save_index  # noqa: PLC0415 - it builds on this module
+
+        files = self._files[key[0]]
+        BACKGROUND.submit(key[0], ("save keys", key), lambda: save_index(files, location, index))
 
 
 class TableKeys:

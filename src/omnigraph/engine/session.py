@@ -12,6 +12,8 @@ from omnigraph.core.clock import SYSTEM_CLOCK, Clock
 from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.settings import Settings
+from omnigraph.engine.cache_files import CacheFiles
+from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.forks import fork_table
 from omnigraph.engine.keys import KeyIndexCache
 from omnigraph.engine.plans import PlanCache
@@ -98,6 +100,8 @@ class GraphSession:
         self.schemas = SchemaContracts(adapter)
         self.plans = PlanCache()
         self.keys = key_indexes(settings)
+        self.cache_files = CacheFiles.of(root, settings, read_only=read_only)
+        self.keys.attach(root.identity, self.cache_files)
         self.after_publish: AfterPublish | None = None
         self.recovery = recovery_context(
             root, adapter, self.storage, self.manifest, self.publisher, settings, clock
@@ -109,6 +113,7 @@ class GraphSession:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        BACKGROUND.attach(root.identity)
 
     # --- entering --------------------------------------------------------------------------------------
 
@@ -139,6 +144,7 @@ class GraphSession:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
+        BACKGROUND.detach(self.root.identity)
         if self.read_only:
             return
         try:
