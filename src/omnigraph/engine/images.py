@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from omnigraph.core.errors import InternalError
+from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker
 from omnigraph.engine.key_segments import ABSENT
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class TableImage:
     _base_of: dict[int, int] = field(init=False)
     _files: list[tuple[tuple[str, ...], str | None, int, int]] = field(init=False)
     _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
+    _numbers: dict[str, Numbers] = field(init=False, default_factory=dict[str, Numbers])
+    _pickers: dict[str, Picker] = field(init=False, default_factory=dict[str, Picker])
     _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
     _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
@@ -245,6 +248,13 @@ class TableImage:
         ordinals = self._bases[position] + (addresses & _OFFSET_MASK).astype(np.int64)
         return np.where(known, ordinals, -1)
 
+    def to_addresses(self, ordinals: Ordinals) -> NDArray[np.uint64]:
+        """Row addresses of the ordinals of live rows."""
+        place = np.searchsorted(self._bases, ordinals, side="right") - 1
+        fragments = np.array(self._fragment_ids, dtype=np.int64)[place]
+        offsets = ordinals - self._bases[place]
+        return (fragments.astype(np.uint64) << _OFFSET_BITS) | offsets.astype(np.uint64)
+
     def find(self, ids: pa.StringArray) -> Ordinals:
         """The ordinal of each id; -1 where there is none."""
         return self.from_addresses(self.keys.addresses(self.identity, self.storage, self.handle, ids))
@@ -278,6 +288,29 @@ class TableImage:
         if not chunks or missing.all():
             return empty
         return _take_chunks(chunks, self._bases, ordinals, missing)
+
+    def pick(self, column: str, ordinals: Sequence[int]) -> list[Any]:
+        """As `take`, as Python values: what few rows cost least."""
+        if self._seen_evictions != self.cache.evictions:
+            self._forget_columns()
+        picker = self._pickers.get(column)
+        if picker is None:
+            picker = Picker(self._chunks([column])[column], self._bases)
+            self._pickers[column] = picker
+        return picker.pick(ordinals)
+
+    def numbers(self, column: str) -> Numbers | None:
+        """A column of numbers for numpy; None when it holds something else."""
+        if self._seen_evictions != self.cache.evictions:
+            self._forget_columns()
+        found = self._numbers.get(column)
+        if found is None:
+            kind = self._type_of(column)
+            if kind not in NUMBER_TYPES:
+                return None
+            found = Numbers(self._chunks([column])[column], self._bases, kind)
+            self._numbers[column] = found
+        return found
 
     def table(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table:
         """Several columns at the given ordinals."""
@@ -315,11 +348,18 @@ class TableImage:
 
     def _chunks(self, names: Sequence[str]) -> dict[str, list[pa.Array]]:
         if self._seen_evictions != self.cache.evictions:
-            self._columns, self._seen_evictions = {}, self.cache.evictions
-        wanted = [name for name in dict.fromkeys(names) if name not in self._columns]
+            self._forget_columns()
+        columns = self._columns
+        wanted = [name for name in dict.fromkeys(names) if name not in columns]
         if wanted:
-            self._columns = {**self._columns, **self._read(wanted)}
-        return self._columns
+            # Another thread may forget the columns at any time; this call gives what it has read.
+            columns = {**columns, **self._read(wanted)}
+            self._columns = columns
+        return columns
+
+    def _forget_columns(self) -> None:
+        self._seen_evictions = self.cache.evictions
+        self._columns, self._numbers, self._pickers = {}, {}, {}
 
     def _chunk_key(self, position: int, column: str) -> ChunkKey:
         return (self.identity, self.handle.location, self._files[position][0], column)

@@ -1,0 +1,162 @@
+"""Column chunks read without building Arrow arrays: as numpy for numbers, as Python values for few rows.
+
+Both are views over the memory of the chunks; nothing is copied before rows are chosen. What they give is
+exactly what `take` gives, which the tests compare.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Pick = Callable[[Sequence[int]], list[Any]]
+    """The Python values at some offsets of one chunk, none of them negative."""
+
+Ordinals = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+NUMBER_TYPES: Final[dict[pa.DataType, type[np.generic]]] = {
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.uint32(): np.uint32,
+    pa.uint64(): np.uint64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+_TEXT: Final = pa.string()
+_BOOL: Final = pa.bool_()
+
+
+# Numbers -------------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """A number column by ordinal. Made once per column of an image and shared; never changed."""
+
+    __slots__ = ("_bases", "_known", "_values", "always_known", "dtype")
+
+    def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals, kind: pa.DataType) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(NUMBER_TYPES[kind])
+        self._values = [_raw_numbers(chunk, self.dtype) for chunk in chunks]
+        self._known = [_validity(chunk) for chunk in chunks]
+        self._bases = bases
+        self.always_known = all(known is None for known in self._known)
+        """Whether no row has a null; dead rows may count as null."""
+
+    def gather(self, ordinals: Ordinals) -> tuple[NDArray[Any], Mask | None]:
+        """The values at the ordinals, and which are known; None when all are. Zero stands for -1."""
+        if not len(ordinals):
+            return np.empty(0, self.dtype), None
+        absent = ordinals < 0 if ordinals.min() < 0 else None
+        if absent is not None:
+            ordinals = np.where(absent, 0, ordinals)
+        if not self._values:
+            return np.zeros(len(ordinals), self.dtype), np.zeros(len(ordinals), np.bool_)
+        if len(self._values) == 1:
+            values = self._values[0][ordinals]
+            mine = self._known[0]
+            known = None if mine is None else mine[ordinals]
+        else:
+            values, known = self._gather_chunks(ordinals)
+        if absent is not None:
+            known = ~absent if known is None else known & ~absent
+            values[absent] = 0
+        return values, known
+
+    def _gather_chunks(self, ordinals: Ordinals) -> tuple[NDArray[Any], Mask | None]:
+        owner = np.searchsorted(self._bases, ordinals, side="right") - 1
+        first = owner.item(0)
+        if (owner == first).all():
+            offsets = ordinals - self._bases.item(first)
+            mine = self._known[first]
+            return self._values[first][offsets], None if mine is None else mine[offsets]
+        values = np.empty(len(ordinals), self.dtype)
+        known = None if self.always_known else np.ones(len(ordinals), np.bool_)
+        present = np.zeros(len(self._values), np.bool_)
+        present[owner] = True
+        for position in np.flatnonzero(present).tolist():
+            rows = np.flatnonzero(owner == position)
+            offsets = ordinals[rows] - self._bases.item(position)
+            values[rows] = self._values[position][offsets]
+            mine = self._known[position]
+            if known is not None and mine is not None:
+                known[rows] = mine[offsets]
+        return values, known
+
+
+def _raw_numbers(chunk: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+    data = chunk.buffers()[1]
+    if data is None or not len(chunk):
+        return np.zeros(len(chunk), dtype)
+    return np.frombuffer(data, dtype, len(chunk), chunk.offset * dtype.itemsize)
+
+
+def _validity(chunk: pa.Array) -> Mask | None:
+    if not chunk.null_count:
+        return None
+    return np.asarray(chunk.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+# Python values -------------------------------------------------------------------------------------------
+
+
+class Picker:
+    """A column by ordinal, as Python values, for few rows. Made once per column of an image and shared."""
+
+    __slots__ = ("_bases", "_only", "_picks")
+
+    def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals) -> None:
+        self._picks: list[Pick] = [_pick_of(chunk) for chunk in chunks]
+        self._bases: list[int] = bases.tolist()
+        self._only = self._picks[0] if len(self._picks) == 1 else None
+
+    def pick(self, ordinals: Sequence[int]) -> list[Any]:
+        """The values at the ordinals; None where the value is null and at -1."""
+        if self._only is not None and (len(ordinals) == 0 or min(ordinals) >= 0):
+            return self._only(ordinals)
+        return [None if ordinal < 0 else self._one(ordinal) for ordinal in ordinals]
+
+    def _one(self, ordinal: int) -> Any:
+        position = bisect_right(self._bases, ordinal) - 1
+        return self._picks[position]((ordinal - self._bases[position],))[0]
+
+
+def _pick_of(chunk: pa.Array) -> Pick:
+    kind = chunk.type
+    if not len(chunk):
+        return lambda _: []
+    if kind in NUMBER_TYPES:
+        item = _raw_numbers(chunk, np.dtype(NUMBER_TYPES[kind])).item
+        return _unless_null(chunk, lambda offsets: [item(at) for at in offsets])
+    if kind == _TEXT:
+        return _unless_null(chunk, _text_pick(chunk))
+    if kind == _BOOL:
+        bit = _bit_reader(chunk.buffers()[1], chunk.offset)
+        return _unless_null(chunk, lambda offsets: [bit(at) for at in offsets])
+    return lambda offsets: [chunk[at].as_py() for at in offsets]
+
+
+def _text_pick(chunk: pa.Array) -> Pick:
+    _, ends, data = chunk.buffers()
+    item = np.frombuffer(ends, np.int32, len(chunk) + 1, chunk.offset * 4).item
+    text = memoryview(b"" if data is None else data)
+    return lambda offsets: [str(text[item(at) : item(at + 1)], "utf-8") for at in offsets]
+
+
+def _unless_null(chunk: pa.Array, pick: Pick) -> Pick:
+    if not chunk.null_count:
+        return pick
+    known = _bit_reader(chunk.buffers()[0], chunk.offset)
+    return lambda offsets: [pick((at,))[0] if known(at) else None for at in offsets]
+
+
+def _bit_reader(buffer: Any, offset: int) -> Callable[[int], bool]:
+    bits = memoryview(buffer).cast("B")
+    return lambda at: bool(bits[(at + offset) >> 3] >> ((at + offset) & 7) & 1)
