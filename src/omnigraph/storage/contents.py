@@ -85,6 +85,7 @@ def describe_fragments(
                 physical_rows=int(metadata.physical_rows),
                 deletions=None if deletions is None else deletions.removeprefix(prefix),
                 deleted_rows=int(metadata.num_deletions),
+                bytes=sum(int(file.file_size_bytes or 0) for file in metadata.files),
             )
         )
     return tuple(found)

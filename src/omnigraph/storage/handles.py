@@ -45,6 +45,8 @@ class FragmentInfo:
     deletions: str | None
     """The deletion file, as seen from the graph root; None when every row lives."""
     deleted_rows: int
+    bytes: int = 0
+    """Size of the data files as stored; 0 for files whose size was not recorded."""
 
     @property
     def live_rows(self) -> int:

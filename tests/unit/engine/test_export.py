@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from graphs import make_graph, run
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import TypeNotFound
-from omnigraph.engine import export
-from omnigraph.engine.export import json_lines
+from omnigraph.core.settings import Settings
+from omnigraph.engine import ordered
+from omnigraph.engine.lines import json_lines
 
 ALL = compile_schema(
     """
@@ -106,7 +107,7 @@ def test_no_rows_no_bytes() -> None:
 
 
 def test_order_and_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "EXPORT_BATCH_ROWS", 3)
+    monkeypatch.setattr(ordered, "BATCH_ROWS_MAX", 3)
     with make_graph(tmp_path / "g") as graph:
         order = np.random.default_rng(5).permutation(10)
         for n in order:
@@ -125,3 +126,27 @@ def test_order_and_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(TypeNotFound) as caught:
             graph.export_chunks(types=["Persn"])
         assert caught.value.details["candidates"] == ["Person"]
+
+
+def test_a_table_larger_than_a_run_is_sorted_through_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordered, "RUN_BYTES_MAX", 2_000)
+    monkeypatch.setattr(ordered, "BATCH_ROWS_MAX", 16)
+    staging = tmp_path / "staging"
+    names = [f"n\u00e9 {n:03}" for n in range(400)]
+    shuffled = [names[n] for n in np.random.default_rng(3).permutation(len(names))]
+    with make_graph(tmp_path / "g", settings=Settings(durability="os", merge_staging_dir=staging)) as graph:
+        rows = pa.table({"name": shuffled, "age": pa.array(range(400), pa.int32())})
+        graph.load_frames({"Person": rows}, mode="append", engine="local")
+        ages = dict(zip(shuffled, range(400), strict=True))
+        chunks = graph.export_chunks()
+        head = next(chunks)
+        assert len(list(staging.iterdir())) == 1
+        records = [json.loads(line)["data"] for line in (head + b"".join(chunks)).splitlines()]
+        assert [(record["id"], record["age"]) for record in records] == sorted(ages.items())
+        assert not any(staging.iterdir())
+        abandoned = graph.export_chunks()
+        next(abandoned)
+        abandoned.close()
+        assert not any(staging.iterdir())
