@@ -56,6 +56,15 @@ class StorageCall(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TableRead(Event):
+    """One scan, search or take of a table read this much; told when it ended."""
+
+    table_key: str
+    requests: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Published(Event):
     """A branch shows a new state."""
 

@@ -58,18 +58,24 @@ class Settings:
     query_memory_bytes: int = limits.QUERY_MEMORY_BYTES_DEFAULT
     query_seconds: int | None = None
     """The time limit of one query; None: no limit."""
+    vector_probes: int | None = None
+    """None: `nearest` is exact. A number: large vector indexes are made of many parts, and a search looks
+    into that many of them, the nearest ones."""
     debug: bool = False
 
     @classmethod
     def from_environment(
-        cls, environ: Mapping[str, str] | None = None, file: Path | str | None = None
+        cls,
+        environ: Mapping[str, str] | None = None,
+        file: Path | str | None = None,
+        values: Mapping[str, Any] | None = None,
     ) -> "Settings":
-        """Read `OMNIGRAPH_*` over the `[settings]` table of `file` over the defaults.
+        """Read `OMNIGRAPH_*` over the `[settings]` table of `file` over `values` over the defaults.
 
         A number that cannot be read or is not positive counts as not given. A durability nobody knows is an
         error: guessing there would decide about the safety of data.
         """
-        values = _file_values(file) if file is not None else {}
+        values = {**(values or {}), **(_file_values(file) if file is not None else {})}
         values |= _environment_values(os.environ if environ is None else environ)
         default = cls()
         return cls(
@@ -92,6 +98,7 @@ class Settings:
             ),
             query_memory_bytes=_positive(values.get("query_memory_bytes"), default.query_memory_bytes),
             query_seconds=_positive(values.get("query_seconds"), 0) or None,
+            vector_probes=_positive(values.get("vector_probes"), 0) or None,
             debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
         )
 

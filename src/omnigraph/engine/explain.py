@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import NodeType
     from omnigraph.engine.reading import Prepared, Reading
+    from omnigraph.engine.search_access import Access
 
 EQUALITY_SHARE: Final = 0.1
 OTHER_SHARE: Final = 0.33
@@ -38,6 +39,11 @@ class Trace:
 
     def __init__(self) -> None:
         self.costs: dict[int, StepCost] = {}
+        self.accesses: dict[int, Access] = {}
+
+    def searched(self, expression: ir.Search | ir.Nearest | ir.Bm25, access: Access) -> None:
+        """Note how a search got its answer."""
+        self.accesses.setdefault(id(expression), access)
 
     @contextmanager
     def step(self, step: steps.Step, rows_in: int) -> Generator[Callable[[int], None]]:

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
 from omnigraph.engine.frame import Frame, distinct_rows
-from omnigraph.engine.operands import distances, fuse, operand_values, relevance
+from omnigraph.engine.operands import operand_values
+from omnigraph.engine.search import ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
@@ -40,8 +41,9 @@ def result_arrays(reading: Reading, prepared: Prepared, frame: Frame) -> list[An
         return _aggregate_result(reading, prepared, frame)
     ranking: SortColumns = []
     if plan.ranking is not None:
-        ranking, ranked = _ranking(reading, plan.ranking, frame)
-        frame, ranking = frame.take(ranked), [(values.take(pa.array(ranked)), way) for values, way in ranking]
+        depth = None if plan.limit is None else plan.offset + plan.limit
+        rows, keys = ranked_rows(reading, plan.ranking, frame, depth)
+        frame, ranking = frame.take(rows), [(pa.array(values), way) for values, way in keys]
     if plan.distinct:
         frame = _distinct_entities(plan, frame)
     columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
@@ -171,28 +173,6 @@ def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
     if not keys:
         return np.arange(rows, dtype=np.int64)
     return np.asarray(pc.sort_indices(pa.table(table), sort_keys=keys), dtype=np.int64)
-
-
-def _ranking(reading: Reading, ranking: ir.Ranking, frame: Frame) -> tuple[SortColumns, NDArray[np.int64]]:
-    """Sort columns of a leading search, best first, and the rows that it ranks at all."""
-    match ranking:
-        case ir.Nearest():
-            scores = distances(reading, ranking, frame[ranking.property.variable])
-            keys: SortColumns = [(pa.array(scores), "ascending")]
-        case ir.Bm25():
-            scores = relevance(reading, ranking, frame[ranking.property.variable])
-            keys = [(pa.array(scores), "descending")]
-        case ir.Rrf():
-            fused = fuse(reading, ranking, frame)
-            scores = fused.scores
-            keys = [
-                (pa.array(scores), "descending"),
-                (pa.array(fused.first), "ascending"),
-                (pa.array(fused.second), "ascending"),
-            ]
-        case _:
-            assert_never(ranking)
-    return keys, np.flatnonzero(~np.isnan(scores))
 
 
 def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:

@@ -18,7 +18,6 @@ from omnigraph.core.ids import TableKey
 from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
-from omnigraph.engine.text import TextIndex, build_text_index
 from omnigraph.planning import ir, predicate
 from omnigraph.planning.steps import steps_of
 
@@ -302,16 +301,6 @@ class Reading:
             return Numbers(np.asarray(filled.to_numpy(zero_copy_only=False)), known)
 
         return self.caches.derived.get((image.contents, "numbers", reference.prop.name), Numbers, build)
-
-    def text_index(self, reference: ir.PropertyRef) -> TextIndex:
-        """The analysed text of a property, over all live rows of the snapshot."""
-        image = self.image(reference.owner)
-
-        def build() -> TextIndex:
-            live = image.live()
-            return build_text_index(image.take(reference.prop.name, live), live)
-
-        return self.caches.derived.get((image.contents, "text", reference.prop.name), TextIndex, build)
 
 
 def columns_of(formula: predicate.Formula) -> frozenset[str]:

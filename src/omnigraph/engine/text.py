@@ -1,7 +1,8 @@
 """Full-text search over one column of a table image: membership, phrases, near spellings, relevance.
 
-The index is built in memory from the analysed text on first use and belongs to the rows it was built from, so
-an answer never depends on whether the table has an index of its own.
+Postings are made from the analysed text on first use and belong to the rows they were made from, so an answer
+never depends on whether the table has an index of its own. They come in segments over ranges of ordinals: a
+commit that adds rows adds a segment, one that deletes rows changes only the mask of live rows.
 """
 
 from __future__ import annotations
@@ -14,92 +15,67 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.storage.text import analyse, analyse_query
+from omnigraph.storage.text import analyse, analyse_query, spread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from omnigraph.engine.images import Ordinals
 
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
 
 Mask = NDArray[np.bool_]
+Scores = NDArray[np.float64]
+
+SPARSE_SHARE: Final = 8
+"""Scores of fewer rows than the table has, divided by this, are added up by sorting."""
+
+_NONE: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+_Occurrences = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+"""Rows with a token, how often it stands there, and how long their texts are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TextIndex:
-    """Postings of one column: for each token the places where it stands, in document order.
+class TextSegment:
+    """Postings of the rows from ordinal `first` on: the documents of each token, and its places in each.
 
-    Documents are positions in the list of live rows the index was built from; `ordinals` names the rows.
+    A document is a row, numbered from 0 in the segment. A place is unique over all documents of the segment,
+    with a gap between two, so that a phrase cannot cross a boundary.
     """
 
-    ordinals: Ordinals
+    first: int
     vocabulary: pa.StringArray
+    """Ascending by bytes."""
     starts: NDArray[np.int64]
-    documents: NDArray[np.int64]
+    """Token to its first posting."""
+    documents: NDArray[np.int32]
+    """Posting to its document; ascending within a token."""
+    offsets: NDArray[np.int64]
+    """Posting to its first place."""
     places: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    lengths: NDArray[np.int32]
+    """Tokens of each document."""
+    known: Mask
+    """Whether the document has a text at all."""
+    token_count: int
+    """Of all documents together."""
+    absent: NDArray[np.int64]
+    """Documents that were not there when the segment was made; it says nothing about them."""
+
+    @property
+    def rows(self) -> int:
+        """How many ordinals it covers."""
+        return len(self.lengths)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        arrays = (self.ordinals, self.starts, self.documents, self.places, self.lengths)
-        return sum(a.nbytes for a in arrays) + int(self.vocabulary.nbytes)
+        arrays = (self.starts, self.documents, self.offsets, self.places, self.lengths, self.known)
+        return sum(a.nbytes for a in arrays) + self.absent.nbytes + int(self.vocabulary.nbytes)
 
-    def search(self, query: str) -> Mask:
-        """The documents that contain at least one token of the query."""
-        return self._holding(self._codes(set(analyse_query(query))))
-
-    def fuzzy(self, query: str, edits: int) -> Mask:
-        """The documents with a token at most `edits` edits away from a token of the query."""
-        words = sorted(set(analyse_query(query)))
-        near = [np.flatnonzero(edit_distances(self.vocabulary, word, edits) <= edits) for word in words]
-        codes: NDArray[np.int64] = np.unique(np.concatenate(near)) if near else np.empty(0, np.int64)
-        return self._holding(codes)
-
-    def phrase(self, query: str) -> Mask:
-        """The documents in which the tokens of the query stand next to each other, in order."""
-        found = np.zeros(len(self.ordinals), np.bool_)
-        tokens = analyse_query(query)
-        if not tokens:
-            return found
-        codes = [self._code(token) for token in tokens]
-        if any(code < 0 for code in codes):
-            return found
-        begins = self.places[self._span(codes[0])]
-        for distance, code in enumerate(codes[1:], start=1):
-            begins = begins[np.isin(begins + distance, self.places[self._span(code)])]
-        # A place is unique over all documents, with a gap between two, so a phrase cannot cross a boundary.
-        starts = np.cumsum(self.lengths + 1) - (self.lengths + 1)
-        found[np.searchsorted(starts, begins, side="right") - 1] = True
-        return found
-
-    def bm25(self, query: str) -> NDArray[np.float64]:
-        """The relevance of every document; 0 where no token of the query occurs."""
-        scores = np.zeros(len(self.ordinals), np.float64)
-        count = len(self.lengths)
-        if count == 0:
-            return scores
-        average = max(float(self.lengths.mean()), 1e-9)
-        norm = BM25_K1 * (1 - BM25_B + BM25_B * self.lengths / average)
-        for token in sorted(set(analyse_query(query))):
-            code = self._code(token)
-            if code < 0:
-                continue
-            documents, frequency = np.unique(self.documents[self._span(code)], return_counts=True)
-            rarity = np.log((count - len(documents) + 0.5) / (len(documents) + 0.5) + 1)
-            scores[documents] += rarity * frequency * (BM25_K1 + 1) / (frequency + norm[documents])
-        return scores
-
-    def _holding(self, codes: NDArray[np.int64]) -> Mask:
-        found = np.zeros(len(self.ordinals), np.bool_)
-        for code in codes.tolist():
-            found[self.documents[self._span(code)]] = True
-        return found
-
-    def _span(self, code: int) -> slice:
-        return slice(int(self.starts[code]), int(self.starts[code + 1]))
-
-    def _code(self, token: str) -> int:
+    def code(self, token: str) -> int:
+        """The place of a token in the vocabulary; -1 when no document holds it."""
         # The vocabulary is sorted by bytes, which for UTF-8 is the order of code points.
         low, high = 0, len(self.vocabulary)
         while low < high:
@@ -111,33 +87,231 @@ class TextIndex:
         hit = low < len(self.vocabulary) and self.vocabulary[low].as_py() == token
         return low if hit else -1
 
-    def _codes(self, tokens: set[str]) -> NDArray[np.int64]:
-        codes = [self._code(token) for token in tokens]
-        return np.array([code for code in codes if code >= 0], np.int64)
+    def postings(self, code: int) -> slice:
+        """The postings of a token."""
+        return slice(int(self.starts[code]), int(self.starts[code + 1]))
+
+    def near(self, words: Sequence[str], edits: int) -> Iterable[int]:
+        """The tokens at most so many edits away from one of the words, each once."""
+        close = [np.flatnonzero(edit_distances(self.vocabulary, word, edits) <= edits) for word in words]
+        return np.unique(np.concatenate(close)).tolist() if close else []
+
+    def holding(self, codes: Iterable[int]) -> Ordinals:
+        """The rows that hold one of the tokens, ascending; -1 stands for a token that no row holds."""
+        found = [self.documents[self.postings(code)] for code in codes if code >= 0]
+        if not found:
+            return _NONE
+        rows = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+        return rows.astype(np.int64) + self.first
+
+    def phrase(self, tokens: Sequence[str]) -> Ordinals:
+        """The rows in which the tokens stand next to each other, in order, ascending."""
+        codes = [self.code(token) for token in tokens]
+        if not codes or any(code < 0 for code in codes):
+            return _NONE
+        spans = [
+            slice(int(self.offsets[postings.start]), int(self.offsets[postings.stop]))
+            for postings in map(self.postings, codes)
+        ]
+        rarest = min(range(len(codes)), key=lambda each: spans[each].stop - spans[each].start)
+        begins = self.places[spans[rarest]] - rarest
+        for distance, span in enumerate(spans):
+            if distance != rarest:
+                begins = begins[_among(begins + distance, self.places[span])]
+        ends = np.cumsum(self.lengths.astype(np.int64) + 1)
+        return np.unique(np.searchsorted(ends, begins, side="right")) + self.first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextIndex:
+    """The searchable text of one column at one state of its table. Every question is one pass over it."""
+
+    segments: Iterable[TextSegment]
+    live: Mask | None
+    """By ordinal, which rows the state shows; None: all of them."""
+    extent: int
+    """One more than the greatest ordinal."""
+
+    @property
+    def document_count(self) -> int:
+        """Rows the state shows; one without text is an empty document."""
+        return self.extent if self.live is None else int(self.live.sum())
+
+    @property
+    def known(self) -> Mask:
+        """By ordinal, whether the row has a text."""
+        parts = [segment.known for segment in self.segments]
+        return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
+
+    def search(self, query: str) -> Ordinals:
+        """The rows that contain at least one token of the query, ascending."""
+        tokens = set(analyse_query(query))
+        return self._shown(
+            segment.holding(segment.code(token) for token in tokens) for segment in self.segments
+        )
+
+    def fuzzy(self, query: str, edits: int) -> Ordinals:
+        """The rows with a token at most `edits` edits away from a token of the query, ascending."""
+        words = sorted(set(analyse_query(query)))
+        return self._shown(segment.holding(segment.near(words, edits)) for segment in self.segments)
+
+    def phrase(self, query: str) -> Ordinals:
+        """The rows in which the tokens of the query stand next to each other, in order, ascending."""
+        tokens = analyse_query(query)
+        return self._shown(segment.phrase(tokens) for segment in self.segments)
+
+    def bm25(self, query: str) -> tuple[Ordinals, Scores]:
+        """The rows that hold a token of the query, ascending, and the relevance of each.
+
+        Cost: the postings of the query's tokens.
+        """
+        tokens = sorted(set(analyse_query(query)))
+        found: list[list[_Occurrences]] = [[] for _ in tokens]
+        total = 0
+        for segment in self.segments:
+            total += self._length(segment)
+            for number, token in enumerate(tokens):
+                if (code := segment.code(token)) >= 0:
+                    found[number].append(self._occurrences(segment, code))
+        rows: list[Ordinals] = []
+        weights: list[Scores] = []
+        count = self.document_count
+        average = max(total / count if count else 0.0, 1e-9)
+        for each in found:
+            if not each:
+                continue
+            ordinals, frequency, lengths = (np.concatenate(column) for column in zip(*each, strict=True))
+            norm = BM25_K1 * (1 - BM25_B + BM25_B * lengths / average)
+            rarity = np.log((count - len(ordinals) + 0.5) / (len(ordinals) + 0.5) + 1)
+            rows.append(ordinals)
+            weights.append(rarity * frequency * (BM25_K1 + 1) / (frequency + norm))
+        return self._summed(rows, weights)
+
+    def _summed(self, rows: list[Ordinals], weights: list[Scores]) -> tuple[Ordinals, Scores]:
+        """One sum a row, added in the order of the tokens, so that equal documents get equal sums."""
+        if not rows:
+            return _NONE, np.empty(0, np.float64)
+        if len(rows) == 1:
+            return rows[0], weights[0]
+        if sum(map(len, rows)) * SPARSE_SHARE > self.extent:
+            sums = np.zeros(self.extent, np.float64)
+            for ordinals, weight in zip(rows, weights, strict=True):
+                sums[ordinals] += weight
+            found = np.flatnonzero(sums)
+            return found, sums[found]
+        found, place = np.unique(np.concatenate(rows), return_inverse=True)
+        joined: Any = np.concatenate(weights)  # the stubs of bincount forget that weights make floats
+        return found, np.bincount(place.reshape(-1), weights=joined, minlength=len(found))
+
+    def _occurrences(self, segment: TextSegment, code: int) -> _Occurrences:
+        span = segment.postings(code)
+        documents = segment.documents[span]
+        count = np.diff(segment.offsets[span.start : span.stop + 1])
+        ordinals = documents.astype(np.int64) + segment.first
+        if self.live is not None:
+            shown = self.live[ordinals]
+            documents, count, ordinals = documents[shown], count[shown], ordinals[shown]
+        return ordinals, count, segment.lengths[documents]
+
+    def _length(self, segment: TextSegment) -> int:
+        """The tokens of the documents a state shows."""
+        if self.live is None:
+            return segment.token_count
+        dead = np.flatnonzero(~self.live[segment.first : segment.first + segment.rows])
+        return segment.token_count - int(segment.lengths[dead].sum(dtype=np.int64))
+
+    def _shown(self, found: Iterable[Ordinals]) -> Ordinals:
+        parts = list(found)
+        ordinals = np.concatenate(parts) if parts else _NONE
+        return ordinals if self.live is None else ordinals[self.live[ordinals]]
+
+
+def build_segment(texts: pa.StringArray, ordinals: Ordinals, *, first: int, rows: int) -> TextSegment:
+    """Index the texts of the rows at `ordinals`, of the `rows` rows from `first` on.
+
+    A null is a document without tokens.
+    """
+    analysed = analyse(texts)
+    own = ordinals - first
+    documents = own[analysed.texts]
+    lengths = np.bincount(documents, minlength=rows).astype(np.int32)
+    places = np.arange(len(documents), dtype=np.int64) + documents
+    order = np.argsort(analysed.codes, kind="stable")
+    codes, documents, places = analysed.codes[order], documents[order], places[order]
+    # A posting begins where the token or the document changes.
+    fresh = np.ones(len(codes), np.bool_)
+    fresh[1:] = (codes[1:] != codes[:-1]) | (documents[1:] != documents[:-1])
+    begins = np.flatnonzero(fresh)
+    starts = np.zeros(len(analysed.vocabulary) + 1, np.int64)
+    np.cumsum(np.bincount(codes[begins], minlength=len(analysed.vocabulary)), out=starts[1:])
+    known = np.zeros(rows, np.bool_)
+    known[own] = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
+    there = np.zeros(rows, np.bool_)
+    there[own] = True
+    return TextSegment(
+        first=first,
+        vocabulary=analysed.vocabulary,
+        starts=starts,
+        documents=documents[begins].astype(np.int32),
+        offsets=np.append(begins, len(codes)),
+        places=places,
+        lengths=lengths,
+        known=known,
+        token_count=len(codes),
+        absent=np.flatnonzero(~there),
+    )
+
+
+def join_segments(left: TextSegment, right: TextSegment) -> TextSegment:
+    """One segment of two whose ranges follow each other. Cost: one sort of the postings, no text."""
+    shift = right.first - left.first
+    encoded: Any = pa.concat_arrays([left.vocabulary, right.vocabulary]).dictionary_encode()
+    by_text = pc.array_sort_indices(encoded.dictionary)
+    rank = np.empty(len(by_text), np.int64)
+    rank[np.asarray(by_text)] = np.arange(len(by_text))
+    words = rank[np.asarray(encoded.indices)]
+    of_left, of_right = words[: len(left.vocabulary)], words[len(left.vocabulary) :]
+    codes = np.concatenate(
+        [np.repeat(of_left, np.diff(left.starts)), np.repeat(of_right, np.diff(right.starts))]
+    )
+    order = np.argsort(codes, kind="stable")
+    starts = np.zeros(len(by_text) + 1, np.int64)
+    np.cumsum(np.bincount(codes, minlength=len(by_text)), out=starts[1:])
+    counts = np.concatenate([np.diff(left.offsets), np.diff(right.offsets)])
+    begins = np.concatenate([left.offsets[:-1], right.offsets[:-1] + len(left.places)])
+    gap = int(left.lengths.sum(dtype=np.int64)) + len(left.lengths)
+    places = np.concatenate([left.places, right.places + gap])
+    return TextSegment(
+        first=left.first,
+        vocabulary=encoded.dictionary.take(by_text),
+        starts=starts,
+        documents=np.concatenate([left.documents, right.documents + np.int32(shift)])[order],
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[order])]),
+        places=places[spread(begins[order], counts[order])],
+        lengths=np.concatenate([left.lengths, right.lengths]),
+        known=np.concatenate([left.known, right.known]),
+        token_count=left.token_count + right.token_count,
+        absent=np.concatenate([left.absent, right.absent + shift]),
+    )
 
 
 def build_text_index(texts: pa.StringArray, ordinals: Ordinals) -> TextIndex:
-    """Index the texts of the rows at `ordinals`; a null is a document without tokens."""
-    analysed = analyse(texts)
-    encoded: Any = analysed.tokens.dictionary_encode()
-    by_text = pc.array_sort_indices(encoded.dictionary)
-    vocabulary = encoded.dictionary.take(by_text)
-    rank = np.empty(len(vocabulary), np.int64)
-    rank[np.asarray(by_text)] = np.arange(len(vocabulary))
-    codes = rank[np.asarray(encoded.indices)] if len(vocabulary) else np.empty(0, np.int64)
-    lengths = np.bincount(analysed.texts, minlength=len(texts)).astype(np.int64)
-    places = np.arange(len(codes), dtype=np.int64) + analysed.texts
-    order = np.argsort(codes, kind="stable")
-    starts = np.zeros(len(vocabulary) + 1, np.int64)
-    np.cumsum(np.bincount(codes, minlength=len(vocabulary)), out=starts[1:])
-    return TextIndex(
-        ordinals=ordinals,
-        vocabulary=vocabulary,
-        starts=starts,
-        documents=analysed.texts[order],
-        places=places[order],
-        lengths=lengths,
-    )
+    """Index the texts of the rows at `ordinals`, which are all that is shown."""
+    rows = int(ordinals.max()) + 1 if len(ordinals) else 0
+    segment = build_segment(texts, ordinals, first=0, rows=rows)
+    live = None
+    if len(segment.absent):
+        live = np.ones(rows, np.bool_)
+        live[segment.absent] = False
+    return TextIndex((segment,), live, rows)
+
+
+def _among(wanted: NDArray[np.int64], ascending: NDArray[np.int64]) -> Mask:
+    """Which of the numbers are among the ascending ones."""
+    if not len(ascending):
+        return np.zeros(len(wanted), np.bool_)
+    place = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return ascending[place] == wanted
 
 
 def edit_distances(words: pa.StringArray, word: str, edits: int) -> NDArray[np.int64]:

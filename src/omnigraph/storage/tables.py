@@ -37,6 +37,7 @@ from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.probe import probe_addresses
 from omnigraph.storage.residual import InlineCommitResidual
+from omnigraph.storage.search import ScanReport, TableSearch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -276,6 +277,11 @@ class TableStorage(ABC):
     def has_unindexed_fragments(self, handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
         """Whether any of these indexes misses a fragment."""
 
+    @property
+    @abstractmethod
+    def search(self) -> TableSearch:
+        """Searches answered from indexes of the table format."""
+
 
 class TableStore(TableStorage):
     """The tables of one graph root on Lance."""
@@ -331,12 +337,16 @@ class TableStore(TableStorage):
     ) -> "pa.RecordBatchReader":
         import pyarrow as pa  # noqa: PLC0415
 
-        scanner = self._scanner(handle, columns, filter, with_row_address, fragments, batch_rows, limit)
+        report = ScanReport(handle)
+        scanner = self._scanner(
+            handle, columns, filter, with_row_address, fragments, batch_rows, limit, **report.options()
+        )
         about = self._about(handle)
 
         def batches() -> Iterable[Any]:
             with substrate(about):
                 yield from scanner.to_batches()
+            report.tell()
 
         with substrate(about):
             schema = scanner.projected_schema
@@ -352,9 +362,14 @@ class TableStore(TableStorage):
         fragments: Iterable[int] | None = None,
         limit: int | None = None,
     ) -> "pa.Table":
-        scanner = self._scanner(handle, columns, filter, with_row_address, fragments, None, limit)
+        report = ScanReport(handle)
+        scanner = self._scanner(
+            handle, columns, filter, with_row_address, fragments, None, limit, **report.options()
+        )
         with substrate(self._about(handle)):
-            return scanner.to_table()
+            table = scanner.to_table()
+        report.tell()
+        return table
 
     def count_rows(self, handle: SnapshotHandle, filter: str | None = None) -> int:  # noqa: A002
         if filter is None:
@@ -368,9 +383,10 @@ class TableStore(TableStorage):
     ) -> "pa.Table":
         self._called("take", handle)
         wanted = addresses.to_pylist() if hasattr(addresses, "to_pylist") else np.asarray(addresses).tolist()
-        with substrate(self._about(handle)):
+        dataset = lance_dataset(handle)
+        with substrate(self._about(handle)), ScanReport(handle).of_take(dataset):
             # Stable row ids are off, so Lance's row ids are row addresses.
-            return lance_dataset(handle)._take_rows(wanted, columns=columns and list(columns))  # noqa: SLF001
+            return dataset._take_rows(wanted, columns=columns and list(columns))  # noqa: SLF001
 
     def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
         return probe_addresses(self._pool, handle, column, keys)
@@ -524,6 +540,10 @@ class TableStore(TableStorage):
     def has_unindexed_fragments(self, handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
         return indexes.has_unindexed_fragments(handle, plans)
 
+    @property
+    def search(self) -> TableSearch:
+        return TableSearch(self._pool)
+
     # -- inside -------------------------------------------------------------------------------------------
 
     def _handle(
@@ -545,6 +565,7 @@ class TableStore(TableStorage):
         fragments: Iterable[int] | None,
         batch_rows: int | None,
         limit: int | None,
+        **options: Any,
     ) -> Any:
         self._called("scan", handle)
         dataset = lance_dataset(handle)
@@ -558,6 +579,7 @@ class TableStore(TableStorage):
                 batch_size=batch_rows,
                 limit=limit,
                 scan_in_order=True,
+                **options,
             )
 
     def _called(self, kind: str, handle: SnapshotHandle) -> None:

@@ -1,0 +1,309 @@
+"""Search and ranking over working rows: which rows match a text, how near or relevant each is, the best few.
+
+Every answer is the one brute force gives, whatever is in memory and whichever indexes the table has. The one
+exception is asked for by name: with `vector_probes` set, a vector index may answer from a part of itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from omnigraph.core.errors import EmbedderError, QueryRuntimeError
+from omnigraph.engine.search_access import (
+    Access,
+    Path,
+    indexed_matches,
+    indexed_nearest,
+    text_access,
+    vector_access,
+)
+from omnigraph.engine.search_segments import SegmentKind, live_mask, segments_of, stream_parts
+from omnigraph.engine.search_vectors import (
+    VECTORS,
+    best,
+    distances_at,
+    distances_of,
+    nearest_rows,
+    stream_nearest,
+)
+from omnigraph.engine.text import TextIndex, build_segment, join_segments
+from omnigraph.language.query_tree import Function
+from omnigraph.planning import ir
+
+if TYPE_CHECKING:
+    from omnigraph.engine.compare import Mask
+    from omnigraph.engine.frame import Frame
+    from omnigraph.engine.images import Ordinals
+    from omnigraph.engine.reading import Reading
+    from omnigraph.engine.search_vectors import Vector
+
+Scores = NDArray[np.float64]
+SortKeys = list[tuple[NDArray[Any], str]]
+"""Values by row and the way they sort."""
+
+FUZZY_EDITS_DEFAULT: Final = 2
+RRF_K_DEFAULT: Final = 60
+UNRANKED: Final = np.iinfo(np.int64).max >> 1
+"""The place of an entity that an arm does not rank; small enough to count on."""
+TAKEN_ROWS_MAX: Final = 4096
+"""Vectors fetched by row address at a time when they are not in memory."""
+
+TEXTS: Final = SegmentKind(
+    "texts",
+    lambda texts, ordinals, first, rows: build_segment(texts, ordinals, first=first, rows=rows),
+    join_segments,
+)
+
+
+# --- text ------------------------------------------------------------------------------------------------
+
+
+def text_index(reading: Reading, reference: ir.PropertyRef, access: Access) -> TextIndex:
+    """The analysed text of a property, over all live rows of the snapshot."""
+    image, column = reading.image(reference.owner), reference.prop.name
+    if access.path is Path.PASS:
+        return TextIndex(stream_parts(image, column, TEXTS), live_mask(image), image.extent)
+    parts = segments_of(reading.caches.derived, image, column, TEXTS).parts
+    return TextIndex(parts, live_mask(image), image.extent)
+
+
+def search_matches(reading: Reading, search: ir.Search, frame: Frame) -> tuple[Mask, Mask]:
+    """Which rows match a text search, and for which the answer is known at all."""
+    ordinals = frame[search.property.variable]
+    query = reading.value(search.query)
+    if query is None:
+        nothing = np.zeros(frame.rows, dtype=np.bool_)
+        return nothing, nothing
+    image = reading.image(search.property.owner)
+    found, known = _matches(reading, search, str(query))
+    by_ordinal = np.zeros(image.extent + 1, dtype=np.bool_)  # one more slot, for no entity
+    by_ordinal[found] = True
+    if known is None:
+        values = image.take(search.property.prop.name, ordinals)
+        has = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    else:
+        has = np.append(known, False)[ordinals]
+    return by_ordinal[ordinals] & has, has
+
+
+def _matches(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals, Mask | None]:
+    """The rows that match; and by ordinal whether a row has a text, when that is at hand."""
+    membership = search.function is Function.SEARCH
+    access = text_access(reading, search.property, TEXTS, membership=membership, used=True)
+    _tell(reading, search, access)
+    if access.path is Path.INDEX:
+        return indexed_matches(reading, search.property, query), None
+    index = text_index(reading, search.property, access)
+    match search.function:
+        case Function.SEARCH:
+            found = index.search(query)
+        case Function.MATCH_TEXT:
+            found = index.phrase(query)
+        case Function.FUZZY:
+            edits = FUZZY_EDITS_DEFAULT if search.edits is None else reading.value(search.edits)
+            found = index.fuzzy(query, int(edits) if isinstance(edits, int) else FUZZY_EDITS_DEFAULT)
+        case _:
+            raise QueryRuntimeError(f"{search.function} is not a text search")
+    return found, index.known if access.path is Path.MEMORY else None
+
+
+def _relevant(reading: Reading, score: ir.Bm25) -> tuple[Ordinals, Scores]:
+    """All rows that match a query text, ascending, and how relevant each is."""
+    query = reading.value(score.query)
+    if query is None:
+        return np.empty(0, np.int64), np.empty(0, np.float64)
+    access = text_access(reading, score.property, TEXTS, membership=False, used=True)
+    _tell(reading, score, access)
+    return text_index(reading, score.property, access).bm25(str(query))
+
+
+def relevance(reading: Reading, score: ir.Bm25, ordinals: Ordinals) -> Scores:
+    """The relevance of the text of each entity; NaN where it does not match at all."""
+    found, scores = _relevant(reading, score)
+    by_ordinal = np.full(reading.image(score.property.owner).extent + 1, np.nan)
+    by_ordinal[found] = scores
+    return by_ordinal[ordinals]
+
+
+# --- vectors ---------------------------------------------------------------------------------------------
+
+
+def query_vector(reading: Reading, nearest: ir.Nearest) -> Vector | None:
+    """The vector that is asked for; None when there is none."""
+    query = reading.value(nearest.query)
+    if nearest.needs_embedding and isinstance(query, str):
+        raise EmbedderError(
+            "no embedder is configured, so a text cannot be compared with a vector",
+            hint="pass the query vector itself",
+        )
+    return np.array(query, dtype=np.float32) if isinstance(query, tuple) else None
+
+
+def distances(reading: Reading, nearest: ir.Nearest, ordinals: Ordinals) -> Scores:
+    """The Euclidean distance of each entity's vector to the query; NaN where it has none."""
+    query = query_vector(reading, nearest)
+    if query is None or not len(ordinals):
+        return np.full(len(ordinals), np.nan)
+    image, column = reading.image(nearest.property.owner), nearest.property.prop.name
+    if vector_access(reading, nearest.property, 0).path is Path.MEMORY:
+        return distances_at(
+            segments_of(reading.caches.derived, image, column, VECTORS).parts, ordinals, query
+        )
+    result = np.full(len(ordinals), np.nan)
+    there = np.flatnonzero(ordinals >= 0)
+    for first in range(0, len(there), TAKEN_ROWS_MAX):
+        reading.limits.check()
+        part = there[first : first + TAKEN_ROWS_MAX]
+        wanted, place = np.unique(ordinals[part], return_inverse=True)
+        rows = image.storage.take(image.handle, image.to_addresses(wanted), [column])
+        result[part] = distances_of(pa.concat_arrays(rows.column(column).chunks), query)[place.reshape(-1)]
+    return result
+
+
+def nearest_in_frame(
+    reading: Reading, nearest: ir.Nearest, ordinals: Ordinals, depth: int
+) -> tuple[NDArray[np.int64], Scores]:
+    """Positions of the rows that can be among the best `depth`, ties included, and their distances."""
+    query = query_vector(reading, nearest)
+    if query is None or not len(ordinals) or depth <= 0:
+        return np.empty(0, np.int64), np.empty(0, np.float64)
+    image, column = reading.image(nearest.property.owner), nearest.property.prop.name
+    access = vector_access(reading, nearest.property, len(ordinals))
+    _tell(reading, nearest, access)
+    everything = ordinals is image.live()
+    if access.path is Path.MEMORY:
+        parts = segments_of(reading.caches.derived, image, column, VECTORS).parts
+        whole = everything and not image.has_dead
+        return nearest_rows(parts, None if whole else ordinals, image.extent, query, depth)
+    if access.path is Path.INDEX:
+        wanted = None if everything else np.unique(ordinals[ordinals >= 0])
+        found = np.sort(indexed_nearest(reading, nearest.property, query, wanted, depth))
+        keys = distances(reading, nearest, found)
+    else:
+        mask = None
+        if not everything:
+            mask = np.zeros(image.extent + 1, np.bool_)
+            mask[ordinals] = True
+            mask[-1] = False
+        found, keys = stream_nearest(image, column, query, mask, depth)
+    # The best nodes; each stands for all the rows it is in.
+    by_ordinal = np.full(image.extent + 1, np.nan)
+    by_ordinal[found] = keys
+    scores = by_ordinal[ordinals]
+    rows = np.flatnonzero(~np.isnan(scores))
+    return best(rows, scores[rows], depth)
+
+
+# --- ranking ---------------------------------------------------------------------------------------------
+
+
+def ranked_rows(
+    reading: Reading, ranking: ir.Ranking, frame: Frame, depth: int | None
+) -> tuple[NDArray[np.int64], SortKeys]:
+    """The rows a leading search ranks, ascending by position, with the keys that order them best first.
+
+    With a `depth` only those that can be among the first so many: equal keys are all kept, so that what
+    breaks ties later decides among all of them.
+    """
+    match ranking:
+        case ir.Nearest():
+            ordinals = frame[ranking.property.variable]
+            rows, scores = nearest_in_frame(
+                reading, ranking, ordinals, frame.rows if depth is None else depth
+            )
+            return rows, [(scores, "ascending")]
+        case ir.Bm25():
+            return _ranked_by_relevance(reading, ranking, frame, depth)
+        case ir.Rrf():
+            fused = fuse(reading, ranking, frame)
+            rows = np.flatnonzero(~np.isnan(fused.scores))
+            keys: list[tuple[NDArray[Any], str]] = [
+                (fused.scores, "descending"),
+                (fused.first, "ascending"),
+                (fused.second, "ascending"),
+            ]
+            if depth is not None and len(rows) > depth:
+                rows, _ = best(rows, -fused.scores[rows], max(depth, 1))
+            return rows, [(values[rows], way) for values, way in keys]
+        case _:
+            assert_never(ranking)
+
+
+def _ranked_by_relevance(
+    reading: Reading, ranking: ir.Bm25, frame: Frame, depth: int | None
+) -> tuple[NDArray[np.int64], SortKeys]:
+    ordinals = frame[ranking.property.variable]
+    image = reading.image(ranking.property.owner)
+    found, scores = _relevant(reading, ranking)
+    if ordinals is image.live():
+        # Every row once, in order: the place of a row among them is its position.
+        rows = np.searchsorted(ordinals, found) if image.has_dead else found
+    else:
+        by_ordinal = np.full(image.extent + 1, np.nan)
+        by_ordinal[found] = scores
+        scores = by_ordinal[ordinals]
+        rows = np.flatnonzero(~np.isnan(scores))
+        scores = scores[rows]
+    if depth is not None and len(rows) > depth:
+        rows, negative = best(rows, -scores, max(depth, 1))
+        scores = -negative
+    return rows, [(scores, "descending")]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """A fused ranking of the rows: the score, and the place in each arm that breaks ties."""
+
+    scores: Scores
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+
+
+def fuse(reading: Reading, rrf: ir.Rrf, frame: Frame) -> Fused:
+    """Reciprocal rank fusion; NaN for entities that neither arm ranks."""
+    ordinals = frame[rrf.variable]
+    image = reading.image(rrf.first.property.owner)
+    k = reading.value(rrf.k)
+    constant = k if isinstance(k, int) else RRF_K_DEFAULT
+    nodes = image.live() if ordinals is image.live() else np.unique(ordinals[ordinals >= 0])
+    first, second = (_ranks(reading, arm, nodes) for arm in (rrf.first, rrf.second))
+    scores = np.zeros(image.extent + 1, dtype=np.float64)
+    for ranks in (first, second):
+        ranked = np.flatnonzero(ranks < UNRANKED)
+        scores[ranked] += 1.0 / (constant + ranks[ranked] + 1)
+    scores[(first == UNRANKED) & (second == UNRANKED)] = np.nan
+    return Fused(scores[ordinals], first[ordinals], second[ordinals])
+
+
+def _ranks(reading: Reading, arm: ir.Nearest | ir.Bm25, nodes: Ordinals) -> NDArray[np.int64]:
+    """By ordinal the place in one arm, best first, from 0; among equals the smaller id is first."""
+    image = reading.image(arm.property.owner)
+    if isinstance(arm, ir.Nearest):
+        depth = reading.rank_depth
+        rows, keys = nearest_in_frame(reading, arm, nodes, len(nodes) if depth is None else depth)
+        ranked = nodes[rows]
+    else:
+        depth = None
+        found, scores = _relevant(reading, arm)
+        among = np.zeros(image.extent + 1, np.bool_)
+        among[nodes] = True
+        ranked, keys = found[among[found]], -scores[among[found]]
+    order = pc.sort_indices(
+        pa.table({"key": keys, "id": image.take("id", ranked)}),
+        sort_keys=[("key", "ascending"), ("id", "ascending")],
+    )
+    best_first = ranked[np.asarray(order)][:depth]
+    ranks = np.full(image.extent + 1, UNRANKED, dtype=np.int64)
+    ranks[best_first] = np.arange(len(best_first))
+    return ranks
+
+
+def _tell(reading: Reading, expression: ir.Search | ir.Nearest | ir.Bm25, access: Access) -> None:
+    if reading.trace is not None:
+        reading.trace.searched(expression, access)

@@ -1,0 +1,169 @@
+"""Structures over one column, in segments: what a commit adds becomes one more, the others stay.
+
+A segment covers a range of ordinals and says which rows of it were absent when it was made. It serves every
+state of the table that has the same fragments in that range and shows none of those rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from omnigraph.engine.adjacency import DerivedCache
+    from omnigraph.engine.images import Layout, Ordinals, TableImage
+
+JOIN_RATIO: Final = 4
+"""A segment is joined with the one before it while that is less than this many times as long."""
+JOINED_ROWS_MAX: Final = 1 << 20
+"""A segment of this length is left alone."""
+STREAMED_ROWS: Final = 1 << 17
+"""Rows of a segment that is made for one question and dropped."""
+
+
+class Segment(Protocol):
+    """A structure over the rows of a range of ordinals."""
+
+    @property
+    def first(self) -> int:
+        """The first ordinal."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many ordinals it covers."""
+        ...
+
+    @property
+    def absent(self) -> NDArray[np.int64]:
+        """Rows of the range, from 0, that were not there when it was made."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        ...
+
+
+S = TypeVar("S", bound=Segment)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments(Generic[S]):
+    """The segments over all rows of one state of a table, in order."""
+
+    layout: Layout
+    parts: tuple[S, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def extent(self) -> int:
+        """One more than the greatest ordinal."""
+        return self.parts[-1].first + self.parts[-1].rows if self.parts else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """Which state of a column was looked at last, by place; a hint only."""
+
+    states: dict[tuple[str, str, str, str], Any] = field(default_factory=dict[tuple[str, str, str, str], Any])
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKind(Generic[S]):
+    """How one kind of segment is made and joined."""
+
+    name: str
+    build: Callable[[Any, Ordinals, int, int], S]
+    """From the values of the rows shown, their ordinals, the first ordinal of the range and its length."""
+    join: Callable[[S, S], S]
+
+
+def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: SegmentKind[S]) -> Segments[S]:
+    """The segments of a column at a state of its table, made from those of an earlier state where they fit.
+
+    Cost: nothing when they are there, else reading the column of the fragments no segment covers.
+    """
+    key = (image.contents, kind.name, column)
+
+    def build() -> Segments[Any]:
+        latest = cache.get(("latest segments",), _Latest, _Latest)
+        place = (image.identity, image.handle.location, kind.name, column)
+        earlier = latest.states.get(place)
+        base = None if earlier is None else cache.peek((earlier, kind.name, column), Segments)
+        made = _extended(image, column, kind, base if base is not None and _fits(base, image) else None)
+        latest.states[place] = image.contents
+        return made
+
+    return cache.get(key, Segments, build)
+
+
+def are_ready(cache: DerivedCache, image: TableImage, column: str, kind: SegmentKind[Any]) -> bool:
+    """Whether the segments of exactly this state are in memory."""
+    return cache.has((image.contents, kind.name, column))
+
+
+def live_mask(image: TableImage) -> NDArray[np.bool_] | None:
+    """By ordinal, which rows are shown; None: all."""
+    if not image.has_dead:
+        return None
+    mask = np.zeros(image.extent, np.bool_)
+    mask[image.live()] = True
+    return mask
+
+
+def _fits(base: Segments[Any], image: TableImage) -> bool:
+    if image.layout[: len(base.layout)] != base.layout:
+        return False
+    absent = [part.absent + part.first for part in base.parts if len(part.absent)]
+    if not absent:
+        return True
+    live = live_mask(image)
+    return live is not None and not live[np.concatenate(absent)].any()
+
+
+def _extended(image: TableImage, column: str, kind: SegmentKind[S], base: Segments[S] | None) -> Segments[S]:
+    parts: list[S] = [] if base is None else list(base.parts)
+    begin = 0 if base is None else base.extent
+    for ordinals, rows in image.read_live([column], after=begin):
+        # A part ends where its last row does; what lies between two parts was not shown.
+        end = int(ordinals[-1]) + 1 if len(ordinals) else begin
+        parts.append(kind.build(whole(rows.column(column)), ordinals, begin, end - begin))
+        begin = end
+    if begin < image.extent:
+        none = pa.array([], image.handle.schema.field(column).type)
+        parts.append(kind.build(none, np.empty(0, np.int64), begin, image.extent - begin))
+    while len(parts) > 1 and parts[-2].rows < min(JOIN_RATIO * parts[-1].rows, JOINED_ROWS_MAX):
+        right, left = parts.pop(), parts.pop()
+        parts.append(kind.join(left, right))
+    return Segments(image.layout, tuple(parts))
+
+
+def stream_parts(image: TableImage, column: str, kind: SegmentKind[S]) -> Iterator[S]:
+    """The segments of a column one after the other, none of them kept. Each pass reads the column."""
+    for ordinals, table in image.read_live([column]):
+        values = whole(table.column(column))
+        for begin in range(0, len(ordinals), STREAMED_ROWS):
+            mine = ordinals[begin : begin + STREAMED_ROWS]
+            first = int(mine[0])
+            part = values.slice(begin, STREAMED_ROWS)
+            yield kind.build(part, mine, first, int(mine[-1]) + 1 - first)
+
+
+def whole(column: Any) -> Any:
+    """A column as one array."""
+    if column.num_chunks == 0:
+        return pa.array([], column.type)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
