@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from omnigraph.manifest.state import Snapshot
     from omnigraph.pipeline.load import Sources
     from omnigraph.pipeline.report import LoadReport
+    from omnigraph.pipeline.resume import ResumableLoad
     from omnigraph.recovery.verify import VerifyReport
 
 
@@ -264,15 +265,16 @@ class Graph:
 
     def load(
         self,
-        sources: Sources,
+        sources: Sources | None = None,
         *,
-        mode: str,
+        mode: str = "",
         branch: str = "main",
         base: str | None = None,
         actor: str | None = None,
         engine: str = "spark",
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
+        resume: str | None = None,
         format: str | None = None,  # noqa: A002  the word of the command line
         type_name: str | None = None,
         if_commit: str | None = None,
@@ -283,7 +285,8 @@ class Graph:
 
         `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
         missing branch is made from `base`. With `rejects`, refused records are set aside in that directory
-        and the others are loaded.
+        and the others are loaded. `resume` takes the id of a load whose process died before its commit and
+        goes on from what it had staged; everything left at its default is then as it was.
         """
         from omnigraph.pipeline.load import load_files  # noqa: PLC0415  only a load needs the pipeline
 
@@ -302,7 +305,15 @@ class Graph:
             spark=spark,
             format_=format,
             type_name=type_name,
+            resume=resume,
         )
+
+    def resumable_loads(self) -> list[ResumableLoad]:
+        """Loads that ended before their commit and left what they had staged, oldest first."""
+        from omnigraph.pipeline.resume import resumable_loads  # noqa: PLC0415  only a load needs the pipeline
+
+        self._session.begin_read()
+        return resumable_loads(self._session)
 
     def load_frames(
         self,

@@ -3,14 +3,14 @@
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
-from omnigraph.cli.targets import addressed, confirm, writing
+from omnigraph.cli.targets import addressed, confirm, reading, writing
 from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ class DataFormat(StrEnum):
     PARQUET = "parquet"
 
 
-ModeOption = Annotated[Mode, typer.Option("--mode", help="What happens to entities that exist already.")]
+ModeOption = Annotated[
+    Mode | None, typer.Option("--mode", help="What happens to entities that exist already.")
+]
 Data = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option("--data", metavar="FILE", help="A file, directory or pattern; - for stdin. Repeatable."),
 ]
 Base = Annotated[
@@ -58,6 +60,12 @@ ReplaceType = Annotated[
 ]
 Rejects = Annotated[
     str | None, typer.Option("--rejects", metavar="DIR", help="Set refused records aside, load the rest.")
+]
+Resume = Annotated[
+    str | None, typer.Option("--resume", metavar="ID", help="Go on with a load that died before its commit.")
+]
+Resumable = Annotated[
+    bool, typer.Option("--resumable", help="List the loads that can be resumed, and load nothing.")
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="Spark, or this process for small inputs.")]
 SparkMaster = Annotated[str | None, typer.Option("--spark-master", metavar="URL", help="Where Spark runs.")]
@@ -82,6 +90,7 @@ def register(app: typer.Typer, spark_app: typer.Typer) -> None:
             "Load files as one atomic commit, or change nothing.",
             "omnigraph load --data people.jsonl --mode merge --store kb.omni",
             "omnigraph load --data people.csv --type Person --mode append --engine local --store kb.omni",
+            "omnigraph load --resume 01JD8W3V4Z6N7R5T9K2M1Q0XYA --store kb.omni",
             more=(
                 "append refuses existing ids, merge replaces them, patch keeps what the input leaves out,"
                 " overwrite replaces every type the input touches."
@@ -91,8 +100,8 @@ def register(app: typer.Typer, spark_app: typer.Typer) -> None:
 
 
 def load(
-    mode: ModeOption,
-    data: Data,
+    mode: ModeOption = None,
+    data: Data = None,
     store: Store = None,
     branch: Branch = "main",
     base: Base = None,
@@ -100,6 +109,8 @@ def load(
     type_name: OneType = None,
     replace_type: ReplaceType = None,
     rejects: Rejects = None,
+    resume: Resume = None,
+    resumable: Resumable = False,
     engine: EngineOption = Engine.SPARK,
     spark_master: SparkMaster = None,
     spark_conf: SparkConf = None,
@@ -112,9 +123,11 @@ def load(
     from omnigraph.cli.progress import TerminalListener
     from omnigraph.core.events import listen
 
-    if STDIN in data and len(data) > 1:
-        raise UsageError("stdin is loaded alone")
     uri = addressed(store)
+    if resumable:
+        _list_resumable(uri, as_json=as_json)
+        return
+    sources = _sources(mode, data, resume)
     if mode is Mode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
     settings = _settings(spark_master, spark_conf or [])
@@ -122,14 +135,15 @@ def load(
     with writing(uri, "load", quiet=quiet, settings=settings) as graph, listen(listener, everywhere=True):
         try:
             report = graph.load(
-                sys.stdin.buffer if data == [STDIN] else data,
-                mode=mode.value,
+                sources,
+                mode="" if mode is None else mode.value,
                 branch=branch,
                 base=base,
                 actor=actor,
                 engine=engine.value,
                 replace_types=replace_type or (),
                 rejects=rejects,
+                resume=resume,
                 format=None if form is None else form.value,
                 type_name=type_name,
             )
@@ -139,6 +153,30 @@ def load(
         output.document(load_dict(uri, report))
     else:
         _show(report)
+
+
+def _sources(mode: Mode | None, data: list[str] | None, resume: str | None) -> "BinaryIO | list[str] | None":
+    """The input as the load takes it. Only a resumed load knows mode and input already."""
+    if resume is None:
+        for option, value in (("--mode", mode), ("--data", data)):
+            if not value:
+                raise UsageError(f"Missing option '{option}'.")
+    if data and STDIN in data:
+        if len(data) > 1:
+            raise UsageError("stdin is loaded alone")
+        return sys.stdin.buffer
+    return data or None
+
+
+def _list_resumable(uri: str, *, as_json: bool) -> None:
+    with reading(uri) as graph:
+        found = graph.resumable_loads()
+    if as_json:
+        output.document({"uri": uri, "loads": [each.to_dict() for each in found]})
+        return
+    for each in found:
+        staged = f"{each.splits_staged}/{each.splits} staged"
+        output.line(f"{each.id}  {each.mode} on {each.branch}, {staged}: {', '.join(each.sources)}")
 
 
 def _settings(master: str | None, conf: list[str]) -> "Settings":

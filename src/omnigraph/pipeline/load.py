@@ -2,15 +2,14 @@
 
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack
 
 from omnigraph.core.errors import BadRequest
-from omnigraph.core.ids import Branch, CommitId, new_ulid
+from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, new_ulid
 from omnigraph.core.limits import MIB
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.session import GraphSession
@@ -19,6 +18,7 @@ from omnigraph.pipeline.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.loading import Load, LoadRequest
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
 from omnigraph.pipeline.report import LoadReport
+from omnigraph.pipeline.resume import Differences, check_inputs, only_driver, read_record
 from omnigraph.pipeline.session import spark_runtime
 from omnigraph.pipeline.sources import expand, input_bytes, plan_splits, spool
 from omnigraph.storage.layout import LOADS
@@ -57,19 +57,25 @@ class LoadWords(TypedDict, total=False):
 
 def load_files(
     session: GraphSession,
-    sources: Sources,
+    sources: "Sources | None",
     *,
     format_: str | None = None,
     type_name: str | None = None,
+    resume: str | None = None,
     **words: Unpack[LoadWords],
 ) -> LoadReport:
     """Load files into one branch as one commit, or change nothing.
 
-    `sources` are files, directories and patterns, or a stream, which is copied to a file first. Raises
-    BadRequest for an unknown word. A refused input is one error that lists the first problems of each kind in
-    `details["problems"]`, with exact totals.
+    `sources` are files, directories and patterns, or a stream, which is copied to a file first. `resume`
+    goes on with a load that ended before its commit: words left at their defaults are then taken from it,
+    and every other one must agree. Raises BadRequest for an unknown word. A refused input is one error that
+    lists the first problems of each kind in `details["problems"]`, with exact totals.
     Cost: one pass over the input plus its key columns, in memory that does not follow its size.
     """
+    if resume is not None:
+        return _resume(session, resume, sources, words)
+    if sources is None:
+        raise BadRequest("a load needs an input, or the id of a load to resume")
     kind = None if format_ is None else _word(SourceFormat, format_, "format")
     if _is_stream(sources):
         stream = sources
@@ -106,6 +112,66 @@ def _load(
     size: int,
     words: LoadWords,
 ) -> LoadReport:
+    request = _request(words)
+    session.begin_write()
+    executor = _executor(session, words, size)
+    load_id = OperationId(new_ulid())
+    with only_driver(session, load_id):
+        workspace = _workspace(session, executor, load_id)
+        workspace.mkdir(parents=True)
+        load = Load(session, request, executor, workspace, load_id)
+        return _run(load, partial(make_splits, workspace, executor))
+
+
+def _resume(session: GraphSession, load_id: str, sources: "Sources | None", words: LoadWords) -> LoadReport:
+    """Go on with a load that ended before its commit. Raises LoadNotResumable when one fact differs."""
+    record = read_record(session, load_id)
+    differences = Differences()
+    if sources is not None and _is_stream(sources):
+        raise BadRequest("a stream is kept by the load that read it; resume it without an input")
+    mode, branch = words.get("mode", ""), words.get("branch")
+    differences.word("mode", mode, record.mode, "")
+    differences.word("branch", branch, record.branch, None)
+    differences.word("base", words.get("base"), record.base, None)
+    differences.word("actor", words.get("actor"), record.actor, None)
+    differences.word("if_commit", words.get("if_commit"), record.if_commit, None)
+    differences.word("replace_types", tuple(words.get("replace_types", ())), record.replace_types, ())
+    rejects = words.get("rejects")
+    directory = None if rejects is None else str(Path(rejects).absolute())
+    differences.word("rejects", directory, record.rejects, None)
+    named = None if sources is None else [str(path.absolute()) for path in expand(_listed(sources))]
+    check_inputs(record, named, differences)
+    differences.raise_if_any(load_id)
+    request = LoadRequest(
+        mode=LoadMode(record.mode),
+        branch=None if record.branch is None else BranchName(record.branch),
+        base=record.base,
+        actor=record.actor,
+        if_commit=None if record.if_commit is None else CommitId(record.if_commit),
+        replace_types=record.replace_types,
+        rejects=None if record.rejects is None else Path(record.rejects),
+        cancel=words.get("cancel", NEVER),
+    )
+    session.begin_write()
+    with only_driver(session, load_id):
+        # Read again now that nobody else can be at it: the load may have ended meanwhile.
+        record = read_record(session, load_id)
+        executor = _executor(session, words, sum(each.size for each in record.inputs))
+        load = Load(session, request, executor, Path(record.workspace), OperationId(load_id), record)
+        return _run(load, lambda: list(record.splits))
+
+
+def _run(load: Load, make_splits: Callable[[], list[Split]]) -> LoadReport:
+    """Run a load, and take away its journal and its workspace unless another run may need them."""
+    try:
+        return load.run(make_splits())
+    finally:
+        if not load.resumable:
+            load.journal.end()
+            shutil.rmtree(load.workspace, ignore_errors=True)
+
+
+def _request(words: LoadWords) -> LoadRequest:
     rejects, if_commit = words.get("rejects"), words.get("if_commit")
     request = LoadRequest(
         mode=_word(LoadMode, words.get("mode", ""), "mode"),
@@ -119,11 +185,7 @@ def _load(
     )
     if request.replace_types and request.mode is not LoadMode.OVERWRITE:
         raise BadRequest("only an overwrite load replaces types that the input does not name")
-    engine = _word(EngineName, words.get("engine", EngineName.SPARK), "engine")
-    session.begin_write()
-    executor = _executor(session, engine, words.get("spark"), size)
-    with _workspace(session, executor) as workspace:
-        return Load(session, request, executor, workspace).run(make_splits(workspace, executor))
+    return request
 
 
 def _word(words: type[Word], text: str, what: str) -> Word:
@@ -142,27 +204,20 @@ def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:
     return [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
 
 
-def _executor(session: GraphSession, engine: EngineName, spark: "SparkSession | None", size: int) -> Executor:
-    match engine:
+def _executor(session: GraphSession, words: LoadWords, size: int) -> Executor:
+    match _word(EngineName, words.get("engine", EngineName.SPARK), "engine"):
         case EngineName.LOCAL:
             return LocalExecutor(session.settings, "load")
         case EngineName.SPARK:
             quick = size <= QUICK_START_BYTES_MAX
-            return SparkExecutor(spark_runtime(session.settings, session=spark, quick_start=quick), "load")
+            runtime = spark_runtime(session.settings, session=words.get("spark"), quick_start=quick)
+            return SparkExecutor(runtime, "load")
 
 
-@contextmanager
-def _workspace(session: GraphSession, executor: Executor) -> Generator[Path]:
-    """A directory for spooled input and key facts that every task sees, removed when the load ends."""
+def _workspace(session: GraphSession, executor: Executor, load_id: str) -> Path:
+    """A directory for spooled input and key facts that every task sees."""
+    if session.root.is_local:
+        return Path(session.root.local_path(LOADS)) / load_id
     if executor.shares_files:
-        session.settings.merge_staging_dir.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix="omnigraph-load-", dir=session.settings.merge_staging_dir))
-    elif session.root.is_local:
-        path = Path(session.root.local_path(LOADS)) / new_ulid()
-        path.mkdir(parents=True)
-    else:
-        raise BadRequest("a load through a cluster needs a graph on a file system the cluster shares")
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+        return session.settings.merge_staging_dir / f"omnigraph-load-{load_id}"
+    raise BadRequest("a load through a cluster needs a graph on a file system the cluster shares")

@@ -15,16 +15,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from omnigraph.catalog.ir import schema_hash
 from omnigraph.catalog.schema import Catalog, NodeType
 from omnigraph.core.errors import (
     BranchNotFound,
     Cancelled,
+    EnvironmentFault,
     ExpectedVersionMismatch,
     InternalError,
+    OmnigraphError,
     PreconditionFailed,
     ReadSetConflict,
 )
 from omnigraph.core.events import Event, Published, listen
+from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import (
     Branch,
     CommitId,
@@ -48,6 +52,7 @@ from omnigraph.pipeline.executors import Executor, LocalExecutor
 from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
+    LINE_BITS,
     PROBLEMS_KEPT_PER_KIND_MAX,
     Fault,
     Problem,
@@ -57,6 +62,7 @@ from omnigraph.pipeline.problems import (
 )
 from omnigraph.pipeline.rejects import Reasons, write_rejects
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
+from omnigraph.pipeline.resume import InputFile, Journal, LoadRecord, boot_id, check_graph, stage_journaled
 from omnigraph.pipeline.sources import input_bytes
 from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
@@ -124,21 +130,32 @@ class Load:
     """One load. `workspace` is a directory that every task sees."""
 
     def __init__(
-        self, session: GraphSession, request: LoadRequest, executor: Executor, workspace: Path
+        self,
+        session: GraphSession,
+        request: LoadRequest,
+        executor: Executor,
+        workspace: Path,
+        load_id: OperationId,
+        earlier: LoadRecord | None = None,
     ) -> None:
         self.session = session
         self.request = request
         self.executor = executor
         self.local = LocalExecutor(session.settings, "load")
         self.workspace = workspace
-        self.operation_id = OperationId(new_ulid())
-        self.commit_id = CommitId(new_ulid())
+        self.operation_id = load_id
+        self.journal = Journal(session.root, load_id)
+        self.commit_id = CommitId(new_ulid() if earlier is None else earlier.commit_id)
+        self.resumable = False
+        """After a failure: whether what was staged is kept for another run."""
+        self._earlier = earlier
+        self._reused = 0
         self.seconds: dict[str, float] = {}
         self.splits: list[Split] = []
         self.log = ProblemLog()
         self.refused = _NO_ORDERS
         self.faults: list[Fault] = []
-        self.branch_created = False
+        self.branch_created = earlier is not None and earlier.branch_created
         self._entered_commit = False
 
     def run(self, splits: list[Split]) -> LoadReport:
@@ -168,7 +185,7 @@ class Load:
         except BaseException as error:
             if self._entered_commit and self._had_no_effect(error):
                 self._entered_commit = False
-            self._clean_up(staged)
+            self._keep_or_clean_up(staged, error)
             raise
         if moved is None:
             raise InternalError("a load ended without an outcome")
@@ -181,10 +198,28 @@ class Load:
             return False
         return all(self.operation_id not in name for name in self.session.sidecars.list())
 
+    def _keep_or_clean_up(self, staged: _Staged | None, error: BaseException) -> None:
+        """Keep what is staged when only the surroundings failed; any other failure leaves nothing."""
+        if self._entered_commit:
+            return
+        if self._earlier is not None:
+            self.resumable = True  # whether its files belong to a commit by now is not even known
+        elif isinstance(error, (EnvironmentFault, InternalError, OSError)) and self.journal.entries():
+            self.resumable = True
+            if isinstance(error, OmnigraphError):
+                error.details.setdefault("load_id", self.operation_id)
+                error.hint = error.hint or f"`--resume {self.operation_id}` goes on from what is staged"
+        else:
+            self._clean_up(staged)
+
     def _clean_up(self, staged: _Staged | None) -> None:
         """Delete the staged files of a load that never reached its commit; later only recovery decides."""
-        if staged is not None and not self._entered_commit:
+        if self._entered_commit or self._earlier is not None:
+            return
+        if staged is not None:
             remove_files(staged.files())
+        for result, _ in self.journal.entries().values():
+            remove_files(result.files)
 
     def _ensure_branch(self) -> None:
         """A missing branch is made from the base, if one is given."""
@@ -242,12 +277,51 @@ class Load:
         return staged.plan.catalog == self.session.catalog_of(snapshot)
 
     def _stage(self, snapshot: Snapshot) -> _Staged:
+        earlier = self._earlier
         plan = self._plan(snapshot)
+        done: dict[int, tuple[SplitResult, Orders]] = {}
+        if earlier is None:
+            self.journal.begin(self._record(plan, snapshot))
+        else:
+            plan = replace(plan, partitions=earlier.partitions)
+            done = self.journal.entries()
+            touched = {key for result, _ in done.values() for key in result.read} | plan.replaced_types
+            check_graph(self.session, earlier, snapshot, touched)
+            self._earlier = None
+        self._reused = len(done)
         with self._timed("stage"):
-            tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits]
-            results = self.executor.map("stage", stage_split, tasks)
+            tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits if split.number not in done]
+            fresh = self.executor.map("stage", stage_journaled, tasks)
+        by_split = {result.split: result for result in (*fresh, *(result for result, _ in done.values()))}
+        results = [by_split[split.number] for split in self.splits]
         _prove_nothing_lost(results)
-        return _Staged(plan, results)
+        failpoint(Window.LOAD_POST_STAGE)
+        left_out = np.concatenate([_NO_ORDERS, *(skip for _, skip in done.values())])
+        return _Staged(plan, results, np.unique(left_out))
+
+    def _record(self, plan: LoadPlan, snapshot: Snapshot) -> LoadRecord:
+        request = self.request
+        return LoadRecord(
+            id=self.operation_id,
+            commit_id=self.commit_id,
+            started_us=self.session.clock.now_us(),
+            boot=boot_id(),
+            mode=request.mode.value,
+            branch=request.branch,
+            base=request.base,
+            branch_created=self.branch_created,
+            actor=request.actor,
+            if_commit=request.if_commit,
+            replace_types=request.replace_types,
+            rejects=None if request.rejects is None else str(request.rejects.absolute()),
+            schema=schema_hash(plan.catalog),
+            head=snapshot.head,
+            targets={key: (target.location, target.branch) for key, target in plan.targets.items()},
+            workspace=str(self.workspace),
+            partitions=plan.partitions,
+            inputs=tuple(InputFile.of(path) for path in dict.fromkeys(split.path for split in self.splits)),
+            splits=tuple(self.splits),
+        )
 
     # --- verify ---
 
@@ -262,6 +336,7 @@ class Load:
             with self._timed("stage again"):
                 self._stage_again(staged, left_out)
         self.request.cancel.raise_if_requested()
+        failpoint(Window.LOAD_POST_VERIFY)
         commit = self._committed(staged, verified, snapshot)
         return self._report(staged, verified, commit)
 
@@ -311,7 +386,7 @@ class Load:
     def _stage_again(self, staged: _Staged, left_out: Orders) -> None:
         """Stage the splits that hold left-out records once more, without them."""
         changed = np.setxor1d(left_out, staged.skip)
-        affected = {int(number) for number in np.unique(changed >> 40)}
+        affected = {int(number) for number in np.unique(changed >> LINE_BITS)}
         tasks = [
             StageTask(staged.plan, split, left_out, write_facts=False)
             for split in self.splits
@@ -325,6 +400,9 @@ class Load:
             staged.results[result.split] = replace(result, facts=before.facts)
         staged.skip = left_out
         _prove_nothing_lost(staged.results)
+        for number in affected:
+            mine = left_out[(left_out >> LINE_BITS) == number]
+            self.journal.replace(staged.results[number], mine)
         remove_files(old)
 
     # --- commit ---
@@ -468,6 +546,9 @@ class Load:
             seconds=dict(self.seconds),
             actor=self.request.actor,
             commit=commit,
+            load_id=self.operation_id,
+            splits=len(self.splits),
+            splits_reused=self._reused,
             rejects=None if self.request.rejects is None else str(self.request.rejects),
             problems=tuple(self.log.first().listed()),
             problem_totals=dict(self.log.totals),

@@ -59,6 +59,12 @@ class LoadReport:
     """Per stage, in the order in which they ran."""
     actor: str | None
     commit: CommitRecord | None
+    load_id: str = ""
+    """What `resume` takes when a load ends before its commit."""
+    splits: int = 0
+    """Pieces the input was cut into."""
+    splits_reused: int = 0
+    """Pieces that an earlier run had staged already: they were not read again."""
     rejects: str | None = None
     """The directory of the refused records, when it was asked for."""
     problems: tuple[Problem, ...] = ()
@@ -87,6 +93,9 @@ class LoadReport:
             "bytes_read": self.bytes_read,
             "seconds": {stage: round(value, 3) for stage, value in self.seconds.items()},
             "actor_id": self.actor,
+            "load_id": self.load_id,
+            "splits": self.splits,
+            "splits_reused": self.splits_reused,
             "commit": None if self.commit is None else commit_dict(self.commit),
         }
         if self.rejects is not None:

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey
 from omnigraph.pipeline.checks import Checked, CheckTask, Orders, check_ids, check_references
 from omnigraph.pipeline.exchange import FactFiles, merged
@@ -104,6 +105,7 @@ class Verifier:
             self._committed = merged([probed, *executor.map("read committed keys", scan_committed, tasks)])
         files = merged([self.input_facts, self._committed])
         first = self._pass("check ids", check_ids, files, refused, _NO_ORDERS)
+        failpoint(Window.LOAD_BETWEEN_CHECKS)
         handed_on = merged([files, *(each.facts for each in first)])
         void = np.concatenate(
             [_NO_ORDERS, *(orders for each in first for orders in each.superseded.values())]

@@ -73,6 +73,7 @@ branch_not_found              404  6   never
 tag_not_found                 404  6   never
 commit_not_found              404  6   never
 snapshot_not_found            404  6   never
+load_not_found                404  6   never
 type_not_found                404  6   never
 entity_not_found              404  6   never
 blob_null                     404  6   never
@@ -99,6 +100,7 @@ already_initialized           409  3   never
 initialization_claimed        409  3   never
 parentless_commit             409  3   never
 schema_boundary               409  3   never
+load_not_resumable            409  3   never
 precondition_failed           412  4   never
 blob_precondition_failed      412  4   never
 idempotency_mismatch          409  3   never

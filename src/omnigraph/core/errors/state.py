@@ -45,6 +45,33 @@ class TagNotFound(NotFoundError):
         self.tag = tag
 
 
+class LoadNotFound(NotFoundError):
+    """No load that ended before its commit has this id."""
+
+    kind = "load_not_found"
+
+    def __init__(self, load_id: str) -> None:
+        super().__init__(
+            f"no load '{load_id}' can be resumed", hint="`omnigraph load --resumable` lists those that can"
+        )
+        self.load_id = load_id
+
+
+class LoadNotResumable(ConflictError):
+    """What a load staged does not fit any more, or may not be touched now; nothing of it is reused."""
+
+    kind = "load_not_resumable"
+
+    def __init__(self, load_id: str, differences: Sequence[str]) -> None:
+        super().__init__(
+            f"load '{load_id}' cannot be resumed: {'; '.join(differences)}",
+            hint="load the input again, without --resume",
+            details={"load_id": load_id, "differences": list(differences)},
+        )
+        self.load_id = load_id
+        self.differences = tuple(differences)
+
+
 class CommitNotFound(NotFoundError):
     """The commit does not exist, or the actor may not read it: both look alike."""
 
