@@ -5,7 +5,18 @@ from typing import Annotated
 import typer
 
 from omnigraph import __version__
-from omnigraph.cli import changes, graphs, history, language, loads, merges, output, reads
+from omnigraph.cli import (
+    changes,
+    completion,
+    graphs,
+    history,
+    language,
+    loads,
+    merges,
+    output,
+    personal,
+    reads,
+)
 from omnigraph.cli.options import Json, teach
 
 app = typer.Typer(
@@ -27,6 +38,8 @@ schema_app = typer.Typer(help="Look at a schema and at what a change of it would
 branch_app = typer.Typer(help="Branches of the whole graph.", no_args_is_help=True)
 spark_app = typer.Typer(help="The engine of bulk loads.", no_args_is_help=True)
 tag_app = typer.Typer(help="Names of commits.", no_args_is_help=True)
+profile_app = typer.Typer(help="Named graphs of config.yaml.", no_args_is_help=True)
+config_app = typer.Typer(help="The settings in effect.", no_args_is_help=True)
 commit_app = typer.Typer(help="The history of the graph.", no_args_is_help=True)
 
 
@@ -68,8 +81,12 @@ reads.register(app)
 history.register(app, branch_app, commit_app)
 merges.register(branch_app)
 changes.register(app, tag_app)
+personal.register(profile_app, config_app)
+completion.register(app)
 app.add_typer(schema_app, name="schema")
 app.add_typer(branch_app, name="branch")
 app.add_typer(commit_app, name="commit")
 app.add_typer(tag_app, name="tag")
 app.add_typer(spark_app, name="spark")
+app.add_typer(profile_app, name="profile")
+app.add_typer(config_app, name="config")

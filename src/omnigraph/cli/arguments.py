@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from omnigraph.cli.addressing import Flags
 from omnigraph.core.errors import UsageError
 
 # Flags a user may also write before the command; the value says whether they take one.
@@ -21,21 +22,25 @@ _GLOBAL_FLAGS: Final[Mapping[str, bool]] = {
 # Misplaced flags are reported in this order.
 _ADDRESSING: Final = ("--server", "--cluster", "--graph", "--store", "--as", "--profile")
 
-_STORE: Final = frozenset({"--store"})
-_STORE_AS: Final = frozenset({"--store", "--as"})
 _NONE: Final[frozenset[str]] = frozenset()
+_ANYWHERE: Final = frozenset({"--server", "--graph", "--store", "--profile"})
+_STORAGE: Final = frozenset({"--graph", "--store", "--cluster", "--profile"})
 
-_READ: Final = ("reads a graph", _STORE)
-_WRITE: Final = ("writes a graph", _STORE_AS)
-_DIRECT: Final = ("works on storage directly", _STORE)
+_READ: Final = ("reads a graph", _ANYWHERE)
+_WRITE: Final = ("writes a graph", _ANYWHERE | {"--as"})
+_DIRECT: Final = ("works on storage directly", _STORAGE)
+_PLAN: Final = ("works on storage directly", _STORAGE - {"--cluster"})
 _CREATE: Final = ("creates a graph at its argument", _NONE)
 _LOCAL: Final = ("works on files only", _NONE)
+
+# Flags no command declares: they are taken out before the command is parsed.
+_TAKEN_OUT: Final = ("--server", "--cluster", "--graph", "--profile")
 
 COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("version",): _LOCAL,
     ("fmt",): _LOCAL,
     ("lint",): _DIRECT,
-    ("schema", "plan"): _DIRECT,
+    ("schema", "plan"): _PLAN,
     ("schema", "show"): _READ,
     ("init",): _CREATE,
     ("mutate",): _WRITE,
@@ -59,6 +64,11 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("verify",): _DIRECT,
     ("recoveries",): _DIRECT,
     ("spark", "doctor"): _LOCAL,
+    ("profile", "list"): _LOCAL,
+    ("profile", "show"): _LOCAL,
+    ("config", "path"): _LOCAL,
+    ("config", "show"): _LOCAL,
+    ("completion",): _LOCAL,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""
 
@@ -78,16 +88,42 @@ def wants_json(argv: Sequence[str]) -> bool:
     return "--json" in _before_separator(argv)
 
 
-def arrange(argv: Sequence[str]) -> list[str]:
-    """The arguments with global flags moved behind the command, after checking what no command can use."""
+def arrange(argv: Sequence[str]) -> tuple[list[str], Flags]:
+    """The arguments with global flags moved behind the command, and the addressing flags apart from them.
+
+    Raises UsageError for an unknown command and for a flag the command cannot use.
+    """
     leading, rest = _split_leading(argv)
     path = _command_path(rest)
     if path is None:
-        return [*rest, *leading]
+        return [*rest, *leading], Flags()
     words = len(path)
     arranged = [*rest[:words], *leading, *rest[words:]]
     _refuse_unusable(path, _before_separator(arranged[words:]))
-    return arranged
+    kept, taken = _taken_out(arranged)
+    return kept, Flags.of(taken)
+
+
+def _taken_out(tokens: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    kept: list[str] = []
+    taken: dict[str, str] = {}
+    rest = list(tokens)
+    while rest and rest[0] != "--":
+        token = rest.pop(0)
+        flag, separator, value = token.partition("=")
+        if flag not in _TAKEN_OUT:
+            kept.append(token)
+            if flag == "--as":
+                taken[flag] = value if separator else next(iter(rest), "")
+            continue
+        if not separator:
+            if not rest:
+                raise UsageError(f"{flag} needs a value")
+            value = rest.pop(0)
+        if not value:
+            raise UsageError(f"the value of {flag} is empty")
+        taken[flag] = value
+    return [*kept, *rest], taken
 
 
 def _before_separator(argv: Sequence[str]) -> list[str]:
@@ -145,6 +181,8 @@ def _refuse_unusable(path: tuple[str, ...], tokens: Sequence[str]) -> None:
 
 
 def _remedy(usable: frozenset[str]) -> str:
+    if "--cluster" in usable:
+        return "pass the graph's storage URI as --store, or --cluster ROOT --graph ID"
     if "--store" in usable:
         return "pass the graph's storage URI as --store"
     return "leave the flag out"

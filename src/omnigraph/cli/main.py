@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import typer
 
-from omnigraph.cli import output
+from omnigraph.cli import config, output
+from omnigraph.cli.addressing import given
 from omnigraph.cli.app import app
 from omnigraph.cli.arguments import arrange, wants_json
+from omnigraph.cli.completion import COMPLETE, complete
 from omnigraph.cli.failures import debugging, from_anything, from_parser, show
 from omnigraph.cli.startup import spare_pandas
 from omnigraph.core.errors import OmnigraphError
@@ -22,6 +24,9 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit status. Never raises, except for bugs under OMNIGRAPH_DEBUG=1."""
+    config.load.cache_clear()
+    if list(argv[:1]) == [COMPLETE]:
+        return complete(argv[1:])
     as_json = wants_json(argv)
     try:
         try:
@@ -38,8 +43,10 @@ def run(argv: Sequence[str]) -> int:
 
 def _run_command(argv: Sequence[str], *, as_json: bool) -> int:
     try:
+        arguments, flags = arrange(argv)
+        given.set(flags)
         command = typer.main.get_command(app)
-        result = command.main(args=arrange(argv), prog_name="omnigraph", standalone_mode=False)
+        result = command.main(args=arguments, prog_name="omnigraph", standalone_mode=False)
     except OmnigraphError as error:
         return show(error, as_json=as_json)
     except typer.TyperException as error:

@@ -4,19 +4,27 @@ from typing import Annotated
 
 import typer
 
+from omnigraph.cli.addressing import default_actor
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors become JSON on stderr.")]
 Store = Annotated[
     str | None,
     typer.Option(
         "--store",
-        envvar="OMNIGRAPH_STORE",
-        show_envvar=True,
         metavar="URI",
-        help="The graph: a directory or s3://bucket/prefix.",
+        help="The graph: a directory or s3://bucket/prefix; else --profile, OMNIGRAPH_STORE, config.yaml.",
     ),
 ]
 Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to work on.")]
-Actor = Annotated[str | None, typer.Option("--as", metavar="ACTOR", help="Who the write is recorded under.")]
+Actor = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="ACTOR",
+        callback=default_actor,
+        help="Who the write is recorded under; else operator.actor of config.yaml.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree to a destructive action on a remote graph.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not name the target of the write on stderr.")]
 

@@ -1,5 +1,6 @@
 """The query command."""
 
+import os
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.addressing import given
+from omnigraph.cli.config import PROFILE_VARIABLE, load
 from omnigraph.cli.options import Json, Store, teach
 from omnigraph.cli.parameters import (
     Param,
@@ -75,7 +78,7 @@ def query(
         raise UsageError("--json and --format exclude each other")
     if branch is not None and snapshot is not None:
         raise AmbiguousTarget("--branch and --snapshot exclude each other", hint="give one of them")
-    chosen = Format.JSON if as_json else form or Format.TABLE
+    chosen = Format.JSON if as_json else form or default_format()
     if chosen is Format.ARROW and sys.stdout.isatty():
         raise UsageError("arrow is not for a terminal", hint="send it to a file or a pipe")
     source = query_source(file, text)
@@ -83,6 +86,15 @@ def query(
     with reading(store) as graph:
         rows = graph.query(source, values, name=name, branch=branch, at=snapshot)
     print_rows(rows, chosen, csv_null=csv_null, with_metadata=with_metadata)
+
+
+def default_format() -> Format:
+    """What the active profile or the defaults of the personal file say, else a table."""
+    config = load()
+    name = given.get().profile or os.environ.get(PROFILE_VARIABLE)
+    profile = config.profiles.get(name or "")
+    chosen = (profile and profile.output) or config.defaults.get("output")
+    return Format(chosen or Format.TABLE)
 
 
 def print_rows(rows: "Rows", form: Format, *, csv_null: str, with_metadata: bool) -> None:
@@ -97,7 +109,12 @@ def print_rows(rows: "Rows", form: Format, *, csv_null: str, with_metadata: bool
             output.write_bytes(_arrow_stream(rows))
             return
         case Format.TABLE:
-            lines = tables.table_lines(rows)
+            defaults = load().defaults
+            lines = tables.table_lines(
+                rows,
+                width_max=defaults.get("table_max_column_width", tables.COLUMN_WIDTH_MAX),
+                wrap=defaults.get("table_cell_layout") == "wrap",
+            )
         case Format.KV:
             lines = tables.kv_lines(rows)
         case Format.CSV:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from omnigraph.engine.result import Rows
 
 COLUMN_WIDTH_MAX: Final = 80
+COLUMN_WIDTH_MIN: Final = 8
+"""A cap below this would leave nothing to read."""
 NO_ROWS: Final = "(no rows)"
 
 
@@ -26,26 +28,57 @@ def first_line(rows: "Rows") -> str:
     return f"{count} from {where} via {rows.query_name}"
 
 
-def table_lines(rows: "Rows") -> Iterator[str]:
-    """The result as a table for people."""
+def table_lines(rows: "Rows", *, width_max: int = COLUMN_WIDTH_MAX, wrap: bool = False) -> Iterator[str]:
+    """The result as a table for people; a cell wider than `width_max` is cut, or goes on in the next line."""
     yield first_line(rows)
     if not rows.columns:
         yield NO_ROWS
         return
-    cells = [[_one_line(cell_text(value)) for value in row.values()] for row in rows.json_rows()]
+    cells = [[_one_line(cell_text(value)) for value in row] for row in value_rows(rows)]
+    cap = max(COLUMN_WIDTH_MIN, width_max)
     widths = [
-        min(COLUMN_WIDTH_MAX, max([display_width(name), *(display_width(row[index]) for row in cells)]))
+        min(cap, max([display_width(name), *(display_width(row[index]) for row in cells)]))
         for index, name in enumerate(rows.columns)
     ]
     yield _joined(rows.columns, widths)
     yield "  ".join("-" * width for width in widths)
     for row in cells:
-        yield _joined(row, widths)
+        if wrap:
+            yield from _wrapped(row, widths)
+        else:
+            yield _joined(row, widths)
+
+
+def value_rows(rows: "Rows") -> Iterator[tuple[Any, ...]]:
+    """The rows by position: two columns may have one name, and both are shown."""
+    from omnigraph.engine.result import json_values
+
+    return zip(*(json_values(column) for column in rows.table.columns), strict=True)
 
 
 def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = (_fitted(cell, width) for cell, width in zip(cells, widths, strict=True))
     return "  ".join(padded).rstrip()
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    pieces = [_pieces(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    for number in range(max(map(len, pieces))):
+        yield _joined([each[number] if number < len(each) else "" for each in pieces], widths)
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    """The text in pieces of at most this width."""
+    pieces = [""]
+    left = width
+    for char in text:
+        taken = _character_width(char)
+        if taken > left:
+            pieces.append("")
+            left = width
+        pieces[-1] += char
+        left -= taken
+    return pieces
 
 
 def _one_line(text: str) -> str:
@@ -86,19 +119,19 @@ def kv_lines(rows: "Rows") -> Iterator[str]:
     yield first_line(rows)
     if len(rows) == 0:
         yield NO_ROWS
-    for number, row in enumerate(rows.json_rows(), 1):
+    for number, row in enumerate(value_rows(rows), 1):
         if number > 1:
             yield ""
         yield f"row {number}"
-        for name, value in row.items():
+        for name, value in zip(rows.columns, row, strict=True):
             yield f"{name}: {_one_line(cell_text(value))}"
 
 
 def csv_lines(rows: "Rows", *, null: str = "null") -> Iterator[str]:
     """Header and rows; a field is quoted only when it must be."""
     yield ",".join(map(_csv_field, rows.columns))
-    for row in rows.json_rows():
-        yield ",".join(null if value is None else _csv_field(cell_text(value)) for value in row.values())
+    for row in value_rows(rows):
+        yield ",".join(null if value is None else _csv_field(cell_text(value)) for value in row)
 
 
 def _csv_field(text: str) -> str:

@@ -5,24 +5,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from omnigraph.cli import output
-from omnigraph.core.errors import ConfirmationRequired, UsageError
+from omnigraph.cli.addressing import addressed
+from omnigraph.cli.addressing import settings as effective_settings
+from omnigraph.core.errors import ConfirmationRequired
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.settings import Settings
-
-
-def addressed(store: str | None) -> str:
-    """The storage URI of the graph a user named."""
-    if not store:
-        raise UsageError("no graph addressed", hint="pass --store URI, or set OMNIGRAPH_STORE")
-    if store.startswith(("http://", "https://")):
-        raise UsageError(
-            f"'{store}' is a server, not a store", hint="pass the graph's storage URI as --store"
-        )
-    return store
 
 
 def is_local(uri: str) -> bool:
@@ -56,7 +47,7 @@ def reading(store: str | None) -> "Generator[Graph]":
     """The addressed graph, opened so that nothing of it can change, not even by recovery."""
     from omnigraph.api.graph import open_read_only
 
-    with open_read_only(addressed(store)) as graph:
+    with open_read_only(addressed(store), settings=effective_settings()) as graph:
         yield graph
 
 
@@ -69,5 +60,5 @@ def writing(
     announce(command, uri, quiet=quiet)
     from omnigraph.api.graph import open_graph
 
-    with open_graph(uri, settings=settings) as graph:
+    with open_graph(uri, settings=settings or effective_settings()) as graph:
         yield graph

@@ -1,0 +1,137 @@
+"""Which graph a command means: flags first, then the profile, the environment, the personal file."""
+
+import os
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from omnigraph.cli import config as personal
+from omnigraph.core.errors import ActorNotSettable, BadRequest, UsageError
+
+if TYPE_CHECKING:
+    from omnigraph.core.settings import Settings
+
+NAME_A_STORE: Final = "pass the graph's storage URI as --store"
+NO_CLIENT: Final = "this version opens graphs by their storage and has no client for"
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The addressing flags of the command line that the commands themselves do not declare."""
+
+    server: str | None = None
+    cluster: str | None = None
+    graph: str | None = None
+    profile: str | None = None
+    actor: str | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> "Flags":
+        """From `--flag` to value."""
+        named = {name.removeprefix("--"): value for name, value in values.items()}
+        named["actor"] = named.pop("as", "")
+        return cls(**{name: value or None for name, value in named.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What was found, and what said so."""
+
+    kind: str
+    target: str
+    origin: str
+    graph: str | None = None
+
+
+NOTHING_GIVEN: Final = Flags()
+given: ContextVar[Flags] = ContextVar("given", default=NOTHING_GIVEN)
+
+
+def resolve(store: str | None) -> Scope | None:
+    """The graph, server or cluster meant; None when nothing names one.
+
+    The environment comes before the file: what a user exported in this shell is nearer than a file at home.
+    """
+    flags = given.get()
+    primitives = {"--store": store, "--server": flags.server, "--cluster": flags.cluster}
+    named = {flag: value for flag, value in primitives.items() if value}
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)} exclude each other", hint="give one of them")
+    if store:
+        _check_single(flags, "--store")
+    for flag, value in named.items():
+        kind = flag.removeprefix("--")
+        return Scope(kind, value, flag, None if kind == "store" else flags.graph)
+    config = personal.load()
+    name = flags.profile or os.environ.get(personal.PROFILE_VARIABLE)
+    if name:
+        return _of_profile(config, name, flags)
+    return _of_defaults(config, flags)
+
+
+def _check_single(flags: Flags, origin: str) -> None:
+    if flags.graph:
+        raise UsageError(
+            f"{origin} names a store, which is already a single graph, so --graph cannot be used with it",
+            hint="leave --graph out",
+        )
+
+
+def _of_profile(config: personal.Config, name: str, flags: Flags) -> Scope:
+    profile = config.profile(name)
+    if profile.problem is not None:
+        raise BadRequest(f"{profile.problem} ({config.path})", hint="give the profile exactly one of them")
+    origin = f"profile {name}"
+    if profile.kind == "store":
+        _check_single(flags, origin)
+    return Scope(profile.kind, str(profile.target), origin, flags.graph or profile.default_graph)
+
+
+def _of_defaults(config: personal.Config, flags: Flags) -> Scope | None:
+    for kind, target, origin in (
+        ("store", os.environ.get(personal.STORE_VARIABLE), personal.STORE_VARIABLE),
+        ("server", config.defaults.get("server"), "defaults.server"),
+        ("store", config.defaults.get("store"), "defaults.store"),
+    ):
+        if not target:
+            continue
+        if kind == "store":
+            _check_single(flags, origin)
+        return Scope(kind, target, origin, flags.graph or config.defaults.get("default_graph"))
+    return None
+
+
+def addressed(store: str | None) -> str:
+    """The storage URI of the graph a user named. Nothing has been opened."""
+    scope = resolve(store)
+    if scope is None:
+        raise UsageError(
+            "no graph addressed",
+            hint="pass --store URI, name a --profile, set OMNIGRAPH_STORE, or give config.yaml a default",
+        )
+    if scope.kind == "server" and given.get().actor is not None:
+        raise ActorNotSettable(
+            "a server takes the actor of a write from the token, so --as cannot be used with it",
+            hint="leave --as out",
+        )
+    if scope.kind != "store":
+        raise UsageError(f"{scope.origin}: {NO_CLIENT} {scope.kind}s", hint=NAME_A_STORE)
+    if scope.target.startswith(("http://", "https://")):
+        raise UsageError(
+            f"'{scope.target}' is a server, and servers are addressed with --server, not --store",
+            hint=NAME_A_STORE,
+        )
+    return scope.target
+
+
+def default_actor(actor: str | None) -> str | None:
+    """Who a write is recorded under when `--as` does not say it."""
+    return actor or personal.load().actor
+
+
+def settings() -> "Settings":
+    """The settings of the engine: the environment over the `settings` of the personal file."""
+    from omnigraph.core.settings import Settings
+
+    return Settings.from_environment(values=personal.load().settings)
