@@ -185,7 +185,7 @@ def test_explain_analyze_counts_what_came_out(typed):
         ("scan", 1),
         ("expand", 2),
         ("filter", 1),
-        ("project", None),
+        ("project", 1),
     ]
     assert plan.operators[0].access == "key index"
     assert (plan.rows, plan.to_dict()["analyze"]["rows"]) == (1, 1)

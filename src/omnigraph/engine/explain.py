@@ -9,8 +9,13 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.core.events import Event, StorageCall, listen
+from omnigraph.core.events import Event, StorageCall, TableRead
+from omnigraph.core.limits import GIB, KIB, MIB
+from omnigraph.engine.search import TEXTS
+from omnigraph.engine.search_access import coverage_of, text_access, vector_access
+from omnigraph.language.query_tree import Function
 from omnigraph.planning import explain, ir, predicate, steps
+from omnigraph.storage.indexes import IndexKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -32,25 +37,60 @@ class StepCost:
     rows_in: int = 0
     rows_out: int = 0
     seconds: float = 0.0
+    requests: int = 0
+    bytes: int = 0
 
 
 class Trace:
-    """Collects what each step of one run did. Not thread-safe: one per run."""
+    """Collects what one run did: rows, time and reads of each step. Not thread-safe: one per run.
+
+    It is a listener: what the storage tells in the context of the run is counted.
+    """
 
     def __init__(self) -> None:
         self.costs: dict[int, StepCost] = {}
         self.accesses: dict[int, Access] = {}
+        self.recalls: dict[int, float] = {}
+        """Of searches that did not look at everything: the share of the true answer they found."""
+        self.calls: Counter[str] = Counter()
+        self.requests = 0
+        self.bytes = 0
+        self.aside_seconds = 0.0
+        """Time spent on measuring, which a run without `analyze` does not spend."""
+        self._aside = False
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event."""
+        if self._aside:
+            return
+        if isinstance(event, StorageCall):
+            self.calls[event.kind] += 1
+        elif isinstance(event, TableRead):
+            self.requests += event.requests
+            self.bytes += event.bytes
 
     def searched(self, expression: ir.Search | ir.Nearest | ir.Bm25, access: Access) -> None:
         """Note how a search got its answer."""
         self.accesses.setdefault(id(expression), access)
 
     @contextmanager
-    def step(self, step: steps.Step, rows_in: int) -> Generator[Callable[[int], None]]:
+    def aside(self) -> Generator[None]:
+        """Work that only the measuring needs: neither its time nor its reads count."""
+        self._aside = True
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.aside_seconds += time.perf_counter() - begun
+            self._aside = False
+
+    @contextmanager
+    def step(self, step: steps.Step | ir.Ranking, rows_in: int) -> Generator[Callable[[int], None]]:
         """Time a step; the callable takes the number of rows that came out."""
         cost = self.costs.setdefault(id(step), StepCost())
         cost.runs += 1
         cost.rows_in += rows_in
+        requests, size, aside = self.requests, self.bytes, self.aside_seconds
         begun = time.perf_counter()
 
         def done(rows_out: int) -> None:
@@ -59,7 +99,9 @@ class Trace:
         try:
             yield done
         finally:
-            cost.seconds += time.perf_counter() - begun
+            cost.seconds += time.perf_counter() - begun - (self.aside_seconds - aside)
+            cost.requests += self.requests - requests
+            cost.bytes += self.bytes - size
 
 
 @dataclass(slots=True)
@@ -74,7 +116,22 @@ class Operator:
     estimated_rows: int | None = None
     actual_rows: int | None = None
     seconds: float | None = None
+    requests: int | None = None
+    bytes: int | None = None
+    """What it read from storage."""
+    exact: bool | None = None
+    """Of a search: whether the answer is certainly that of brute force."""
+    coverage: Mapping[str, Any] | None = None
+    """Of a search: what the index on its column covers. Rows it does not cover are searched all the same."""
+    recall: float | None = None
+    """Of a search that is not exact, measured by `analyze`: the share of the true answer it found."""
     inner: list[Operator] = field(default_factory=list["Operator"])
+
+    def take(self, cost: StepCost | None) -> None:
+        """Take over what a run measured."""
+        if cost is not None:
+            self.actual_rows, self.seconds = cost.rows_out, cost.seconds
+            self.requests, self.bytes = cost.requests, cost.bytes
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON says it; unknown members are left out."""
@@ -86,6 +143,11 @@ class Operator:
             "estimated_rows": self.estimated_rows,
             "actual_rows": self.actual_rows,
             "seconds": self.seconds,
+            "requests": self.requests,
+            "bytes": self.bytes,
+            "exact": self.exact,
+            "coverage": None if self.coverage is None else dict(self.coverage),
+            "recall": self.recall,
             "inner": [each.to_dict() for each in self.inner] or None,
         }
         return {name: value for name, value in members.items() if value is not None}
@@ -99,13 +161,34 @@ class Operator:
             facts.append(f"{self.actual_rows} rows")
         if self.seconds is not None:
             facts.append(f"{self.seconds * 1000:.2f} ms")
+        if self.bytes:
+            facts.append(f"read {bytes_text(self.bytes)} in {self.requests} requests")
         tail = f"  [{', '.join(facts)}]" if facts else ""
         yield f"{'  ' * depth}{self.name} {self.detail}{tail}"
         if self.access:
             reason = f": {self.why}" if self.why else ""
             yield f"{'  ' * depth}    by {self.access}{reason}"
+        if self.exact is not None:
+            yield f"{'  ' * depth}    {self._answer_text()}"
         for each in self.inner:
             yield from each.lines(depth + 1)
+
+    def _answer_text(self) -> str:
+        answer = "exact answer" if self.exact else "approximate answer"
+        if self.recall is not None:
+            answer += f", recall {self.recall:.2f}"
+        if self.coverage is None:
+            return answer
+        told = [str(self.coverage[name]) for name in ("index", "reason") if name in self.coverage]
+        return f"{answer}; coverage {self.coverage['state']} ({', '.join(told)})"
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes for people."""
+    for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +202,9 @@ class Explanation:
     rows: int | None = None
     seconds: float | None = None
     storage_calls: Mapping[str, int] = field(default_factory=dict[str, int])
+    requests: int = 0
+    bytes: int = 0
+    """What the run read from tables; caches answer without reading."""
     memory_bytes_max: int | None = None
     """The largest set of working rows, in bytes."""
 
@@ -133,6 +219,8 @@ class Explanation:
             members["analyze"] = {
                 "rows": self.rows,
                 "seconds": self.seconds,
+                "requests": self.requests,
+                "bytes": self.bytes,
                 "storage_calls": dict(self.storage_calls),
                 "working_bytes_max": self.memory_bytes_max,
             }
@@ -145,46 +233,47 @@ class Explanation:
         if self.analyzed:
             calls = ", ".join(f"{count} {kind}" for kind, count in sorted(self.storage_calls.items()))
             took = (self.seconds or 0) * 1000
-            lines.append(f"  {self.rows} rows in {took:.2f} ms; storage: {calls or 'none'}")
+            read = f"read {bytes_text(self.bytes)} in {self.requests} requests"
+            lines.append(f"  {self.rows} rows in {took:.2f} ms; {read}; storage calls: {calls or 'none'}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-class CallCounter:
-    """Counts the storage calls of a run by kind."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-
-    def __call__(self, event: Event) -> None:
-        """Hear an event."""
-        if isinstance(event, StorageCall):
-            self.calls[event.kind] += 1
-
-
-@contextmanager
-def counted() -> Generator[CallCounter]:
-    """Count the storage calls of this context."""
-    counter = CallCounter()
-    with listen(counter):
-        yield counter
-
-
 def describe(
-    reading: Reading, prepared: Prepared, nodes: Mapping[str, NodeType], trace: Trace | None = None
+    reading: Reading,
+    prepared: Prepared,
+    nodes: Mapping[str, NodeType],
+    trace: Trace | None = None,
+    result_rows: int | None = None,
 ) -> tuple[Operator, ...]:
-    """The operators of a query as they would run now. Cost: metadata of the tables it names."""
+    """The operators of a query as they would run now. Cost: metadata of the tables it names.
+
+    `trace` and `result_rows` are what a run measured and gave.
+    """
     describer = _Describer(reading, nodes, trace)
     operators, rows = describer.all(prepared.steps, 1.0)
-    for name, detail in explain.result_titles(prepared.plan):
+    plan = prepared.plan
+    for name, detail in explain.result_titles(plan):
         operator = Operator(name, detail)
-        if name == "rank" and prepared.plan.ranking is not None:
-            operator.access, operator.why = describer.ranking(prepared.plan.ranking)
-        if name == "project":
-            operator.estimated_rows = round(rows)
+        match name:
+            case "rank" if plan.ranking is not None:
+                describer.rank(operator, plan.ranking, round(rows))
+                if reading.rank_depth is not None:
+                    rows = min(rows, float(reading.rank_depth))
+            case "limit":
+                end = rows if plan.limit is None else min(rows - plan.offset, float(plan.limit))
+                rows = max(end, 0.0)
+            case "aggregate":
+                rows = rows * EQUALITY_SHARE if plan.grouping else 1.0
+            case _:
+                pass
+        operator.estimated_rows = round(rows)
         operators.append(operator)
+    if result_rows is not None:
+        # What follows the match keeps one order of rows; only its end is known.
+        operators[-1].actual_rows = result_rows
     return tuple(operators)
 
 
@@ -203,9 +292,9 @@ class _Describer:
             rows *= self._factor(step)
             operator.estimated_rows = round(rows)
             operator.access, operator.why = self._access(step)
-            cost = None if self.trace is None else self.trace.costs.get(id(step))
-            if cost is not None:
-                operator.actual_rows, operator.seconds = cost.rows_out, cost.seconds
+            if isinstance(step, steps.Filter):
+                self._searches(operator, step.condition)
+            operator.take(None if self.trace is None else self.trace.costs.get(id(step)))
             operators.append(operator)
         return operators, rows
 
@@ -245,8 +334,6 @@ class _Describer:
                     return "adjacency in memory", "it is there for this state of the tables"
                 edges = tables.edges.row_count
                 return "adjacency", f"made from {edges} edges or from the state read before, then kept"
-            case steps.Filter(condition=ir.SearchTest(search=search)):
-                return self._text(search.property)
             case _:
                 return "", ""
 
@@ -269,19 +356,43 @@ class _Describer:
         how = "index " + "; ".join(indexes) if indexes else "a scan of the columns"
         return how, f"filter {text}"
 
-    def ranking(self, ranking: ir.Ranking) -> tuple[str, str]:
-        match ranking:
-            case ir.Nearest():
-                rows = self.reading.image(ranking.property.owner).row_count
-                return "exact distances", f"all vectors of {rows} rows are compared"
-            case ir.Bm25():
-                return self._text(ranking.property)
-            case ir.Rrf():
-                return "both rankings", "fused by rank"
+    def rank(self, operator: Operator, ranking: ir.Ranking, rows: int) -> None:
+        """Say how a ranking finds the best of about so many rows."""
+        operator.take(None if self.trace is None else self.trace.costs.get(id(ranking)))
+        if not isinstance(ranking, ir.Rrf):
+            self._search(operator, ranking, rows)
+            return
+        operator.access, operator.why = "both rankings", "fused by rank"
+        for arm in (ranking.first, ranking.second):
+            part = Operator("arm", explain.operand_text(arm))
+            self._search(part, arm, rows)
+            operator.inner.append(part)
 
-    def _text(self, reference: ir.PropertyRef) -> tuple[str, str]:
-        rows = self.reading.image(reference.owner).row_count
-        return "text in memory", f"covers all {rows} rows of {reference.owner.name}.{reference.prop.name}"
+    def _searches(self, operator: Operator, condition: ir.Condition) -> None:
+        """Say how the search in a condition is answered, if there is one."""
+        match condition:
+            case ir.SearchTest():
+                self._search(operator, condition.search, 0)
+            case ir.Comparison():
+                for side in (condition.left, condition.right):
+                    if isinstance(side, ir.Search | ir.Bm25):
+                        self._search(operator, side, 0)
+            case ir.NullCheck():
+                pass
+
+    def _search(self, operator: Operator, search: ir.Search | ir.Nearest | ir.Bm25, rows: int) -> None:
+        reference = search.property
+        image, column = self.reading.image(reference.owner), reference.prop.name
+        access = None if self.trace is None else self.trace.accesses.get(id(search))
+        if isinstance(search, ir.Nearest):
+            access = access or vector_access(self.reading, reference, rows)
+            operator.coverage = coverage_of(image, column, IndexKind.VECTOR)
+        else:
+            membership = isinstance(search, ir.Search) and search.function is Function.SEARCH
+            access = access or text_access(self.reading, reference, TEXTS, membership=membership)
+            operator.coverage = coverage_of(image, column, IndexKind.INVERTED)
+        operator.access, operator.why, operator.exact = access.how, access.why, access.exact
+        operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
 
 
 def share_of(test: ir.Predicate | None) -> float:

@@ -18,12 +18,13 @@ from omnigraph.core.errors import EmbedderError, QueryRuntimeError
 from omnigraph.engine.search_access import (
     Access,
     Path,
+    exact_access,
     indexed_matches,
     indexed_nearest,
     text_access,
     vector_access,
 )
-from omnigraph.engine.search_segments import SegmentKind, live_mask, segments_of, stream_parts
+from omnigraph.engine.search_segments import SegmentKind, live_mask, segments_of, stream_parts, whole
 from omnigraph.engine.search_vectors import (
     VECTORS,
     best,
@@ -39,7 +40,7 @@ from omnigraph.planning import ir
 if TYPE_CHECKING:
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.frame import Frame
-    from omnigraph.engine.images import Ordinals
+    from omnigraph.engine.images import Ordinals, TableImage
     from omnigraph.engine.reading import Reading
     from omnigraph.engine.search_vectors import Vector
 
@@ -51,8 +52,6 @@ FUZZY_EDITS_DEFAULT: Final = 2
 RRF_K_DEFAULT: Final = 60
 UNRANKED: Final = np.iinfo(np.int64).max >> 1
 """The place of an entity that an arm does not rank; small enough to count on."""
-TAKEN_ROWS_MAX: Final = 4096
-"""Vectors fetched by row address at a time when they are not in memory."""
 
 TEXTS: Final = SegmentKind(
     "texts",
@@ -151,19 +150,23 @@ def distances(reading: Reading, nearest: ir.Nearest, ordinals: Ordinals) -> Scor
     if query is None or not len(ordinals):
         return np.full(len(ordinals), np.nan)
     image, column = reading.image(nearest.property.owner), nearest.property.prop.name
-    if vector_access(reading, nearest.property, 0).path is Path.MEMORY:
-        return distances_at(
-            segments_of(reading.caches.derived, image, column, VECTORS).parts, ordinals, query
-        )
-    result = np.full(len(ordinals), np.nan)
-    there = np.flatnonzero(ordinals >= 0)
-    for first in range(0, len(there), TAKEN_ROWS_MAX):
-        reading.limits.check()
-        part = there[first : first + TAKEN_ROWS_MAX]
-        wanted, place = np.unique(ordinals[part], return_inverse=True)
-        rows = image.storage.take(image.handle, image.to_addresses(wanted), [column])
-        result[part] = distances_of(pa.concat_arrays(rows.column(column).chunks), query)[place.reshape(-1)]
-    return result
+    match exact_access(reading, nearest.property, len(ordinals)).path:
+        case Path.MEMORY:
+            parts = segments_of(reading.caches.derived, image, column, VECTORS).parts
+            return distances_at(parts, ordinals, query)
+        case Path.FETCH:
+            wanted = np.unique(ordinals[ordinals >= 0])
+            rows = image.storage.take(image.handle, image.to_addresses(wanted), [column])
+            found = [(wanted, distances_of(whole(rows.column(column)), query))]
+        case _:
+            found = [
+                (shown, distances_of(whole(rows.column(column)), query))
+                for shown, rows in image.read_live([column])
+            ]
+    by_ordinal = np.full(image.extent + 1, np.nan)
+    for places, values in found:
+        by_ordinal[places] = values
+    return by_ordinal[ordinals]
 
 
 def nearest_in_frame(
@@ -173,26 +176,55 @@ def nearest_in_frame(
     query = query_vector(reading, nearest)
     if query is None or not len(ordinals) or depth <= 0:
         return np.empty(0, np.int64), np.empty(0, np.float64)
-    image, column = reading.image(nearest.property.owner), nearest.property.prop.name
     access = vector_access(reading, nearest.property, len(ordinals))
     _tell(reading, nearest, access)
+    if access.exact:
+        return _exact_nearest(reading, nearest, access, ordinals, query, depth)
+    rows, keys = _indexed_nearest(reading, nearest, ordinals, query, depth)
+    if reading.trace is not None:
+        with reading.trace.aside():
+            truth = _exact_nearest(reading, nearest, access, ordinals, query, depth)[1]
+        if len(truth):
+            furthest = np.sort(truth)[min(depth, len(truth)) - 1]
+            share = min(int((keys <= furthest).sum()), depth) / min(depth, len(truth))
+            reading.trace.recalls[id(nearest)] = share
+    return rows, keys
+
+
+def _exact_nearest(
+    reading: Reading, nearest: ir.Nearest, access: Access, ordinals: Ordinals, query: Vector, depth: int
+) -> tuple[NDArray[np.int64], Scores]:
+    image, column = reading.image(nearest.property.owner), nearest.property.prop.name
     everything = ordinals is image.live()
     if access.path is Path.MEMORY:
         parts = segments_of(reading.caches.derived, image, column, VECTORS).parts
-        whole = everything and not image.has_dead
-        return nearest_rows(parts, None if whole else ordinals, image.extent, query, depth)
-    if access.path is Path.INDEX:
-        wanted = None if everything else np.unique(ordinals[ordinals >= 0])
-        found = np.sort(indexed_nearest(reading, nearest.property, query, wanted, depth))
-        keys = distances(reading, nearest, found)
-    else:
-        mask = None
-        if not everything:
-            mask = np.zeros(image.extent + 1, np.bool_)
-            mask[ordinals] = True
-            mask[-1] = False
-        found, keys = stream_nearest(image, column, query, mask, depth)
-    # The best nodes; each stands for all the rows it is in.
+        every_row = everything and not image.has_dead
+        return nearest_rows(parts, None if every_row else ordinals, image.extent, query, depth)
+    if access.path is Path.FETCH:
+        scores = distances(reading, nearest, ordinals)
+        rows = np.flatnonzero(~np.isnan(scores))
+        return best(rows, scores[rows], depth)
+    wanted = None
+    if not everything:
+        wanted = np.zeros(image.extent + 1, np.bool_)
+        wanted[ordinals] = True
+    found, keys = stream_nearest(image, column, query, wanted, depth, reading.limits.check)
+    return _rows_of(image, ordinals, found, keys, depth)
+
+
+def _indexed_nearest(
+    reading: Reading, nearest: ir.Nearest, ordinals: Ordinals, query: Vector, depth: int
+) -> tuple[NDArray[np.int64], Scores]:
+    image = reading.image(nearest.property.owner)
+    wanted = None if ordinals is image.live() else np.unique(ordinals[ordinals >= 0])
+    found = np.sort(indexed_nearest(reading, nearest.property, query, wanted, depth))
+    return _rows_of(image, ordinals, found, distances(reading, nearest, found), depth)
+
+
+def _rows_of(
+    image: TableImage, ordinals: Ordinals, found: Ordinals, keys: Scores, depth: int
+) -> tuple[NDArray[np.int64], Scores]:
+    """From the best entities to the best rows: an entity stands for all the rows it is in."""
     by_ordinal = np.full(image.extent + 1, np.nan)
     by_ordinal[found] = keys
     scores = by_ordinal[ordinals]
@@ -211,6 +243,17 @@ def ranked_rows(
     With a `depth` only those that can be among the first so many: equal keys are all kept, so that what
     breaks ties later decides among all of them.
     """
+    if reading.trace is None:
+        return _ranked(reading, ranking, frame, depth)
+    with reading.trace.step(ranking, frame.rows) as done:
+        rows, keys = _ranked(reading, ranking, frame, depth)
+        done(len(rows))
+    return rows, keys
+
+
+def _ranked(
+    reading: Reading, ranking: ir.Ranking, frame: Frame, depth: int | None
+) -> tuple[NDArray[np.int64], SortKeys]:
     match ranking:
         case ir.Nearest():
             ordinals = frame[ranking.property.variable]

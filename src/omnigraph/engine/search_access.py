@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE: Final = 8
 """One column may fill the cache budget divided by this; a larger one is read in parts each time."""
+FETCHED_ROWS_MAX: Final = 256
+"""Up to so many vectors are fetched by themselves when the column is not in memory."""
 EXACT_ROWS_MAX: Final = 20_000
 """Up to so many candidates comparing all of them is faster than asking an index."""
 INDEX_USES_MAX: Final = 2
@@ -46,18 +48,19 @@ class Path(StrEnum):
 
     MEMORY = "memory"
     PASS = "pass over the table"  # noqa: S105
+    FETCH = "fetch"
     INDEX = "index"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The way chosen for one search, and what the index on its column covers."""
+    """The way chosen for one search."""
 
     path: Path
     how: str
     why: str
-    exact: bool
-    coverage: dict[str, Any]
+    exact: bool = True
+    """Whether the answer is certainly the one brute force gives."""
 
 
 @dataclass(slots=True)
@@ -68,52 +71,70 @@ class _Uses:
     nbytes: int = 0
 
 
-def coverage_of(
-    image: TableImage, column: str, kind: IndexKind
-) -> tuple[IndexCoverage | None, dict[str, Any]]:
-    """The index of a column that serves searches, and its coverage in words. Cost: metadata."""
-    named = {IndexKind.INVERTED: "full-text", IndexKind.VECTOR: "vector"}[kind]
+@dataclass(frozen=True, slots=True)
+class _Partitions:
+    """Into how many parts a vector index divides its rows."""
+
+    number: int
+    nbytes: int = 8
+
+
+def search_index(image: TableImage, column: str, kind: IndexKind) -> IndexCoverage | None:
+    """The index of a column that could serve searches of a kind. Cost: metadata."""
     for index in image.storage.index_coverage(image.handle, column):
-        if _is_kind(index, kind):
-            total = len(index.covered) + len(index.uncovered)
-            if not index.uncovered:
-                return index, {"state": "Indexed", "index": index.name}
-            reason = f"{len(index.uncovered)} of {total} fragments are not covered by {index.name}"
-            return index, {"state": "Degraded", "index": index.name, "reason": reason}
-    return None, {"state": "Degraded", "reason": f"no {named} index on the column"}
+        name = index.kind.upper()
+        if name.startswith("IVF") if kind is IndexKind.VECTOR else name == kind.value:
+            return index
+    return None
 
 
-def _is_kind(index: IndexCoverage, kind: IndexKind) -> bool:
-    name = index.kind.upper()
-    return name.startswith("IVF") if kind is IndexKind.VECTOR else name == kind.value
+def coverage_of(image: TableImage, column: str, kind: IndexKind) -> dict[str, Any]:
+    """What the search index of a column covers, as `explain` shows it."""
+    index = search_index(image, column, kind)
+    if index is None:
+        named = "vector" if kind is IndexKind.VECTOR else "full-text"
+        return {"state": "Degraded", "reason": f"no {named} index on {column}"}
+    if not index.uncovered:
+        return {"state": "Indexed", "index": index.name}
+    total = len(index.covered) + len(index.uncovered)
+    reason = f"{len(index.uncovered)} of {total} fragments are not covered"
+    return {"state": "Degraded", "index": index.name, "reason": reason}
 
 
 def vector_access(reading: Reading, reference: ir.PropertyRef, candidates: int) -> Access:
     """How the nearest of so many candidates are found."""
-    image, column = reading.image(reference.owner), reference.prop.name
-    index, coverage = coverage_of(image, column, IndexKind.VECTOR)
+    image = reading.image(reference.owner)
     probes = reading.session.settings.vector_probes
-    if probes is not None and index is not None and index.covered and candidates > EXACT_ROWS_MAX:
-        parts = image.storage.search.partitions(image.handle, index.name)
-        if probes < parts:
-            return Access(
-                Path.INDEX,
-                f"index {index.name}, {probes} of {parts} parts",
-                f"vector_probes is {probes}; the nearest found are compared exactly",
-                exact=False,
-                coverage=coverage,
-            )
     if candidates <= EXACT_ROWS_MAX:
-        why = f"{candidates} vectors are compared"
-    elif probes is None:
-        why = f"{candidates} vectors are compared; an index would have to look at all of them too"
-    else:
-        why = f"{candidates} vectors are compared; no index of more than {probes} parts is there"
+        return exact_access(reading, reference, candidates)
+    if probes is None:
+        return exact_access(reading, reference, candidates, "exact, as vector_probes is not set")
+    index = search_index(image, reference.prop.name, IndexKind.VECTOR)
+    parts = 0 if index is None else _partitions(reading, image, index)
+    if index is None or not index.covered or probes >= parts:
+        reason = f"no index of more than {probes} parts is there"
+        return exact_access(reading, reference, candidates, reason)
+    return Access(
+        Path.INDEX,
+        f"index {index.name}, {probes} of {parts} parts",
+        f"vector_probes is {probes}; what is found is compared exactly",
+        exact=False,
+    )
+
+
+def exact_access(reading: Reading, reference: ir.PropertyRef, candidates: int, reason: str = "") -> Access:
+    """How the vectors of so many candidates are compared, each of them."""
+    image, column = reading.image(reference.owner), reference.prop.name
+    why = f"{candidates} vectors are compared{'; ' if reason else ''}{reason}"
+    if are_ready(reading.caches.derived, image, column, VECTORS):
+        return Access(Path.MEMORY, "vectors in memory", why)
+    if candidates <= FETCHED_ROWS_MAX and image.row_count > EXACT_ROWS_MAX:
+        return Access(Path.FETCH, "vectors of the candidates alone", why)
     size = image.row_count * (reference.prop.type.vector_dim or 0) * 4
-    if _fits(reading, size) or are_ready(reading.caches.derived, image, column, VECTORS):
-        return Access(Path.MEMORY, "vectors in memory", why, exact=True, coverage=coverage)
+    if _fits(reading, size):
+        return Access(Path.MEMORY, "vectors in memory", f"{why}; read now, then kept")
     how = f"a pass over {size >> 20} MiB of vectors"
-    return Access(Path.PASS, how, f"{why}; they are too many to keep", exact=True, coverage=coverage)
+    return Access(Path.PASS, how, f"{why}; they are too many to keep")
 
 
 def text_access(
@@ -129,29 +150,21 @@ def text_access(
     `used`: the choice is about to be acted on, which counts.
     """
     image, column = reading.image(reference.owner), reference.prop.name
-    index, coverage = coverage_of(image, column, IndexKind.INVERTED)
     rows = f"all {image.row_count} rows"
     if are_ready(reading.caches.derived, image, column, kind):
-        return Access(
-            Path.MEMORY, "text in memory", f"it is there, for {rows}", exact=True, coverage=coverage
-        )
+        return Access(Path.MEMORY, "text in memory", f"it is there, for {rows}")
+    if image.row_count <= EXACT_ROWS_MAX:
+        return Access(Path.MEMORY, "text in memory", f"analysed now, for {rows}")
     fits = _fits(reading, _text_bytes(image, column))
-    large = image.row_count > EXACT_ROWS_MAX
-    if (membership and large and index is not None and index.covered) and (
+    index = search_index(image, column, IndexKind.INVERTED) if membership else None
+    if (index is not None and index.covered) and (
         not fits or _uses(reading, image, column, count=used) < INDEX_USES_MAX
     ):
         why = "the text is not in memory" if fits else "the text is too much to keep"
-        return Access(Path.INDEX, f"index {index.name}", why, exact=True, coverage=coverage)
+        return Access(Path.INDEX, f"index {index.name}", f"{why}; finds {rows}")
     if fits:
-        return Access(
-            Path.MEMORY,
-            "text in memory",
-            f"analysed now for {rows}, then kept",
-            exact=True,
-            coverage=coverage,
-        )
-    why = f"the text of {rows} is too much to keep"
-    return Access(Path.PASS, "a pass over the text", why, exact=True, coverage=coverage)
+        return Access(Path.MEMORY, "text in memory", f"analysed now for {rows}, then kept")
+    return Access(Path.PASS, "a pass over the text", f"the text of {rows} is too much to keep")
 
 
 def indexed_nearest(
@@ -176,14 +189,22 @@ def indexed_matches(reading: Reading, reference: ir.PropertyRef, text: str) -> O
     return image.from_addresses(image.storage.search.matches(image.handle, reference.prop.name, text))
 
 
+def _partitions(reading: Reading, image: TableImage, index: IndexCoverage) -> int:
+    handle = image.handle
+    key = ("partitions", image.identity, handle.location, handle.branch, handle.version, index.name)
+
+    def look() -> _Partitions:
+        return _Partitions(image.storage.search.partitions(handle, index.name))
+
+    return reading.caches.derived.get(key, _Partitions, look).number
+
+
 def _fits(reading: Reading, size: int) -> bool:
     return size <= reading.session.settings.cache_bytes // MEMORY_SHARE
 
 
 def _text_bytes(image: TableImage, column: str) -> int:
     """What the postings of a column would hold, guessed from the first rows."""
-    if image.row_count <= EXACT_ROWS_MAX:
-        return 0
     sample = image.storage.read(image.handle, columns=[column], limit=SAMPLE_ROWS).column(column)
     letters = pc.mean(pc.binary_length(sample)).as_py() or 0
     return int(letters * image.row_count * POSTINGS_BYTES_PER_LETTER)

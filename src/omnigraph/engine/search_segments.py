@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.core.limits import MIB
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,6 +26,8 @@ JOIN_RATIO: Final = 4
 """A segment is joined with the one before it while that is less than this many times as long."""
 JOINED_ROWS_MAX: Final = 1 << 20
 """A segment of this length is left alone."""
+GROUP_BYTES_MAX: Final = 512 * MIB
+"""Values a segment is made of at once; far below what one array of strings can hold."""
 STREAMED_ROWS: Final = 1 << 17
 """Rows of a segment that is made for one question and dropped."""
 
@@ -137,10 +141,10 @@ def _fits(base: Segments[Any], image: TableImage) -> bool:
 def _extended(image: TableImage, column: str, kind: SegmentKind[S], base: Segments[S] | None) -> Segments[S]:
     parts: list[S] = [] if base is None else list(base.parts)
     begin = 0 if base is None else base.extent
-    for ordinals, rows in image.read_live([column], after=begin):
+    for ordinals, values in _groups(image, column, begin):
         # A part ends where its last row does; what lies between two parts was not shown.
-        end = int(ordinals[-1]) + 1 if len(ordinals) else begin
-        parts.append(kind.build(whole(rows.column(column)), ordinals, begin, end - begin))
+        end = int(ordinals[-1]) + 1
+        parts.append(kind.build(values, ordinals, begin, end - begin))
         begin = end
     if begin < image.extent:
         none = pa.array([], image.handle.schema.field(column).type)
@@ -149,6 +153,23 @@ def _extended(image: TableImage, column: str, kind: SegmentKind[S], base: Segmen
         right, left = parts.pop(), parts.pop()
         parts.append(kind.join(left, right))
     return Segments(image.layout, tuple(parts))
+
+
+def _groups(image: TableImage, column: str, after: int) -> Iterator[tuple[Ordinals, Any]]:
+    """The rows from an ordinal on, as many at a time as one segment is made of."""
+    ordinals: list[Ordinals] = []
+    values: list[Any] = []
+    rows = size = 0
+    for shown, batch in image.read_live([column], after=after):
+        ordinals.append(shown)
+        values.append(whole(batch.column(column)))
+        rows += len(shown)
+        size += values[-1].nbytes
+        if rows >= JOINED_ROWS_MAX or size >= GROUP_BYTES_MAX:
+            yield np.concatenate(ordinals), pa.concat_arrays(values)
+            ordinals, values, rows, size = [], [], 0, 0
+    if rows:
+        yield np.concatenate(ordinals), pa.concat_arrays(values)
 
 
 def stream_parts(image: TableImage, column: str, kind: SegmentKind[S]) -> Iterator[S]:
@@ -164,6 +185,8 @@ def stream_parts(image: TableImage, column: str, kind: SegmentKind[S]) -> Iterat
 
 def whole(column: Any) -> Any:
     """A column as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
     if column.num_chunks == 0:
         return pa.array([], column.type)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from omnigraph.engine.search_segments import SegmentKind, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from omnigraph.engine.images import Ordinals, TableImage
 
@@ -151,11 +151,17 @@ def best(rows: NDArray[np.int64], keys: Scores, depth: int) -> tuple[NDArray[np.
 
 
 def stream_nearest(
-    image: TableImage, column: str, query: Vector, wanted: NDArray[np.bool_] | None, depth: int
+    image: TableImage,
+    column: str,
+    query: Vector,
+    wanted: NDArray[np.bool_] | None,
+    depth: int,
+    check: Callable[[], None],
 ) -> tuple[Ordinals, Scores]:
     """The best rows as `nearest_rows` finds them, read in parts and not kept: for columns beyond the memory.
 
-    `wanted` says by ordinal which rows are candidates; None: all. Ordinals come ascending.
+    `wanted` says by ordinal which rows are candidates; None: all. Ordinals come ascending. `check` is called
+    after every part.
     """
     rows, keys = np.empty(0, np.int64), np.empty(0, np.float64)
     for ordinals, table in image.read_live([column]):
@@ -170,6 +176,7 @@ def stream_nearest(
         rows = np.concatenate([rows, ordinals[known][places]])
         keys = np.concatenate([keys, found])
         rows, keys = best(rows, keys, depth)
+        check()
     return rows, keys
 
 

@@ -200,8 +200,9 @@ class TextIndex:
             found = np.flatnonzero(sums)
             return found, sums[found]
         found, place = np.unique(np.concatenate(rows), return_inverse=True)
-        joined: Any = np.concatenate(weights)  # the stubs of bincount forget that weights make floats
-        return found, np.bincount(place.reshape(-1), weights=joined, minlength=len(found))
+        # The stubs of bincount forget that weights make floats.
+        sums_found: Any = np.bincount(place.reshape(-1), np.concatenate(weights), minlength=len(found))
+        return found, sums_found
 
     def _occurrences(self, segment: TextSegment, code: int) -> _Occurrences:
         span = segment.postings(code)
