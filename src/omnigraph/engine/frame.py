@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.engine.images import Ordinals
+
+
+FEW_ROWS: Final = 48
+"""So many rows are handled one by one: a vectorised step costs as much as that many Python steps."""
+EXTENT_PER_ROW_MAX: Final = 256
+"""A table over all ordinals is used for at least one row in so many ordinals."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +57,11 @@ class Frame:
         """The same rows with these variables alone."""
         return Frame(self.rows, {name: self.columns[name] for name in variables})
 
+    def among(self, variables: frozenset[str]) -> Frame:
+        """The same rows without the variables that are not in the set."""
+        kept = {name: column for name, column in self.columns.items() if name in variables}
+        return self if len(kept) == len(self.columns) else Frame(self.rows, kept)
+
     def product(self, variable: str, ordinals: Ordinals) -> Frame:
         """Every row with every entity."""
         if self.rows == 1:
@@ -58,6 +69,24 @@ class Frame:
             return Frame(len(ordinals), {**repeated, variable: ordinals})
         rows = np.repeat(np.arange(self.rows, dtype=np.int64), len(ordinals))
         return self.take(rows).bind(variable, np.tile(ordinals, self.rows))
+
+
+def first_places(ordinals: Ordinals) -> NDArray[np.int64]:
+    """Where each distinct ordinal stands first, ascending."""
+    rows = len(ordinals)
+    if rows <= FEW_ROWS:
+        seen: dict[int, int] = {}
+        for place, ordinal in enumerate(ordinals.tolist()):
+            seen.setdefault(ordinal, place)
+        return np.fromiter(seen.values(), np.int64, len(seen))
+    extent = ordinals.max().item() + 2
+    if extent > EXTENT_PER_ROW_MAX * rows:
+        return np.sort(np.unique(ordinals, return_index=True)[1])
+    # Written backwards, so that of equal ordinals the first one stays. Nothing else of the table is read.
+    place = np.empty(extent, np.int64)
+    numbers = np.arange(rows, dtype=np.int64)
+    place[ordinals[::-1]] = numbers[::-1]
+    return np.flatnonzero(place[ordinals] == numbers)
 
 
 def distinct_rows(columns: list[Ordinals], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

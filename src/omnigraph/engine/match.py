@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from omnigraph.engine.frame import Frame, distinct_rows
+from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import condition_holds
-from omnigraph.engine.traverse import connected, expand, expand_edges, reach
+from omnigraph.engine.traverse import connected, expand, expand_edges, reach, reached
 from omnigraph.planning import steps as plan
 
 if TYPE_CHECKING:
@@ -37,27 +37,36 @@ class Matcher:
     reading: Reading
     nodes: Mapping[str, NodeType]
     """The node types of the schema, by name."""
+    as_set: bool = False
+    """Whether equal rows may be one row: nothing that follows counts them."""
 
-    def run(self, steps: Sequence[plan.Step], frame: Frame) -> Frame:
-        """The rows of `frame` joined with every way to match the steps."""
+    def run(
+        self, steps: Sequence[plan.Step], frame: Frame, needed: Sequence[frozenset[str] | None] | None = None
+    ) -> Frame:
+        """The rows of `frame` joined with every way to match the steps.
+
+        `needed` names for each step the variables that are still wanted after it; the others are dropped.
+        """
         trace = self.reading.trace
-        for step in steps:
+        for number, step in enumerate(steps):
+            keep = None if needed is None else needed[number]
             if trace is None:
-                frame = self._step(step, frame)
+                frame = self._step(step, frame, keep)
             else:
                 with trace.step(step, frame.rows) as done:
-                    frame = self._step(step, frame)
+                    frame = self._step(step, frame, keep)
                     done(frame.rows)
         return frame
 
-    def _step(self, step: plan.Step, frame: Frame) -> Frame:
+    def _step(self, step: plan.Step, frame: Frame, keep: frozenset[str] | None) -> Frame:
         match step:
             case plan.Scan():
                 return self._scan(step, frame)
             case plan.Expand():
-                return self._expand(step, frame)
+                return self._expand(step, frame, keep)
             case plan.Filter():
-                return frame.keep(condition_holds(self.reading, step.condition, frame))
+                mask = condition_holds(self.reading, step.condition, frame)
+                return (frame if keep is None else frame.among(keep)).keep(mask)
             case plan.Test():
                 return frame.keep(self.reading.holds(step.node, step.test, frame[step.variable]))
             case plan.Nothing():
@@ -72,20 +81,28 @@ class Matcher:
     def _scan(self, step: plan.Scan, frame: Frame) -> Frame:
         ordinals = self.reading.scan(step)
         self.reading.limits.claim(frame.rows * max(len(ordinals), 1))
+        if frame.rows == 1 and not frame.columns:
+            return Frame(len(ordinals), {step.variable: ordinals})
         return frame.product(step.variable, ordinals)
 
-    def _expand(self, step: plan.Expand, frame: Frame) -> Frame:
+    def _expand(self, step: plan.Expand, frame: Frame, keep: frozenset[str] | None) -> Frame:
         if step.edge_variable is not None:
             return self._expand_edges(step, frame)
         if step.closes:
             return self._close(step, frame)
         index = self.reading.neighbours(self._tables(step.edge), step.direction)
         claim = self.reading.limits.claim
-        if step.single:
-            rows, found = expand(index, frame[step.start], claim)
-        else:
+        base = frame if keep is None else frame.among(keep)
+        if not step.single:
             rows, found = reach(index, frame[step.start], step.low, step.high, claim)
-        return self._tested(step, frame.take(rows).bind(step.end, found))
+            return self._tested(step, base.take(rows).bind(step.end, found))
+        if base.columns:
+            rows, found = expand(index, frame[step.start], claim)
+            return self._tested(step, base.take(rows).bind(step.end, found))
+        found = reached(index, frame[step.start], claim)
+        if self.as_set and len(found) > FEW_ROWS:
+            found = found[first_places(found)]
+        return self._tested(step, Frame(len(found), {step.end: found}))
 
     def _expand_edges(self, step: plan.Expand, frame: Frame) -> Frame:
         assert step.edge_variable is not None  # noqa: S101 - the caller asked

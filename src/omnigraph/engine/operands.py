@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from omnigraph.engine.compare import Column, Constant, Mask, Values, as_array, compare
 from omnigraph.engine.search import Scores, distances, fuse, relevance, search_matches
 from omnigraph.planning import ir
+from omnigraph.planning.steps import constant_test
 
 if TYPE_CHECKING:
     from omnigraph.engine.frame import Frame
@@ -21,6 +22,10 @@ def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> 
     """The rows for which a condition of the match is true."""
     match condition:
         case ir.Comparison():
+            constant = constant_test(condition)
+            if constant is not None:
+                reference, test = constant
+                return reading.holds(reference.owner, test, frame[reference.variable])
             left = operand_values(reading, condition.left, frame)
             right = operand_values(reading, condition.right, frame)
             return compare(left, condition.op, right, frame.rows)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
-from omnigraph.engine.frame import Frame, distinct_rows
+from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import operand_values
 from omnigraph.engine.search import ranked_rows
 from omnigraph.language.query_tree import Function
@@ -19,6 +19,7 @@ from omnigraph.planning import ir
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.reading import Prepared, Reading
 
 SortColumns = list[tuple[Any, str]]
@@ -34,9 +35,14 @@ _AGGREGATES = {
 }
 
 
-def result_arrays(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
-    """The result columns of a query over the working rows of its match."""
+def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
+    """The result columns of a query over the working rows of its match.
+
+    A column is an array; or a list of Python values, when few rows need nothing but to be shown.
+    """
     plan = prepared.plan
+    if frame.rows <= FEW_ROWS and prepared.references is not None:
+        return _shown(reading, prepared, prepared.references, frame)
     if plan.is_aggregate:
         return _aggregate_result(reading, prepared, frame)
     ranking: SortColumns = []
@@ -56,6 +62,25 @@ def result_arrays(reading: Reading, prepared: Prepared, frame: Frame) -> list[An
         return _cut(prepared, columns, None)
     order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
     return _cut(prepared, columns, order)
+
+
+def _shown(
+    reading: Reading,
+    prepared: Prepared,
+    references: tuple[tuple[str, NodeType | EdgeType, str], ...],
+    frame: Frame,
+) -> list[list[Any]]:
+    plan = prepared.plan
+    end = None if plan.limit is None else plan.offset + plan.limit
+    columns: list[list[Any]] = []
+    for variable, owner, column in references:
+        ordinals: list[int] = frame[variable].tolist()
+        if plan.distinct:
+            ordinals = list(dict.fromkeys(ordinals))
+        if plan.offset or end is not None:
+            ordinals = ordinals[plan.offset : end]
+        columns.append(reading.image(owner).pick(column, ordinals))
+    return columns
 
 
 def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None) -> list[Any]:
@@ -83,6 +108,9 @@ def _column(reading: Reading, prepared: Prepared, index: int, frame: Frame) -> A
 def _distinct_entities(plan: ir.ReadPlan, frame: Frame) -> Frame:
     """One working row for each combination of the entities that are returned: equal ones give equal rows."""
     mentioned = frozenset[str]().union(*(ir.variables_of(column.expression) for column in plan.columns))
+    if len(mentioned) == 1:
+        first = first_places(frame[next(iter(mentioned))])
+        return frame if len(first) == frame.rows else frame.take(first)
     first, _ = distinct_rows([frame[name] for name in sorted(mentioned)], frame.rows)
     return frame if len(first) == frame.rows else frame.take(np.sort(first))
 

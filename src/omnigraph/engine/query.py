@@ -7,12 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.explain import Explanation, Trace, counted, describe
+from omnigraph.engine.explain import Explanation, Trace, describe
 from omnigraph.engine.frame import Frame
 from omnigraph.engine.match import Matcher
-from omnigraph.engine.project import result_arrays
+from omnigraph.engine.project import result_columns
 from omnigraph.engine.reading import Limits, ReadCaches, Reading
 from omnigraph.engine.result import Rows
 from omnigraph.planning.params import bind_params
@@ -54,7 +55,7 @@ def run_query(
     """
     run = _Run(session, snapshot, text, params, name, cancellation)
     return Rows(
-        arrays=tuple(run.arrays()),
+        columns=run.columns(),
         schema=run.prepared.schema,
         query_name=run.prepared.plan.name,
         branch=None if at_commit is not None else show_branch(snapshot.branch),
@@ -84,13 +85,15 @@ def explain_query(
     planned = describe(run.reading, run.prepared, run.nodes)
     run.reading.trace = trace = Trace()
     begun = time.perf_counter()
-    with counted() as counter:
-        rows = len(run.arrays()[0])
-    seconds = time.perf_counter() - begun
-    measured = describe(run.reading, run.prepared, run.nodes, trace)
+    with listen(trace):
+        rows = len(run.columns()[0])
+    seconds = time.perf_counter() - begun - trace.aside_seconds
+    measured = describe(run.reading, run.prepared, run.nodes, trace, rows)
     for before, after in zip(planned, measured, strict=True):
-        # What a step found when it began is the choice it made; the run has filled the caches since.
-        after.access, after.why = before.access, before.why
+        # What a step found when it began is the choice it made; the run has filled the caches since. A search
+        # tells its choice itself.
+        if after.exact is None:
+            after.access, after.why = before.access, before.why
     return Explanation(
         run.prepared.plan.name,
         snapshot.commit.id,
@@ -98,7 +101,9 @@ def explain_query(
         analyzed=True,
         rows=rows,
         seconds=seconds,
-        storage_calls=counter.calls,
+        storage_calls=trace.calls,
+        requests=trace.requests,
+        bytes=trace.bytes,
         memory_bytes_max=run.reading.limits.peak_bytes,
     )
 
@@ -138,10 +143,12 @@ class _Run:
             rank_depth=None if plan.limit is None else plan.offset + plan.limit,
         )
 
-    def arrays(self) -> list[Any]:
-        """The result columns."""
-        frame = Matcher(self.reading, self.nodes).run(self.prepared.steps, Frame.single())
-        return result_arrays(self.reading, self.prepared, frame)
+    def columns(self) -> list[Any]:
+        """The result columns: arrays, or Python values when the rows are few."""
+        prepared = self.prepared
+        matcher = Matcher(self.reading, self.nodes, as_set=prepared.as_set)
+        frame = matcher.run(prepared.steps, Frame.single(), prepared.needed)
+        return result_columns(self.reading, prepared, frame)
 
 
 def _now(session: GraphSession) -> dt.datetime:

@@ -17,9 +17,10 @@ from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtS
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
 from omnigraph.engine.cancel import NEVER, Cancellation
+from omnigraph.engine.formulas import PLAIN_KINDS, formula_mask
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.planning import ir, predicate
-from omnigraph.planning.steps import steps_of
+from omnigraph.planning.steps import needed_after, steps_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.explain import Trace
     from omnigraph.engine.images import Layout
     from omnigraph.engine.session import GraphSession
-    from omnigraph.engine.traverse import Incidence, Neighbours
+    from omnigraph.engine.traverse import AnyIncidence, AnyNeighbours
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.planning.steps import Direction, Scan, Step
     from omnigraph.planning.values import Value
@@ -62,6 +63,13 @@ class Prepared:
     schema: pa.Schema
     kinds: tuple[pa.DataType, ...]
     """The Arrow type of each result column."""
+    needed: tuple[frozenset[str], ...]
+    """For each step the variables that are wanted after it."""
+    as_set: bool
+    """Whether the result is the same however often equal working rows occur."""
+    references: tuple[tuple[str, NodeType | EdgeType, str], ...] | None
+    """Variable, type and column of each result column, when the result is nothing but plain values of the
+    working rows, in their order."""
 
 
 def prepare(plan: ir.ReadPlan) -> Prepared:
@@ -71,7 +79,48 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         pa.field(column.name, kind, nullable=column.nullable)
         for column, kind in zip(plan.columns, kinds, strict=True)
     ]
-    return Prepared(plan, steps_of(plan.match), pa.schema(fields), kinds)
+    steps = steps_of(plan.match)
+    return Prepared(
+        plan,
+        steps,
+        pa.schema(fields),
+        kinds,
+        needed=needed_after(steps, _returned(plan)),
+        as_set=plan.distinct and not plan.is_aggregate,
+        references=_references(plan),
+    )
+
+
+def _returned(plan: ir.ReadPlan) -> frozenset[str]:
+    """The variables that the result is made from."""
+    wanted = frozenset[str]().union(*(ir.variables_of(column.expression) for column in plan.columns))
+    for key in plan.order:
+        if not isinstance(key.expression, ir.ColumnRef):
+            wanted |= ir.variables_of(key.expression)
+    if plan.ranking is not None:
+        wanted |= ir.variables_of(plan.ranking)
+    if plan.order or plan.ranking is not None:
+        wanted |= frozenset(plan.ties)
+    return wanted
+
+
+def _references(plan: ir.ReadPlan) -> tuple[tuple[str, NodeType | EdgeType, str], ...] | None:
+    if plan.is_aggregate or plan.order or plan.ranking is not None:
+        return None
+    if plan.distinct and not (len(plan.columns) == 1 and isinstance(plan.columns[0].expression, ir.NodeRef)):
+        return None  # two nodes may have the same values
+    found: list[tuple[str, NodeType | EdgeType, str]] = []
+    for column in plan.columns:
+        match column.expression:
+            case ir.NodeRef() as node:
+                found.append((node.variable, node.node, "id"))
+            case ir.PropertyRef() as reference if (
+                reference.type.is_scalar and reference.type.kind in PLAIN_KINDS
+            ):
+                found.append((reference.variable, reference.owner, reference.prop.name))
+            case _:
+                return None
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,19 +311,23 @@ class Reading:
         """Whether a test runs over columns in memory instead of in the table format."""
         return image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached
 
-    def neighbours(self, tables: EdgeTables, direction: Direction) -> Neighbours:
+    def neighbours(self, tables: EdgeTables, direction: Direction) -> AnyNeighbours:
         """The distinct neighbours of every node."""
         return self.caches.adjacency.neighbours(tables, direction)
 
-    def incidence(self, tables: EdgeTables, direction: Direction) -> Incidence:
+    def incidence(self, tables: EdgeTables, direction: Direction) -> AnyIncidence:
         """The edges of every node."""
         return self.caches.adjacency.incidence(tables, direction)
 
     def holds(self, owner: NodeType | EdgeType, test: ir.Predicate, ordinals: Ordinals) -> Mask:
         """For which of these entities the predicate is true; never for -1."""
         formula = predicate.normalize(test, owner, self.params, self.now)
+        image = self.image(owner)
+        plain = formula_mask(formula, image, ordinals)
+        if plain is not None:
+            return plain if not len(ordinals) or ordinals.min() >= 0 else plain & (ordinals >= 0)
         needed = sorted(columns_of(formula)) or ["id"]
-        rows = self.image(owner).table(needed, ordinals)
+        rows = image.table(needed, ordinals)
         mask = np.asarray(predicate.evaluate_formula(formula, rows).to_numpy(zero_copy_only=False))
         return mask & (ordinals >= 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -23,22 +22,46 @@ HTML_ROWS_MAX: Final = 50
 """Rows a notebook shows; the rest is counted."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The result of one read query, at one commit.
+    """The result of one read query, at one commit. Nothing changes it.
 
     Two columns may carry the same name; row objects then keep the later value.
     """
 
-    arrays: tuple[pa.Array, ...]
-    """One array a column, in projection order."""
-    schema: pa.Schema
-    query_name: str
-    branch: str | None
-    """The branch that was read; None when a commit was named instead."""
-    snapshot: str | None
-    commit_id: str
-    """The head commit of what was read: the precondition of a conditional write."""
+    __slots__ = ("_columns", "branch", "commit_id", "query_name", "schema", "snapshot")
+
+    def __init__(
+        self,
+        columns: Sequence[pa.Array | list[Any]],
+        schema: pa.Schema,
+        query_name: str,
+        branch: str | None,
+        snapshot: str | None,
+        commit_id: str,
+    ) -> None:
+        # A column is an array, or the Python values an array would give: few rows never become Arrow unless
+        # somebody asks for it.
+        self._columns = columns
+        self.schema: Final = schema
+        self.query_name: Final = query_name
+        self.branch: Final = branch
+        """The branch that was read; None when a commit was named instead."""
+        self.snapshot: Final = snapshot
+        self.commit_id: Final = commit_id
+        """The head commit of what was read: the precondition of a conditional write."""
+
+    @property
+    def arrays(self) -> tuple[pa.Array, ...]:
+        """One array a column, in projection order."""
+        columns = self._columns
+        if any(isinstance(column, list) for column in columns):
+            kinds = [field.type for field in self.schema]
+            columns = [
+                pa.array(column, kind) if isinstance(column, list) else column
+                for column, kind in zip(columns, kinds, strict=True)
+            ]
+            self._columns = columns
+        return tuple(columns)
 
     @property
     def table(self) -> pa.Table:
@@ -51,14 +74,14 @@ class Rows:
         return tuple(self.schema.names)
 
     def __len__(self) -> int:
-        return len(self.arrays[0])
+        return len(self._columns[0])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.to_dicts())
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         place = range(len(self))[index]
-        return _row_dicts(self.schema.names, [array.slice(place, 1) for array in self.arrays])[0]
+        return _row_dicts(self.schema.names, [column[place : place + 1] for column in self._columns])[0]
 
     def to_arrow(self) -> pa.Table:
         """The result as an Arrow table."""
@@ -70,7 +93,7 @@ class Rows:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a row, with Python dates and date-times."""
-        return _row_dicts(self.schema.names, self.arrays)
+        return _row_dicts(self.schema.names, self._columns)
 
     def json_rows(self) -> list[dict[str, Any]]:
         """One dictionary a row, holding only what JSON can say."""
@@ -106,8 +129,8 @@ class Rows:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _row_dicts(names: list[str], arrays: Sequence[pa.Array]) -> list[dict[str, Any]]:
-    values = [python_values(array) for array in arrays]
+def _row_dicts(names: list[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:
+    values = [column if isinstance(column, list) else python_values(column) for column in columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 

@@ -5,8 +5,9 @@ variable) and has no neighbours. Every kernel takes the nodes of all working row
 `(row, node)` pairs, so the caller can repeat its other columns by `row`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ Mask = npt.NDArray[np.bool_]
 
 Claim = Callable[[int], None]
 """Told how many pairs a step is about to hold, before it holds them; raises when that is too much."""
+
+FEW_NODES = 8
+"""So many nodes are expanded one by one: a vectorised step costs as much as that many slices."""
 
 _TAIL_BITS = np.uint64(32)
 _TAIL_MASK = np.uint64(0xFFFFFFFF)
@@ -46,6 +50,30 @@ class Incidence:
     def nbytes(self) -> int:
         """Bytes held."""
         return self.offsets.nbytes + self.tails.nbytes + self.edges.nbytes
+
+
+class FollowedNeighbours(Protocol):
+    """Neighbours that are not one index in memory: corrected by an overlay, or looked up in the table."""
+
+    def expand(self, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals]:
+        """What `expand` gives."""
+        ...
+
+    def connected(self, heads: Ordinals, tails: Ordinals) -> Mask:
+        """What `connected` gives."""
+        ...
+
+
+class FollowedIncidence(Protocol):
+    """As `FollowedNeighbours`, for edges."""
+
+    def expand_edges(self, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals, Ordinals]:
+        """What `expand_edges` gives."""
+        ...
+
+
+AnyNeighbours = Neighbours | FollowedNeighbours
+AnyIncidence = Incidence | FollowedIncidence
 
 
 def neighbours(heads: Ordinals, tails: Ordinals, head_count: int) -> Neighbours:
@@ -118,19 +146,58 @@ def _offsets(heads: Ordinals, head_count: int) -> Ordinals:
     return offsets
 
 
-def expand(index: Neighbours, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals]:
+def expand(index: AnyNeighbours, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals]:
     """All `(row, neighbour)` pairs of the working rows, each distinct neighbour once a row."""
-    if len(nodes) == 1 and (node := nodes.item()) >= 0:
-        # The first hop of a point query is a slice; a gather would cost more than the answer.
-        begin, end = index.offsets.item(node), index.offsets.item(node + 1)
-        claim(end - begin)
-        return np.zeros(end - begin, dtype=np.int64), index.tails[begin:end].astype(np.int64)
+    if not isinstance(index, Neighbours):
+        return index.expand(nodes, claim)
+    if len(nodes) <= FEW_NODES:
+        parts = _slices(index, nodes, claim)
+        rows = [np.full(len(part), row, dtype=np.int64) for row, part in enumerate(parts)]
+        return _joined(rows), _joined(parts)
     rows, positions = _positions(index.offsets, nodes, claim)
     return rows, index.tails[positions].astype(np.int64)
 
 
-def expand_edges(index: Incidence, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals, Ordinals]:
+def reached(index: AnyNeighbours, nodes: Ordinals, claim: Claim) -> Ordinals:
+    """What `expand` reaches, in the same order, when nobody asks from which row."""
+    if not isinstance(index, Neighbours):
+        return index.expand(nodes, claim)[1]
+    if len(nodes) <= FEW_NODES:
+        return _joined(_slices(index, nodes, claim))
+    begins, lengths = _spans(index.offsets, nodes)
+    ends = np.cumsum(lengths)
+    total = ends.item(-1)
+    claim(total)
+    begins -= ends
+    begins += lengths
+    positions = np.repeat(begins, lengths)
+    positions += np.arange(total, dtype=np.int64)
+    return index.tails[positions].astype(np.int64)
+
+
+def _slices(index: Neighbours, nodes: Ordinals, claim: Claim) -> list[npt.NDArray[np.uint32]]:
+    # The hop of a point query is a few slices; a gather would cost more than the answer.
+    item, tails = index.offsets.item, index.tails
+    parts: list[npt.NDArray[np.uint32]] = []
+    total = 0
+    for node in nodes.tolist():
+        begin, end = (item(node), item(node + 1)) if node >= 0 else (0, 0)
+        total += end - begin
+        parts.append(tails[begin:end])
+    claim(total)
+    return parts
+
+
+def _joined(parts: Sequence[npt.NDArray[np.integer]]) -> Ordinals:
+    if len(parts) == 1:
+        return parts[0].astype(np.int64)
+    return np.concatenate(parts, dtype=np.int64) if parts else np.empty(0, dtype=np.int64)
+
+
+def expand_edges(index: AnyIncidence, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals, Ordinals]:
     """All `(row, neighbour, edge)` triples of the working rows, one an edge."""
+    if not isinstance(index, Incidence):
+        return index.expand_edges(nodes, claim)
     rows, positions = _positions(index.offsets, nodes, claim)
     return rows, index.tails[positions].astype(np.int64), index.edges[positions].astype(np.int64)
 
@@ -139,26 +206,33 @@ def _positions(offsets: Ordinals, nodes: Ordinals, claim: Claim) -> tuple[Ordina
     if not len(nodes) or len(offsets) == 1:
         claim(0)
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    if nodes.min() >= 0:
-        begins = offsets[nodes]
-        lengths = offsets[nodes + 1] - begins
-    else:
-        known = nodes >= 0
-        begins = offsets[np.where(known, nodes, 0)]
-        lengths = np.where(known, offsets[np.where(known, nodes, 0) + 1] - begins, 0)
-    reached = np.cumsum(lengths)
-    total = reached.item(-1)
+    begins, lengths = _spans(offsets, nodes)
+    ends = np.cumsum(lengths)
+    total = ends.item(-1)
     claim(total)
     rows = np.repeat(np.arange(len(nodes), dtype=np.int64), lengths)
-    begins -= reached - lengths
+    begins -= ends - lengths
     return rows, np.arange(total, dtype=np.int64) + begins[rows]
 
 
-def connected(index: Neighbours, heads: Ordinals, tails: Ordinals) -> Mask:
+def _spans(offsets: Ordinals, nodes: Ordinals) -> tuple[Ordinals, Ordinals]:
+    """Where the entries of each node begin, and how many they are; none for -1."""
+    if nodes.min() >= 0:
+        begins = offsets[nodes]
+        return begins, offsets[nodes + 1] - begins
+    known = nodes >= 0
+    safe = np.where(known, nodes, 0)
+    begins = offsets[safe]
+    return begins, np.where(known, offsets[safe + 1] - begins, 0)
+
+
+def connected(index: AnyNeighbours, heads: Ordinals, tails: Ordinals) -> Mask:
     """For each working row, whether an edge leads from its head to its tail.
 
     Cost: a binary search among one head's neighbours, done for all rows at once.
     """
+    if not isinstance(index, Neighbours):
+        return index.connected(heads, tails)
     if not len(index.tails):
         return np.zeros(len(heads), dtype=np.bool_)
     known = (heads >= 0) & (tails >= 0)
@@ -178,7 +252,7 @@ def connected(index: Neighbours, heads: Ordinals, tails: Ordinals) -> Mask:
     return known & (low < end) & found
 
 
-def reach(index: Neighbours, nodes: Ordinals, lo: int, hi: int, claim: Claim) -> tuple[Ordinals, Ordinals]:
+def reach(index: AnyNeighbours, nodes: Ordinals, lo: int, hi: int, claim: Claim) -> tuple[Ordinals, Ordinals]:
     """All `(row, node)` pairs whose shortest distance from the row's node lies within `lo..hi`.
 
     A node with an edge to itself is also given at the hop after it was first reached, once. The start

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.language.query_tree import Operator
@@ -122,6 +122,33 @@ Step: TypeAlias = Scan | Expand | Nothing | Test | Filter | Maybe | Without
 def steps_of(block: ir.Block, bound: frozenset[str] = frozenset()) -> tuple[Step, ...]:
     """The steps of a block whose enclosing rows have the variables `bound`."""
     return tuple(_Maker(block, set(bound)).make())
+
+
+def needed_after(steps: Sequence[Step], at_end: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """For each step, the variables that a later step reads, or that are wanted at the end."""
+    needed: list[frozenset[str]] = []
+    for step in reversed(steps):
+        needed.append(at_end)
+        at_end |= _read_by(step)
+    return tuple(reversed(needed))
+
+
+def _read_by(step: Step) -> frozenset[str]:
+    match step:
+        case Scan() | Nothing():
+            return frozenset()
+        case Expand():
+            return frozenset({step.start, step.end} if step.closes else {step.start})
+        case Test():
+            return frozenset({step.variable})
+        case Filter():
+            return ir.variables_of(step.condition)
+        case Maybe():
+            return frozenset[str]().union(*(_read_by(inner) for inner in step.steps))
+        case Without():
+            return frozenset(step.mentions)
+        case _:
+            assert_never(step)
 
 
 class _Maker:
@@ -276,6 +303,15 @@ def as_predicate(variable: str, condition: ir.Condition) -> ir.Predicate | None:
             return ir.IsNull(operand.prop.name, negated)
         case _:
             pass
+    return None
+
+
+def constant_test(condition: ir.Comparison) -> tuple[ir.PropertyRef, ir.Predicate] | None:
+    """A comparison of a property with a constant, as the property and the predicate on its type."""
+    for operand in (condition.left, condition.right):
+        if isinstance(operand, ir.PropertyRef):
+            test = as_predicate(operand.variable, condition)
+            return None if test is None else (operand, test)
     return None
 
 
