@@ -1,100 +1,165 @@
 """Bulk loads beside what a user would pick instead, in one run, printed as ratios.
 
-Run by `python -m benchmarks.loads [--people N]`: N persons and 5 N edges as one file of JSON lines, loaded
-with every check on, by Spark (warm session) and in process. Beside them, without any check: bare pylance
-behind pyarrow's JSON reader, and DuckDB when it is installed. Every answer is counted afterwards.
+`python -m benchmarks.loads [--people N] [--only NAME,NAME] [--home DIR]`: N persons and 5 N edges as JSON
+lines and as Parquet, loaded with every check on, by Spark (warm session) and in process; then ten rows by the
+whole command. Beside them, in a process of their own each and without our checks: ladybug, DuckDB, SQLite and
+bare pylance. Every answer is counted afterwards. With `--home` the input is kept, and a later run with
+`--only` adds peers to the same figures.
 """
 
 import argparse
-import importlib.util
-import resource
-import shutil
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
-
-import omnigraph
-from omnigraph.pipeline.session import spark_runtime
+import pyarrow.parquet as pq
+from benchmarks._memory import PeakMemory
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  city: String?  score: F64?  @range(age, 0..150) }
 edge Knows: Person -> Person { since: Date? }
 """
 EDGES_PER_PERSON = 5
-GOALS = {"duckdb": 0.87, "pylance": 0.67}
-"""Rows per second of the Spark load until everything is visible, as a share of the peer's. The peers check
-nothing and build no index; the index work that follows our publish is printed beside.
+BLOCK = 200_000
+MEMORY_MB_MAX = 2_500
+TEN_ROWS_SECONDS_MAX = {"spark": 7.0, "local": 1.0}
+GOALS = {("jsonl", "ladybug"): 1.5, ("parquet", "ladybug"): 1.5}
+"""Rows per second of the Spark load until everything is visible, over the peer's. The peers check nothing and
+build no index but a primary key (ladybug, SQLite); the index work that follows our publish is printed beside.
 """
 
 
-index_seconds: dict[str, float] = {}
+# --- input ---
 
 
-def generate(path: Path, people: int) -> int:
-    """Persons, then edges with a skewed start: 30 % of them begin at one in a hundred persons."""
-    random = np.random.default_rng(7)
-    edges = people * EDGES_PER_PERSON
-    starts = random.integers(0, people, edges)
-    hot = random.random(edges) < 0.3
+def people_table(begin: int, end: int) -> pa.Table:
+    n = np.arange(begin, end)
+    return pa.table(
+        {
+            "name": pa.array([f"person-{each:08d}" for each in n.tolist()]),
+            "age": pa.array(n % 90, pa.int32()),
+            "city": pa.array([f"city {each}" for each in (n % 1000).tolist()]),
+            "score": pa.array(np.round(n * 7 % 10007 / 13, 3)),
+        }
+    )
+
+
+def knows_table(begin: int, end: int, people: int) -> pa.Table:
+    """Edges with a skewed start: 30 % of them begin at one in a hundred persons."""
+    random = np.random.default_rng(7 + begin)
+    count = end - begin
+    starts = random.integers(0, people, count)
+    hot = random.random(count) < 0.3
     starts[hot] = random.integers(0, max(people // 100, 1), int(hot.sum()))
-    ends = random.integers(0, people, edges)
-    with path.open("w") as out:
-        for n in range(people):
-            out.write(
-                f'{{"type":"Person","data":{{"name":"person-{n:08d}","age":{n % 90},"city":"city {n % 1000}",'
-                f'"score":{(n * 7 % 10007) / 13:.3f}}}}}\n'
-            )
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            out.write(
-                f'{{"edge":"Knows","from":"person-{start:08d}","to":"person-{end:08d}",'
-                f'"data":{{"since":"20{start % 25:02d}-0{1 + end % 9}-1{start % 9}"}}}}\n'
-            )
-    return people + edges
+    ends = random.integers(0, people, count)
+    days = (starts * 31 + ends) % 9000
+    return pa.table(
+        {
+            "from": pa.array([f"person-{each:08d}" for each in starts.tolist()]),
+            "to": pa.array([f"person-{each:08d}" for each in ends.tolist()]),
+            "since": pa.array(days.astype(np.int32), pa.int32()).cast(pa.date32()),
+        }
+    )
+
+
+def lines(table: pa.Table) -> str:
+    if "name" in table.column_names:
+        rows = zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)
+        form = '{{"type":"Person","data":{{"name":"{}","age":{},"city":"{}","score":{}}}}}'
+    else:
+        rows = zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)
+        form = '{{"edge":"Knows","from":"{}","to":"{}","data":{{"since":"{}"}}}}'
+    return "\n".join(form.format(*row) for row in rows) + "\n"
+
+
+def generate(home: Path, people: int) -> tuple[Path, Path]:
+    """The same rows twice: one file of JSON lines, and a directory with a Parquet file per type."""
+    source, directory = home / f"input-{people}.jsonl", home / f"parquet-{people}"
+    if source.exists():
+        return source, directory
+    directory.mkdir(parents=True)
+    part = source.with_suffix(".part")
+    plan: list[tuple[str, int, Callable[[int, int], pa.Table]]] = [
+        ("Person", people, people_table),
+        ("Knows", people * EDGES_PER_PERSON, lambda begin, end: knows_table(begin, end, people)),
+    ]
+    with part.open("w") as out:
+        for name, count, make in plan:
+            writer = None
+            for begin in range(0, count, BLOCK):
+                table = make(begin, min(begin + BLOCK, count))
+                writer = writer or pq.ParquetWriter(directory / f"{name}.parquet", table.schema)
+                writer.write_table(table)
+                out.write(lines(table))
+            assert writer is not None
+            writer.close()
+    part.rename(source)
+    return source, directory
+
+
+# --- ours ---
 
 
 def warm_up(home: Path) -> None:
     """A session is warm once its workers have loaded what a task needs: a load that makes every core work."""
+    import omnigraph
+    from omnigraph.pipeline.session import spark_runtime
+
     spark_runtime()
     for n in range(4):
         (home / f"warm-{n}.jsonl").write_text(f'{{"type":"Person","data":{{"name":"p{n}"}}}}\n')
-    with omnigraph.init(home / "warm", schema=SCHEMA) as graph:
+    with omnigraph.init(fresh(home, "warm"), schema=SCHEMA) as graph:
         graph.load(str(home / "warm-*.jsonl"), mode="append", engine="spark")
 
 
-def load_with(engine: str) -> Callable[[Path, Path], int]:
-    def run(source: Path, home: Path) -> int:
-        with omnigraph.init(home / engine, schema=SCHEMA) as graph:
+def fresh(home: Path, name: str) -> Path:
+    """A new place: removing old graphs would slow down the creation of files for a while."""
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home)) / "g"
+
+
+def ours(engine: str, source: Path, home: Path) -> dict[str, float]:
+    """One load in this process; the session is warm before the clock starts."""
+    import omnigraph
+
+    if engine == "spark":
+        warm_up(home)
+    with omnigraph.init(fresh(home, engine), schema=SCHEMA) as graph:
+        with PeakMemory() as memory:
             began = time.perf_counter()
             report = graph.load(source, mode="append", engine=engine)
-            stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in report.seconds.items())
-            print(f"   {engine}: {time.perf_counter() - began:.1f} s ({stages})")
-            index_seconds[engine] = report.seconds.get("index", 0.0)
-            entries = graph.snapshot().entries
-            return sum(entry.row_count for entry in entries.values())
+            seconds = time.perf_counter() - began
+        index = report.seconds.get("index", 0.0)
+        stages = ", ".join(f"{name} {took:.1f}" for name, took in report.seconds.items())
+        parts = ", ".join(f"{name} {size:.0f}" for name, size in sorted(memory.parts.items()))
+        print(f"   {engine}: {seconds:.1f} s ({stages}); {memory.peak_mb:.0f} MB ({parts})", flush=True)
+        rows = sum(entry.row_count for entry in graph.snapshot().entries.values())
+        counted = graph.query("query q() { match { $p: Person } return { count($p) as n } }")
+        assert counted.to_arrow().column("n").to_pylist() == [report.nodes[0].inserted]
+    return {"rows": rows, "seconds": seconds - index, "index": index, "memory": memory.peak_mb}
 
-    return run
+
+# --- peers ---
 
 
-def bare_pylance(source: Path, home: Path) -> int:
-    """What one writes by hand: two readers over the lines of one type each, appended in batches."""
+def read_by_hand(source: Path) -> Iterator[tuple[str, pa.Table]]:
+    """What one writes by hand over mixed JSON lines: one reader per type, by how a line begins."""
     person = pa.struct(
         [("name", pa.string()), ("age", pa.int32()), ("city", pa.string()), ("score", pa.float64())]
     )
     knows = pa.struct([("since", pa.string())])
+    ends = [("edge", pa.string()), ("from", pa.string()), ("to", pa.string()), ("data", knows)]
     schemas = {
         b'{"type"': pa.schema([("type", pa.string()), ("data", person)]),
-        b'{"edge"': pa.schema(
-            [("edge", pa.string()), ("from", pa.string()), ("to", pa.string()), ("data", knows)]
-        ),
+        b'{"edge"': pa.schema(ends),
     }
-    rows = 0
     with source.open("rb") as file:
         while chunk := file.read(64 << 20):
             chunk += file.readline()
@@ -107,67 +172,213 @@ def bare_pylance(source: Path, home: Path) -> int:
                     parse_options=pj.ParseOptions(explicit_schema=schemas[part[:7]]),
                 ).flatten()
                 table = table.rename_columns([name.removeprefix("data.") for name in table.column_names])
+                table = table.drop_columns([name for name in ("type", "edge") if name in table.column_names])
                 if "since" in table.column_names:
                     at = table.column_names.index("since")
                     table = table.set_column(at, "since", table.column(at).cast(pa.date32()))
-                uri = str(home / ("people" if part.startswith(b'{"type"') else "knows"))
-                lance.write_dataset(table, uri, mode="append" if Path(uri).exists() else "create")
-                rows += table.num_rows
-    return rows
+                yield ("Person" if part.startswith(b'{"type"') else "Knows"), table
 
 
-def duckdb_tables(source: Path, home: Path) -> int:
-    import duckdb
+def tables_of(source: Path) -> Iterator[tuple[str, pa.Table]]:
+    if source.is_file():
+        yield from read_by_hand(source)
+        return
+    for name in ("Person", "Knows"):
+        for batch in pq.ParquetFile(source / f"{name}.parquet").iter_batches(1 << 19):
+            yield name, pa.Table.from_batches([batch])
 
-    base = duckdb.connect(str(home / "duck.db"))
-    columns = "{'type': 'VARCHAR', 'edge': 'VARCHAR', 'from': 'VARCHAR', 'to': 'VARCHAR', 'data': 'JSON'}"
-    reader = f"read_json('{source}', format='newline_delimited', columns={columns})"
-    base.execute(
-        f"""create table person as select data->>'name' as name, (data->>'age')::int as age,
-            data->>'city' as city, (data->>'score')::double as score from {reader} where type = 'Person'"""
-    )
-    base.execute(
-        f"""create table knows as select "from", "to", (data->>'since')::date as since
-            from {reader} where edge = 'Knows'"""
-    )
+
+def bare_pylance(source: Path, home: Path) -> int:
+    """Appended in batches; neither atomic over the tables nor durable."""
+    import lance
+
+    for name, table in tables_of(source):
+        uri = str(home / name)
+        lance.write_dataset(table, uri, mode="append" if Path(uri).exists() else "create")
+    return sum(lance.dataset(str(home / name)).count_rows() for name in ("Person", "Knows"))
+
+
+def duckdb(source: Path, home: Path) -> int:
+    import duckdb as duck
+
+    base = duck.connect(str(home / "duck.db"))
+    if source.is_dir():
+        base.execute(f"create table person as select * from '{source}/Person.parquet'")
+        base.execute(f"create table knows as select * from '{source}/Knows.parquet'")
+    else:
+        columns = "{'type': 'VARCHAR', 'edge': 'VARCHAR', 'from': 'VARCHAR', 'to': 'VARCHAR', 'data': 'JSON'}"
+        reader = f"read_json('{source}', format='newline_delimited', columns={columns})"
+        base.execute(
+            f"""create table person as select data->>'name' as name, (data->>'age')::int as age,
+                data->>'city' as city, (data->>'score')::double as score
+                from {reader} where type = 'Person'"""
+        )
+        base.execute(
+            f"""create table knows as select "from", "to", (data->>'since')::date as since
+                from {reader} where edge = 'Knows'"""
+        )
     counted = base.execute("select (select count(*) from person) + (select count(*) from knows)").fetchone()
     return int(counted[0])
+
+
+def ladybug(source: Path, home: Path) -> int:
+    """Its JSON reader takes one type per file, so lines go through Parquet first, as a user would do."""
+    import ladybug as lbug
+
+    if source.is_file():
+        writers: dict[str, pq.ParquetWriter] = {}
+        for name, table in tables_of(source):
+            if name not in writers:
+                writers[name] = pq.ParquetWriter(home / f"{name}.parquet", table.schema)
+            writers[name].write_table(table)
+        for writer in writers.values():
+            writer.close()
+        source = home
+    base = lbug.Connection(lbug.Database(str(home / "lady.db")))
+    base.execute(
+        "create node table Person(name string, age int32, city string, score double, primary key(name))"
+    )
+    base.execute("create rel table Knows(from Person to Person, since date)")
+    base.execute(f"copy Person from '{source}/Person.parquet'")
+    base.execute(f"copy Knows from '{source}/Knows.parquet'")
+    counts = [
+        base.execute("match (p:Person) return count(*)").get_next()[0],
+        base.execute("match (:Person)-[k:Knows]->(:Person) return count(*)").get_next()[0],
+    ]
+    return sum(counts)
+
+
+def sqlite(source: Path, home: Path) -> int:
+    import sqlite3
+
+    base = sqlite3.connect(home / "sqlite.db")
+    base.execute("create table person(name text primary key, age int, city text, score real)")
+    base.execute("create table knows(src text, dst text, since text)")
+    for name, table in tables_of(source):
+        if "since" in table.column_names:
+            at = table.column_names.index("since")
+            table = table.set_column(at, "since", table.column(at).cast(pa.string()))
+        holes = ", ".join("?" for _ in table.column_names)
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        base.executemany(f"insert into {name.lower()} values ({holes})", rows)
+    base.commit()
+    (counted,) = base.execute(
+        "select (select count(*) from person) + (select count(*) from knows)"
+    ).fetchone()
+    return counted
+
+
+PEERS: dict[str, Callable[[Path, Path], int]] = {
+    "ladybug": ladybug,
+    "duckdb": duckdb,
+    "sqlite": sqlite,
+    "pylance": bare_pylance,
+}
+
+
+# --- runs ---
+
+
+def one(name: str, source: Path, home: Path) -> dict[str, float]:
+    """One contender in this process."""
+    if name not in PEERS:
+        return ours(name, source, home)
+    place = fresh(home, name).parent
+    began = time.perf_counter()
+    rows = PEERS[name](source, place)
+    return {"rows": rows, "seconds": time.perf_counter() - began}
+
+
+def apart(name: str, source: Path, home: Path) -> dict[str, float]:
+    """One contender in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.loads", "--one", name, str(source), "--home", str(home)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    *shown, answer = done.stdout.splitlines()
+    print("\n".join(shown), end="\n" if shown else "", flush=True)
+    return json.loads(answer)
+
+
+def ten_rows(home: Path) -> dict[str, float]:
+    """Seconds of the whole command for ten rows, once the class archive is there."""
+    source = home / "ten.jsonl"
+    source.write_text("".join(f'{{"type":"Person","data":{{"name":"p{n}"}}}}\n' for n in range(10)))
+    schema = home / "schema.pg"
+    schema.write_text(SCHEMA)
+    command = Path(sys.executable).with_name("omnigraph")
+    took: dict[str, float] = {}
+    for engine in TEN_ROWS_SECONDS_MAX:
+        tries: list[float] = []
+        for _ in range(3):
+            place = fresh(home, f"ten-{engine}")
+            subprocess.run([command, "init", "--schema", schema, place], check=True, capture_output=True)
+            arguments = ["--data", source, "--mode", "append", "--engine", engine, "--store", place]
+            began = time.perf_counter()
+            subprocess.run([command, "load", *arguments], check=True, capture_output=True)
+            tries.append(time.perf_counter() - began)
+        took[engine] = min(tries)
+    return took
+
+
+def compare(form: str, speed: dict[str, float]) -> int:
+    missed = 0
+    for peer in PEERS:
+        if peer in speed and "spark" in speed:
+            ratio = speed["spark"] / speed[peer]
+            goal = GOALS.get((form, peer))
+            verdict = "" if goal is None else f", goal >= {goal}x{' MISSED' if ratio < goal else ''}"
+            missed += goal is not None and ratio < goal
+            print(f"{form}: spark / {peer}: {ratio:.2f}x{verdict}")
+    return missed
+
+
+def measure(home: Path, people: int, only: list[str], forms: list[str]) -> int:
+    source, directory = generate(home, people)
+    total = people * (1 + EDGES_PER_PERSON)
+    print(f"{total:,} rows, {source.stat().st_size / 1e6:.0f} MB of JSON lines, {os.cpu_count()} cores")
+    figures = home / f"figures-{people}.json"
+    known: dict[str, dict[str, float]] = json.loads(figures.read_text()) if figures.exists() else {}
+    missed = 0
+    for form in forms:
+        speed = known.setdefault(form, {})
+        for name in only:
+            found = apart(name, source if form == "jsonl" else directory, home)
+            assert found["rows"] == total, f"{name} holds {found['rows']:,} of {total:,} rows"
+            speed[name] = total / found["seconds"]
+            index = f", then {found['index']:.1f} s of index work" if "index" in found else ""
+            print(
+                f"{form:8} {name:8} {found['seconds']:7.1f} s {speed[name] / 1000:7.0f} krows/s{index}",
+                flush=True,
+            )
+            if name == "spark" and found["memory"] > MEMORY_MB_MAX:
+                missed += 1
+                print(f"peak memory {found['memory']:.0f} MB, goal <= {MEMORY_MB_MAX} MB MISSED")
+            figures.write_text(json.dumps(known))
+        missed += compare(form, speed)
+    return missed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--people", type=int, default=200_000)
-    people = parser.parse_args().people
-    home = Path(tempfile.mkdtemp(prefix="omnigraph-bench-loads-"))
-    source = home / "input.jsonl"
-    total = generate(source, people)
-    print(f"{total:,} rows, {source.stat().st_size / 1e6:.0f} MB of JSON lines")
-    warm_up(home)
-    contenders: dict[str, Callable[[Path, Path], int]] = {
-        "spark": load_with("spark"),
-        "local": load_with("local"),
-        "pylance": bare_pylance,
-    }
-    if importlib.util.find_spec("duckdb") is not None:
-        contenders["duckdb"] = duckdb_tables
-    speed: dict[str, float] = {}
-    for name, contender in contenders.items():
-        began = time.perf_counter()
-        counted = contender(source, home)
-        seconds = time.perf_counter() - began - index_seconds.get(name, 0.0)
-        assert counted == total, f"{name} holds {counted:,} of {total:,} rows"
-        speed[name] = total / seconds
-        indexes = f", then {index_seconds[name]:.1f} s of index work" if name in index_seconds else ""
-        print(f"{name:10} {seconds:7.1f} s {speed[name] / 1000:8.0f} krows/s{indexes}", flush=True)
-    driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"peak memory of this process: {driver} MB")
-    missed = 0
-    for peer, goal in GOALS.items():
-        if peer in speed:
-            ratio = speed["spark"] / speed[peer]
-            missed += ratio < goal
-            print(f"spark / {peer}: {ratio:.2f}x, goal >= {goal}x {'MISSED' if ratio < goal else 'met'}")
-    shutil.rmtree(home, ignore_errors=True)
+    parser.add_argument("--only", default=",".join(["spark", "local", *PEERS, "ten"]))
+    parser.add_argument("--forms", default="jsonl,parquet")
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "SOURCE"))
+    asked = parser.parse_args()
+    home = asked.home or Path(tempfile.mkdtemp(prefix="omnigraph-bench-loads-"))
+    home.mkdir(exist_ok=True)
+    if asked.one is not None:
+        name, source = asked.one
+        print(json.dumps(one(name, Path(source), home)))
+        return 0
+    only = asked.only.split(",")
+    missed = measure(home, asked.people, [name for name in only if name != "ten"], asked.forms.split(","))
+    if "ten" in only:
+        for engine, seconds in ten_rows(home).items():
+            late = seconds > TEN_ROWS_SECONDS_MAX[engine]
+            missed += late
+            goal = f"goal <= {TEN_ROWS_SECONDS_MAX[engine]:.0f} s{' MISSED' if late else ''}"
+            print(f"ten rows, whole command, {engine}: {seconds:.2f} s, {goal}")
     return 1 if missed else 0
 
 
