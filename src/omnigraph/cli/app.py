@@ -8,6 +8,7 @@ from omnigraph import __version__
 from omnigraph.cli import (
     changes,
     completion,
+    explain,
     graphs,
     history,
     language,
@@ -78,6 +79,7 @@ language.register(app, schema_app)
 graphs.register(app, schema_app)
 loads.register(app, spark_app)
 reads.register(app)
+explain.register(app)
 history.register(app, branch_app, commit_app)
 merges.register(branch_app)
 changes.register(app, tag_app)

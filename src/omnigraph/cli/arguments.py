@@ -46,6 +46,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("mutate",): _WRITE,
     ("load",): _WRITE,
     ("query",): _READ,
+    ("explain",): _READ,
     ("export",): _READ,
     ("snapshot",): _READ,
     ("branch", "create"): _WRITE,
