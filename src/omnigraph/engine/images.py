@@ -34,7 +34,7 @@ _OFFSET_BITS = np.uint64(32)
 
 _NO_ADDRESS = int(ABSENT)
 
-READ_ROWS = 1 << 20
+READ_ROWS = 1 << 18
 """Rows read at a time by those who keep nothing of them."""
 
 ChunkKey = tuple[str, str, tuple[str, ...], str]
@@ -255,9 +255,14 @@ class TableImage:
         offsets = ordinals - self._bases[place]
         return (fragments.astype(np.uint64) << _OFFSET_BITS) | offsets.astype(np.uint64)
 
-    def find(self, ids: pa.StringArray) -> Ordinals:
-        """The ordinal of each id; -1 where there is none."""
-        return self.from_addresses(self.keys.addresses(self.identity, self.storage, self.handle, ids))
+    def at(self, handle: SnapshotHandle, layout: Layout) -> TableImage:
+        """The image of another version of the table, with its fragments in this order."""
+        return TableImage(self.identity, self.storage, handle, self.keys, self.cache, layout)
+
+    def find(self, ids: pa.StringArray, *, referenced: bool = False) -> Ordinals:
+        """The ordinal of each id; -1 where there is none. `referenced`: see `KeyIndex.find`."""
+        found = self.keys.addresses(self.identity, self.storage, self.handle, ids, referenced=referenced)
+        return self.from_addresses(found)
 
     def find_one(self, key: str) -> int:
         """The ordinal of one id; -1 where there is none."""
@@ -317,23 +322,30 @@ class TableImage:
         self._chunks(columns)
         return pa.table({name: self.take(name, ordinals) for name in columns})
 
-    def read_live(self, columns: Sequence[str], *, after: int = 0) -> Iterator[tuple[Ordinals, pa.Table]]:
+    def read_live(
+        self, columns: Sequence[str], *, after: int = 0
+    ) -> Iterator[tuple[Ordinals, pa.RecordBatch]]:
         """The live rows from an ordinal on, with their ordinals, in parts; nothing is kept in memory.
 
         `after` is where a fragment begins, or the end.
         """
-        group: list[int] = []
-        rows = 0
         first = int(np.searchsorted(self._bases[:-1], after))
-        for position in range(first, len(self._files)):
-            group.append(position)
-            rows += self._files[position][2]
-            if rows >= READ_ROWS or position == len(self._files) - 1:
-                numbers = [self._fragment_ids[p] for p in group if self._fragment_ids[p] != NO_FRAGMENT]
-                if numbers:
-                    table = self.storage.read(self.handle, columns=columns, fragments=numbers)
-                    yield self._live_of(group), table
-                group, rows = [], 0
+        shown = [p for p in range(first, len(self._files)) if self._fragment_ids[p] != NO_FRAGMENT]
+        if not shown:
+            return
+        ordinals = self._live_of(shown)
+        reader = self.storage.scan(
+            self.handle,
+            columns=columns,
+            fragments=[self._fragment_ids[p] for p in shown],
+            batch_rows=READ_ROWS,
+        )
+        begin = 0
+        for batch in reader:
+            yield ordinals[begin : begin + batch.num_rows], batch
+            begin += batch.num_rows
+        if begin != len(ordinals):
+            raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
 
     def _live_of(self, positions: Sequence[int]) -> Ordinals:
         parts: list[Ordinals] = []

@@ -359,6 +359,10 @@ class KeyIndexCache:
             if before is None or files.writable or before.directory != files.directory:
                 self._files[identity] = files
 
+    def files_of(self, identity: str) -> CacheFiles | None:
+        """The cache files of an attached graph."""
+        return self._files.get(identity)
+
     def addresses(
         self,
         identity: str,

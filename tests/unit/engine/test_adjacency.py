@@ -6,8 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphs
-from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
+from omnigraph.engine import adjacency
+from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.derived import DerivedCache
 from omnigraph.engine.images import ColumnCache, TableImage, arrange
+from omnigraph.engine.traverse import connected, expand, expand_edges
 from omnigraph.planning.steps import Direction
 
 SCHEMA = """
@@ -45,15 +48,36 @@ def tables_of(graph, edge_name, layouts=None):
     )
 
 
-def parts(index):
-    return [index.offsets.tolist(), index.tails.tolist(), getattr(index, "edges", np.empty(0)).tolist()]
+def claim(_):
+    pass
+
+
+def near(index, nodes, ends):
+    """What the index says about all nodes at once and one by one, and about every pair."""
+    every = [each.tolist() for each in expand(index, nodes, claim)]
+    single = [expand(index, nodes[at : at + 1], claim)[1].tolist() for at in range(len(nodes))]
+    assert sorted(every[1]) == sorted(tail for tails in single for tail in tails)
+    heads, tails = np.repeat(nodes, len(ends)), np.tile(ends, len(nodes))
+    return [sorted(zip(*every, strict=True)), single, connected(index, heads, tails).tolist()]
+
+
+def around(index, nodes):
+    every = [each.tolist() for each in expand_edges(index, nodes, claim)]
+    return [list(zip(*every, strict=True)), expand_edges(index, nodes[::-1][:2], claim)[2].tolist()]
 
 
 def everything(cache, tables):
+    """All an adjacency can be asked, in every direction, with nodes that stand for nobody among them."""
     ways = [Direction.FORWARD, Direction.BACKWARD]
     if tables.sources.handle.table_key == tables.targets.handle.table_key:
         ways.append(Direction.EITHER)
-    return [[parts(cache.neighbours(tables, way)), parts(cache.incidence(tables, way))] for way in ways]
+    found = []
+    for way in ways:
+        nodes = np.append(tables.heads(way).live(), -1)
+        ends = np.append(tables.tails(way).live(), -1)
+        found.append(near(cache.neighbours(tables, way), nodes, ends))
+        found.append(around(cache.incidence(tables, way), nodes))
+    return found
 
 
 names = st.sampled_from(NAMES)
@@ -97,6 +121,12 @@ def test_a_followed_index_equals_a_new_one(tmp_path_factory, program):
     graph.close()
 
 
+@pytest.fixture(autouse=True)
+def _overlays_of_any_size(monkeypatch):
+    """The tables here are so small that every commit is a large share of them."""
+    monkeypatch.setattr(adjacency, "OVERLAY_SHARE_MAX", 1e9)
+
+
 @pytest.fixture
 def ring(tmp_path):
     with graphs.make_graph(tmp_path / "g", SCHEMA) as graph:
@@ -122,7 +152,7 @@ def test_a_small_commit_is_followed_not_rebuilt(ring, statement):
     tables = tables_of(ring, "Knows")
     fresh = AdjacencyCache(DerivedCache(1 << 24))
     assert everything(cache, tables) == everything(fresh, tables)
-    assert (cache.built, cache.patched) == (1, 1)
+    assert (cache.built, cache.followed) == (1, 1)
 
 
 def test_an_older_state_keeps_its_own_index(ring):
@@ -147,7 +177,7 @@ def test_rewriting_the_same_row_again_and_again_is_followed(ring):
         tables = tables_of(ring, "Knows", layouts)
         fresh = AdjacencyCache(DerivedCache(1 << 24))
         assert everything(cache, tables) == everything(fresh, tables)
-    assert (cache.built, cache.patched) == (1, 4)
+    assert (cache.built, cache.followed) == (1, 4)
 
 
 def test_a_layout_keeps_places_and_the_order_of_the_version():
