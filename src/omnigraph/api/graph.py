@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from omnigraph.api.bulk import SPARK_WHEN_LARGE
+from omnigraph.api.exports import Exports
 from omnigraph.api.history import Feed, Tags, blame_entity, diff
 from omnigraph.core.errors import BadRequest, CommitNotFound, IoFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.create import create_graph
-from omnigraph.engine.export import export_lines
 from omnigraph.engine.lookup import Entity, find_entity
 from omnigraph.engine.mutate import MutationResult, run_mutation
 from omnigraph.engine.session import GraphSession, open_session
@@ -25,7 +26,7 @@ from omnigraph.planning.params import bind_params
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from omnigraph.branching.blame import Blame
@@ -168,6 +169,7 @@ class Branches:
             actor=actor,
             resolution=_resolution(on_conflict, resolve),
             cancel=NEVER if cancel is None else cancel,
+            bulk=SPARK_WHEN_LARGE,
         )
 
     def preview(
@@ -187,6 +189,7 @@ class Branches:
             source=normalize_branch(source),
             target=normalize_branch(into),
             resolution=_resolution(on_conflict, resolve),
+            bulk=SPARK_WHEN_LARGE,
         )
 
     def list(self) -> list[str]:
@@ -205,7 +208,7 @@ def _resolution(
     return chosen_sides(on_conflict) if resolve is None else read_conflicts(resolve)
 
 
-class Graph:
+class Graph(Exports):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
     def __init__(self, session: GraphSession) -> None:
@@ -350,23 +353,6 @@ class Graph:
             engine=engine,
         )
 
-    def frames(
-        self,
-        type_name: str,
-        *,
-        branch: str | None = None,
-        at: str | None = None,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        spark: Any = None,
-    ) -> Any:
-        """One type as a Spark DataFrame, pinned to one commit. Edges have the columns `src` and `dst`."""
-        from omnigraph.pipeline.frames import graph_frame  # noqa: PLC0415  only this needs Spark
-
-        self._session.begin_read()
-        snapshot = self._target(branch, at)
-        return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)
-
     def query(
         self,
         source: str | os.PathLike[str],
@@ -445,6 +431,7 @@ class Graph:
             branch=target,
             parent=None if parent is None else CommitId(parent),
             actor=actor,
+            bulk=SPARK_WHEN_LARGE,
         )
 
     def blame(self, type_name: str, entity_id: str, *, at: str = "main") -> Blame:
@@ -471,21 +458,6 @@ class Graph:
         """The operations whose writers stopped half-way and that recovery has not settled yet."""
         self._session.check_open()
         return tuple(name.removesuffix(".json") for name in self._session.sidecars.list())
-
-    def export_chunks(self, *, branch: str = "main", types: Sequence[str] | None = None) -> Iterator[bytes]:
-        """The state of a branch as chunks of JSON lines, read at one snapshot."""
-        return export_lines(self._session, self._snapshot(branch), types=types)
-
-    def export(
-        self, target: IO[bytes] | None = None, *, branch: str = "main", types: Sequence[str] | None = None
-    ) -> str:
-        """The state of a branch as JSON lines. With `target` the lines go there and the result is empty."""
-        chunks = self.export_chunks(branch=branch, types=types)
-        if target is None:
-            return b"".join(chunks).decode()
-        for chunk in chunks:
-            target.write(chunk)
-        return ""
 
     def ensure_indices(self, *, branch: str = "main", actor: str | None = None) -> IndexesEnsured:
         """Build the declared indexes that do not exist yet, in one commit; nothing when all exist."""
@@ -529,11 +501,6 @@ class Graph:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _target(self, branch: str | None, at: str | None) -> Snapshot:
-        if at is not None:
-            return self._session.manifest.at_commit(CommitId(at))
-        return self._session.manifest.current(normalize_branch(branch or "main"))
 
     def _snapshot(self, branch: str) -> Snapshot:
         self._session.begin_read()

@@ -35,6 +35,11 @@ _ESCAPES: Final = [
 ]
 
 
+_TEXT_DAYS: Final = (-719_162, 2_932_897)
+"""The first day of the year 1 and that of the year 10000, as numbers of days."""
+_TEXT_MILLISECONDS: Final = tuple(day * 86_400_000 for day in _TEXT_DAYS)
+
+
 def json_lines(rows: pa.Table | pa.RecordBatch, table_type: TableType) -> bytes:
     """The rows of one type as records of the load format; every line ends with a line break."""
     if rows.num_rows == 0:
@@ -103,7 +108,9 @@ def _cells(column: Any) -> pa.Array:
     if _is_list(kind):
         texts = _joined(_lists(flat))
         return pc.if_else(flat.is_valid(), texts, pa.scalar(None, _TEXT)) if flat.null_count else texts
-    return _plain(flat)
+    text = _plain(flat)
+    numbers = _beyond_text(flat) if _is_moment(kind) else None
+    return text if numbers is None else pc.coalesce(numbers, text)
 
 
 # --- JSON ---
@@ -115,6 +122,9 @@ def _json(column: Any) -> list[Piece]:
     if _is_list(flat.type):
         return _lists(flat)
     text = _plain(flat)
+    if _is_moment(flat.type) and (numbers := _beyond_text(flat)) is not None:
+        values = pc.coalesce(numbers, _joined(['"', text, '"']))
+        return [_null_as_text([values])] if flat.null_count else [values]
     if _is_quoted(flat.type):
         pieces: list[Piece] = ['"', _escaped(text), '"']
     elif pa.types.is_floating(flat.type) and not pc.all(pc.is_finite(flat), min_count=0).as_py():
@@ -139,9 +149,29 @@ def _plain(flat: pa.Array) -> pa.LargeStringArray:
         # One Python object per blob: base64 has no Arrow kernel, and the bytes dominate the cost.
         texts = [None if v is None else "base64:" + base64.b64encode(v).decode() for v in flat.to_pylist()]
         return pa.array(texts, _TEXT)
-    if pa.types.is_float32(kind):
-        flat = flat.cast(pa.float64())
+    if pa.types.is_floating(kind):
+        text = pc.cast(flat.cast(pa.float64()), _TEXT)
+        # Some readers of JSON take `-0` for the integer zero.
+        return pc.if_else(pc.equal(text, "-0"), "-0.0", text)
     return pc.cast(flat, _TEXT)
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def _beyond_text(flat: pa.Array) -> pa.LargeStringArray | None:
+    """The numbers of moments outside the years 1 to 9999, which have no text that reads back; null elsewhere.
+
+    None when there is no such moment.
+    """
+    dates = pa.types.is_date(flat.type)
+    numbers = flat.cast(pa.int32() if dates else pa.int64())
+    low, high = _TEXT_DAYS if dates else _TEXT_MILLISECONDS
+    outside = pc.or_(pc.less(numbers, low), pc.greater_equal(numbers, high))
+    if not pc.any(outside, min_count=0).as_py():
+        return None
+    return pc.if_else(outside, pc.cast(numbers, _TEXT), pa.scalar(None, _TEXT))
 
 
 def _is_quoted(kind: pa.DataType) -> bool:

@@ -85,6 +85,8 @@ def scalar_values(values: pa.Array, kind: ScalarKind) -> tuple[pa.Array, NDArray
     """The stored scalars and a mask of those that do not fit; a list gives its flattened elements here."""
     target = arrow_type(PropertyType(kind))
     if kind is ScalarKind.DATE:
+        if values.type == target:  # elements of a list column that holds dates already
+            return values, _none_bad(values)
         return _dates(values) if pa.types.is_string(values.type) else _day_numbers(values)
     if kind is ScalarKind.DATETIME:
         if pa.types.is_string(values.type):

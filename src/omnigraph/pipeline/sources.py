@@ -51,7 +51,7 @@ def expand(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         text = os.fspath(source)
         path = Path(text)
         if path.is_dir():
-            found = sorted(each for each in path.rglob("*") if each.is_file() and _wanted(each))
+            found = sorted(each for each in path.rglob("*") if each.is_file() and _wanted(each, path))
         elif path.exists():
             found = [path]
         else:
@@ -63,8 +63,10 @@ def expand(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return files
 
 
-def _wanted(path: Path) -> bool:
-    return not path.name.startswith((".", "_")) and format_of(path) is not None
+def _wanted(path: Path, below: Path) -> bool:
+    """Not what is hidden: an export or a Spark job that was killed leaves its files in a hidden directory."""
+    hidden = any(part.startswith((".", "_")) for part in path.relative_to(below).parts)
+    return not hidden and format_of(path) is not None
 
 
 def compression_of(path: Path) -> str | None:

@@ -16,7 +16,7 @@ from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import TypeNotFound
 from omnigraph.core.settings import Settings
 from omnigraph.engine import ordered
-from omnigraph.engine.lines import json_lines
+from omnigraph.engine.lines import json_lines, object_lines
 
 ALL = compile_schema(
     """
@@ -100,6 +100,26 @@ def test_edges(rows: list) -> None:
         assert list(record) == ["edge", "from", "to", "data"]
         assert (record["edge"], record["from"], record["to"]) == ("Link", source, target)
         assert record["data"]["note"] == note
+
+
+def test_objects_of_any_rows() -> None:
+    table = pa.table(
+        {
+            'a "b"': [1.5, float("nan"), float("inf"), float("-inf"), None, -0.0],
+            "t": pa.array([None, 0, 1, -62_135_596_800_001, 5, 6], pa.timestamp("ms", tz="UTC")),
+            "n": pa.array([[1], None, [], [None], [2, 3], [4]], pa.list_(pa.int64())),
+        }
+    )
+    rows = [json.loads(line) for line in object_lines(table).splitlines()]
+    assert [row['a "b"'] for row in rows] == [1.5, "NaN", "Infinity", "-Infinity", None, 0]
+    assert [row["t"] for row in rows][:4] == [
+        None,
+        "1970-01-01T00:00:00.000Z",
+        "1970-01-01T00:00:00.001Z",
+        -62_135_596_800_001,
+    ]
+    assert [row["n"] for row in rows] == [[1], None, [], [None], [2, 3], [4]]
+    assert object_lines(table.slice(0, 0)) == b""
 
 
 def test_no_rows_no_bytes() -> None:

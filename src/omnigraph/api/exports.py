@@ -1,0 +1,139 @@
+"""What leaves a graph: streams, files and Spark DataFrames. Part of `Graph`."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+from omnigraph.core.errors import BadRequest, TargetConflict
+from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.engine.cancel import NEVER
+from omnigraph.engine.export import export_csv, export_lines, select_types
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.result import Rows
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.pipeline.export import ExportReport
+
+
+class Exports:
+    """The exporting methods of `Graph`. Each of them reads one commit, whatever writers do meanwhile."""
+
+    _session: GraphSession
+    query: Callable[..., Rows]
+
+    def export_chunks(
+        self,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002  the word of the command line
+    ) -> Iterator[bytes]:
+        """The state of a branch, or of the commit `at`, as chunks of JSON lines, or of CSV for one type.
+
+        Node types by name, then edge types by name, rows by ascending id. An unknown type raises
+        `TypeNotFound` here, before the first chunk.
+        """
+        snapshot = self._state(branch, at)
+        if format == "jsonl":
+            return export_lines(self._session, snapshot, types=types)
+        if format != "csv":
+            raise BadRequest(f"'{format}' cannot be streamed", hint="use jsonl or csv, or export to files")
+        chosen = select_types(self._session.catalog_of(snapshot), types)
+        if len(chosen) != 1:
+            raise BadRequest("one stream of CSV holds one type", hint="name the type, or export to files")
+        return export_csv(self._session, snapshot, chosen[0])
+
+    def export(
+        self,
+        target: IO[bytes] | None = None,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        types: Sequence[str] | None = None,
+    ) -> str:
+        """The state of a branch as JSON lines. With `target` the lines go there and the result is empty."""
+        chunks = self.export_chunks(branch=branch, at=at, types=types)
+        if target is None:
+            return b"".join(chunks).decode()
+        for chunk in chunks:
+            target.write(chunk)
+        return ""
+
+    def export_to(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        format: str | None = None,  # noqa: A002  the word of the command line
+        types: Sequence[str] | None = None,
+        query: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        branch: str | None = None,
+        at: str | None = None,
+        engine: str = "auto",
+        overwrite: bool = False,
+        spark: Any = None,
+        cancel: Cancellation | None = None,
+    ) -> ExportReport:
+        """Write the graph, some types, or the result of a query to files that appear when all are complete.
+
+        A `target` that ends like a file (`.jsonl`, `.csv`, `.parquet`; text also with `.gz` or `.zst`) is one
+        file, any other is a directory with files per type. `engine` is `auto` (Spark above the bulk limits of
+        the settings), `local` or `spark`. An existing target is refused unless `overwrite` is set.
+        """
+        from omnigraph.pipeline.export import export_rows, export_types, plan_target  # noqa: PLC0415
+
+        place = plan_target(target, format, overwrite=overwrite)
+        stop = NEVER if cancel is None else cancel
+        if query is not None:
+            if types is not None:
+                raise BadRequest("give either types or a query, not both")
+            rows = self.query(query, params, name=name, branch=branch, at=at, cancel=stop)
+            return export_rows(self._session, rows, place, engine=engine)
+        if name is not None or params is not None:
+            raise BadRequest("a name and parameters need a query")
+        return export_types(
+            self._session,
+            self._state(branch, at),
+            place,
+            types=types,
+            engine=engine,
+            named_commit=at is not None,
+            spark=spark,
+            cancel=stop,
+        )
+
+    def frames(
+        self,
+        type_name: str,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        spark: Any = None,
+    ) -> Any:
+        """One type as a Spark DataFrame, pinned to one commit. Edges have the columns `src` and `dst`."""
+        from omnigraph.pipeline.frames import graph_frame  # noqa: PLC0415  only this needs Spark
+
+        snapshot = self._state(branch, at)
+        return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)
+
+    def _state(self, branch: str | None, at: str | None) -> Snapshot:
+        """What an export reads; every public call begins with it."""
+        if branch is not None and at is not None:
+            raise TargetConflict("give either a branch or a commit, not both")
+        self._session.begin_read()
+        return self._target(branch, at)
+
+    def _target(self, branch: str | None, at: str | None) -> Snapshot:
+        """The head of a branch, main unless named, or the commit `at`."""
+        if at is not None:
+            return self._session.manifest.at_commit(CommitId(at))
+        return self._session.manifest.current(normalize_branch(branch or "main"))
