@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import InternalError, MergeBaseGone, SnapshotNotFound
@@ -11,6 +12,7 @@ from omnigraph.core.ids import CommitId, show_branch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     import pyarrow as pa
 
@@ -71,6 +73,23 @@ def maximal(lineage: Lineage, common: Sequence[CommitId]) -> list[CommitId]:
     """The common ancestors that no other one descends from, in the given order: the possible bases."""
     passed = {parent for each in common for parent in lineage.parents.get(each, ())}
     return [each for each in common if each not in passed]
+
+
+def common_ground(
+    lineage: Lineage, heads: Mapping[str, CommitId], own: AbstractSet[CommitId]
+) -> tuple[str, str] | None:
+    """Two of the heads, by name, whose merge needs one of the commits `own` as its base; None: no two do.
+
+    Every later head descends from heads of today, and so do its common ancestors with others: what is no base
+    now never becomes one. Cost: one walk of the history per head, and one per pair that has such commits in
+    common.
+    """
+    reaching = [name for name, head in heads.items() if not own.isdisjoint(lineage.distances(head))]
+    for left, right in combinations(reaching, 2):
+        common = common_ancestors(lineage, heads[left], heads[right])
+        if not own.isdisjoint(maximal(lineage, common)):
+            return left, right
+    return None
 
 
 def merge_base(session: GraphSession, source: Snapshot, target: Snapshot) -> Snapshot:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omnigraph.core.errors import BadRequest, BranchHasChildren
+from omnigraph.branching.ancestry import common_ground, read_lineage
+from omnigraph.core.errors import BadRequest, BranchHasChildren, ConflictError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import BranchName, normalize_branch
+from omnigraph.core.ids import BranchName, normalize_branch, show_branch
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
@@ -34,9 +35,9 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     """Delete a branch: first its existence, durably, then what it alone used.
 
     Raises `BadRequest` for main, internal names and a branch whose commits a tag names, `BranchNotFound`,
-    `BranchHasChildren` naming the branches that were made from it or show its tables. Once the branch is gone
-    nothing here fails the call: a table reference that could not be removed is reported, and the next write
-    or clean-up removes it.
+    `BranchHasChildren` naming the branches that were made from it or show its tables, `ConflictError` while
+    two other branches need it as their merge base. Once the branch is gone nothing here fails the call: a
+    table reference that could not be removed is reported, and the next write or clean-up removes it.
     """
     branch = _deletable(name)
     heal_pending_sidecars_roll_forward(session.recovery)
@@ -54,6 +55,7 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
                 f"'{branch}' holds the commits named by {', '.join(tags)}",
                 hint="delete these tags first, or keep the branch",
             )
+        _refuse_common_ground(session, branch)
         session.manifest.delete_branch(branch)
         return BranchDeletion(branch, _remove_forks(session, snapshot))
 
@@ -75,6 +77,27 @@ def _dependents(session: GraphSession, branch: BranchName) -> list[str]:
         for other in others
         if any(entry.branch == branch for entry in session.manifest.current(other).entries.values())
     ]
+
+
+def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
+    """Refuse while the merge of two other branches starts from a commit of this one.
+
+    That state has no other home: an older one must not stand in for it (`merge_base`).
+    """
+    head = session.manifest.current(branch)
+    own = {each.id for each in session.commits.list(branch) if each.incarnation == head.commit.incarnation}
+    if head.commit.branch != branch:
+        return  # nothing was ever published on it
+    live: list[Branch] = [None, *(each for each in session.manifest.branches() if each != branch)]
+    heads = {show_branch(each): session.manifest.current(each).head for each in live}
+    pair = common_ground(read_lineage(session.commits.lineage()), heads, own)
+    if pair is not None:
+        left, right = pair
+        raise ConflictError(
+            f"'{branch}' was merged into '{left}' and '{right}', which have nothing newer in common",
+            hint=f"merge '{left}' and '{right}' first, or delete one of them; then delete '{branch}'",
+            details={"blocking_branches": [left, right]},
+        )
 
 
 def _remove_forks(session: GraphSession, snapshot: Snapshot) -> tuple[TableKey, ...]:
