@@ -1,0 +1,266 @@
+"""A graph with branches as plain dictionaries: what writes, merges and reverts must do to it.
+
+Nodes are known by name. Edges are known by a serial number in their property `since`, because their ids are
+generated: the model of a killed write must be able to say what it would have made.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+SCHEMA = """
+node Person { name: String @key  age: I32?  nick: String? @unique }
+node Company { name: String @key  size: I32? }
+edge Knows: Person -> Person { since: I32  weight: I32? }
+edge WorksAt: Person -> Company @card(0..1) { since: I32 }
+"""
+PERSON, COMPANY, KNOWS, WORKS_AT = "node:Person", "node:Company", "edge:Knows", "edge:WorksAt"
+TABLES = (KNOWS, WORKS_AT, COMPANY, PERSON)
+"""In the order merges list them."""
+COLUMNS = {
+    PERSON: ("age", "nick"),
+    COMPANY: ("size",),
+    KNOWS: ("src", "dst", "weight"),
+    WORKS_AT: ("src", "dst"),
+}
+ENDS = {KNOWS: (PERSON, PERSON), WORKS_AT: (PERSON, COMPANY)}
+EMPTY = {table: {} for table in TABLES}
+MAIN = "main"
+
+
+class RuleBroken(Exception):
+    """The write would break a rule of the schema: nothing happens."""
+
+
+def copy(state):
+    return {table: dict(rows) for table, rows in state.items()}
+
+
+# --- writes --------------------------------------------------------------------------------------------
+
+
+def written(state, statements):
+    """The state after one mutation. Raises RuleBroken."""
+    state = copy(state)
+    for statement in statements:
+        _STATEMENTS[statement[0]](state, *statement[1:])
+    if broken(state):
+        raise RuleBroken
+    return state
+
+
+def _insert(state, table, key, values):
+    state[table][key] = tuple(values)
+
+
+def _update(state, table, column, value, where, matched):
+    rows = state[table]
+    position = COLUMNS[table].index(column)
+    for key in [key for key in rows if _matches(table, key, rows[key], where, matched)]:
+        values = list(rows[key])
+        values[position] = value
+        rows[key] = tuple(values)
+
+
+def _delete(state, table, where, matched):
+    rows = state[table]
+    for key in [key for key in rows if _matches(table, key, rows[key], where, matched)]:
+        del rows[key]
+    for edges, ends in ENDS.items():
+        if table in ends:
+            state[edges] = {
+                key: row
+                for key, row in state[edges].items()
+                if all(row[n] in state[end] for n, end in enumerate(ends))
+            }
+
+
+def _matches(table, key, row, where, matched):
+    if where in {"name", "since"}:
+        return key == matched
+    return row[COLUMNS[table].index(where)] == matched
+
+
+_STATEMENTS = {"insert": _insert, "update": _update, "delete": _delete}
+
+
+def broken(state):
+    """The rules a state breaks: (table, row or None, kind)."""
+    found = set()
+    nicks = Counter(nick for _, nick in state[PERSON].values() if nick is not None)
+    if any(count > 1 for count in nicks.values()):
+        found.add((PERSON, None, "unique_violation"))
+    for table, ends in ENDS.items():
+        for key, row in state[table].items():
+            if any(row[n] not in state[end] for n, end in enumerate(ends)):
+                found.add((table, key, "orphan_edge"))
+    if any(count > 1 for count in Counter(row[0] for row in state[WORKS_AT].values()).values()):
+        found.add((WORKS_AT, None, "cardinality_violation"))
+    return found
+
+
+# --- merges --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge makes, or every reason why it does not."""
+
+    state: dict
+    conflicts: tuple
+
+
+def three_way(base, source, target, how=None):
+    """Merge two states that grew out of `base`, row by row, with the choices of `how`."""
+    state, collisions = copy(target), []
+    for table in TABLES:
+        for key in sorted({*base[table], *source[table], *target[table]}):
+            was, theirs, ours = (side[table].get(key) for side in (base, source, target))
+            if theirs in (was, ours):
+                continue
+            if ours == was:
+                _put(state, table, key, theirs)
+            elif theirs is None or ours is None:
+                collisions.append((table, key, "delete_vs_update", theirs))
+            else:
+                kind = "divergent_insert" if was is None else "divergent_update"
+                collisions.append((table, key, kind, theirs))
+    conflicts = []
+    for number, (table, key, kind, theirs) in enumerate(collisions):
+        choice = chosen(how, number, table)
+        if choice is None:
+            conflicts.append((table, key, kind))
+        elif choice == "theirs":
+            _put(state, table, key, theirs)
+    return Merged(state, tuple(conflicts) or tuple(sorted(broken(state), key=repr)))
+
+
+def _put(state, table, key, row):
+    if row is None:
+        state[table].pop(key, None)
+    else:
+        state[table][key] = row
+
+
+def chosen(how, number, table):
+    """The side that wins a conflict: `how` is a side, sides by type, or bits for an edited list."""
+    if how is None or isinstance(how, str):
+        return how
+    if isinstance(how, int):
+        return "theirs" if how >> (number % 8) & 1 else "ours"
+    return how.get(table.partition(":")[2])
+
+
+# --- history -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Commit:
+    """One commit; `state` is None when the model cannot tell what it showed."""
+
+    id: str
+    parents: tuple
+    state: dict | None
+    branch: str
+    version: int
+
+
+@dataclass
+class Branch:
+    """One branch: its head, the branch it was made from, and the commits made on it."""
+
+    head: str
+    parent: str | None
+    own: list = field(default_factory=list)
+
+
+class History:
+    """All branches, commits and tags of a graph. Names of commits come from the graph that is tested."""
+
+    def __init__(self, root):
+        self.commits = {root.id: root}
+        self.branches = {MAIN: Branch(root.id, None, [root.id])}
+        self.tags = {}
+        self.serial = 0
+
+    def state(self, branch):
+        return self.commits[self.branches[branch].head].state
+
+    def readable(self):
+        """The commits of branches that exist, oldest first, the first one left out."""
+        kept = [each for branch in self.branches.values() for each in branch.own]
+        return sorted(each for each in kept if self.commits[each].parents)
+
+    def add(self, branch, commit):
+        self.commits[commit.id] = commit
+        self.branches[branch].head = commit.id
+        self.branches[branch].own.append(commit.id)
+
+    def first_parents(self, branch):
+        """The commits a branch's history lists, newest first."""
+        found, current = [], self.branches[branch].head
+        while True:
+            found.append(current)
+            parents = self.commits[current].parents
+            if not parents:
+                return found
+            current = parents[0]
+
+    def distances(self, start):
+        found, queue = {start: 0}, deque([start])
+        while queue:
+            current = queue.popleft()
+            for parent in self.commits[current].parents:
+                if parent not in found:
+                    found[parent] = found[current] + 1
+                    queue.append(parent)
+        return found
+
+    def bases(self, left, right):
+        """The common ancestors of two commits that no other one descends from, the chosen one first."""
+        near, far = self.distances(left), self.distances(right)
+        common = near.keys() & far.keys()
+        passed = {parent for each in common for parent in self.commits[each].parents}
+        return sorted(
+            common - passed,
+            key=lambda each: (-near[each] - far[each], self.commits[each].version, each),
+            reverse=True,
+        )
+
+    def merge(self, source, target, how):
+        """(outcome, Merged or None) of a merge of branch heads."""
+        theirs, ours = self.branches[source].head, self.branches[target].head
+        base = self.bases(theirs, ours)[0]
+        if base == theirs:
+            return "already_up_to_date", None
+        outcome = "fast_forward" if base == ours else "merged"
+        merged = three_way(self.commits[base].state, self.state(source), self.state(target), how)
+        return outcome, merged
+
+    def revert(self, commit_id, branch):
+        commit = self.commits[commit_id]
+        source = self.commits[commit.parents[0]]
+        return three_way(commit.state, source.state, self.state(branch))
+
+    def keeping(self, name):
+        """Why a branch cannot be deleted, as the errors say it; empty when it can."""
+        own = set(self.branches[name].own)
+        reasons = set()
+        if any(branch.parent == name for branch in self.branches.values()):
+            reasons.add("branch_has_children")
+        if own & set(self.tags.values()):
+            reasons.add("bad_request")
+        heads = {branch.head for other, branch in self.branches.items() if other != name}
+        if any(own & set(self.bases(left, right)) for left in heads for right in heads if left < right):
+            reasons.add("commit_conflict")
+        return reasons
+
+    def diff(self, old, new):
+        """Per table, the rows that differ between two states: {key: (before, after)}."""
+        return {
+            table: {
+                key: (old[table].get(key), new[table].get(key))
+                for key in {*old[table], *new[table]}
+                if old[table].get(key) != new[table].get(key)
+            }
+            for table in TABLES
+        }
