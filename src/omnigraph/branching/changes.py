@@ -86,9 +86,9 @@ class TableDelta:
     updated: RowPairs
     deleted: RowSet
     """Rows of the old version."""
-    _moved: RowPairs
-    """Rows with equal values at another address."""
-    _shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]
+    moved: RowPairs
+    """Rows with equal values at another address; their ids are left out."""
+    shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]
     """Numbers of the shared fragments, in the old version (ascending) and in the new one."""
 
     @property
@@ -98,10 +98,10 @@ class TableDelta:
 
     def relocate(self, addresses: Addresses) -> Addresses:
         """Where rows of the old version are in the new one; `ABSENT` for those that are gone."""
-        found = _translate(addresses, self._shared)
-        before = np.concatenate([self._moved.before, self.updated.before, self.deleted.addresses])
+        found = _translate(addresses, self.shared)
+        before = np.concatenate([self.moved.before, self.updated.before, self.deleted.addresses])
         gone = np.full(len(self.deleted), ABSENT, np.uint64)
-        after = np.concatenate([self._moved.after, self.updated.after, gone])
+        after = np.concatenate([self.moved.after, self.updated.after, gone])
         if len(before):
             order = np.argsort(before)
             before, after = before[order], after[order]
@@ -111,12 +111,41 @@ class TableDelta:
         return found
 
 
-def table_delta(storage: TableStorage, old: SnapshotHandle | None, new: SnapshotHandle | None) -> TableDelta:
-    """The rows inserted, updated and deleted between two versions; a table that is not there has no rows.
+@dataclass(frozen=True, slots=True, eq=False)
+class Unshared:
+    """Where two versions of a table may differ: whole fragments, and single rows of shared ones."""
 
-    Cost: follows what is not shared. Keys of such rows are read; properties only of rows that both sides
-    have, in bounded pieces.
-    """
+    shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]
+    """Numbers of the shared fragments, in the old version (ascending) and in the new one."""
+    lost: tuple[FragmentInfo, ...]
+    """Fragments only the old version has."""
+    added: tuple[FragmentInfo, ...]
+    """Fragments only the new version has."""
+    died: Addresses
+    """Rows of shared fragments that only the old version shows, where they are there."""
+    revived: Addresses
+    """Rows of shared fragments that only the new version shows, where they are there."""
+
+    @property
+    def rows(self) -> int:
+        """Rows whose keys have to be read to tell what changed."""
+        whole = sum(info.live_rows for info in (*self.lost, *self.added))
+        return whole + len(self.died) + len(self.revived)
+
+    @property
+    def bytes(self) -> int:
+        """Stored size, about, of the rows that may have to be compared: those both sides may have."""
+        added = sum(info.live_rows for info in self.added)
+        if added == 0:
+            return 0
+        lost = sum(info.live_rows for info in self.lost) + len(self.died)
+        return sum(info.bytes for info in self.added) * min(lost, added) // added
+
+
+def compare_fragments(
+    storage: TableStorage, old: SnapshotHandle | None, new: SnapshotHandle | None
+) -> Unshared:
+    """What two versions do not share. Cost: the fragment lists, and the deletions that differ."""
     old_fragments = {} if old is None else {info.files: info for info in storage.fragments(old)}
     new_fragments = {} if new is None else {info.files: info for info in storage.fragments(new)}
     shared = [(info, new_fragments[files]) for files, info in old_fragments.items() if files in new_fragments]
@@ -128,11 +157,30 @@ def table_delta(storage: TableStorage, old: SnapshotHandle | None, new: Snapshot
                 hidden, shown = _hidden_and_shown(storage, old, before, new, after)
                 died.append(hidden)
                 revived.append(shown)
-    lost = [info for files, info in old_fragments.items() if files not in new_fragments]
-    added = [info for files, info in new_fragments.items() if files not in old_fragments]
-    before_rows = _keys(storage, old, lost, died)
-    after_rows = _keys(storage, new, added, revived)
-    return _compare(storage, old, before_rows, new, after_rows, _numbering(shared))
+    return Unshared(
+        shared=_numbering(shared),
+        lost=tuple(info for files, info in old_fragments.items() if files not in new_fragments),
+        added=tuple(info for files, info in new_fragments.items() if files not in old_fragments),
+        died=np.concatenate(died) if died else _NO_ADDRESSES,
+        revived=np.concatenate(revived) if revived else _NO_ADDRESSES,
+    )
+
+
+def table_delta(
+    storage: TableStorage,
+    old: SnapshotHandle | None,
+    new: SnapshotHandle | None,
+    unshared: Unshared | None = None,
+) -> TableDelta:
+    """The rows inserted, updated and deleted between two versions; a table that is not there has no rows.
+
+    Cost: follows what is not shared. Keys of such rows are read; properties only of rows that both sides
+    have, in bounded pieces.
+    """
+    found = compare_fragments(storage, old, new) if unshared is None else unshared
+    before_rows = read_keys(storage, old, [info.id for info in found.lost], found.died)
+    after_rows = read_keys(storage, new, [info.id for info in found.added], found.revived)
+    return _compare(storage, old, before_rows, new, after_rows, found.shared)
 
 
 def _numbering(
@@ -165,8 +213,8 @@ def _compare(
         inserted=after.at(~kept).sorted(),
         updated=pairs.at(differ).sorted(),
         deleted=before.at(gone).sorted(),
-        _moved=pairs.at(~differ),
-        _shared=shared,
+        moved=RowPairs(NO_IDS, pairs.before[~differ], pairs.after[~differ]),
+        shared=shared,
     )
 
 
@@ -199,11 +247,8 @@ def _address(fragment: int, offsets: NDArray[np.uint64]) -> Addresses:
     return (np.uint64(fragment) << _OFFSET_BITS) | offsets
 
 
-def _keys(
-    storage: TableStorage,
-    handle: SnapshotHandle | None,
-    fragments: Sequence[FragmentInfo],
-    single: Sequence[Addresses],
+def read_keys(
+    storage: TableStorage, handle: SnapshotHandle | None, fragments: Sequence[int], single: Addresses
 ) -> RowSet:
     """The live rows of whole fragments and single rows of others, with their ids."""
     if handle is None:
@@ -211,15 +256,13 @@ def _keys(
     ids: list[Any] = []
     addresses: list[Addresses] = []
     if fragments:
-        numbers = [info.id for info in fragments]
-        for batch in storage.scan(handle, columns=["id"], with_row_address=True, fragments=numbers):
+        for batch in storage.scan(handle, columns=["id"], with_row_address=True, fragments=fragments):
             ids.append(batch.column("id"))
             addresses.append(np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64))
-    wanted = np.concatenate(single) if single else _NO_ADDRESSES
-    if len(wanted):
-        found = storage.take(handle, wanted, ["id"])
+    if len(single):
+        found = storage.take(handle, single, ["id"])
         ids.extend(found.column("id").chunks)
-        addresses.append(wanted)
+        addresses.append(single)
     if not addresses:
         return NO_ROWS
     return RowSet(string_array(pa.chunked_array(ids, pa.string())), np.concatenate(addresses))

@@ -19,6 +19,7 @@ from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from omnigraph.branching.bulk import BulkDeltas
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.planning import MergePlan
     from omnigraph.branching.report import ConflictList
@@ -59,15 +60,17 @@ def branch_merge(
     actor: str | None = None,
     resolution: Resolution | ConflictList = UNRESOLVED,
     cancel: Cancellation = NEVER,
+    bulk: BulkDeltas | None = None,
 ) -> MergeReport:
     """Merge the head of `source` into `target` as one commit with two parents, or change nothing.
 
     Raises `MergeConflicts` with every conflict, `ExpectedVersionMismatch` when the target moved meanwhile.
-    The source may move: the head seen at the start is merged.
+    The source may move: the head seen at the start is merged. `bulk` computes deltas that are too large for
+    this process.
     """
     _refuse_names(source, target)
     with merging(session):
-        plan = plan_merge(session, source, target, resolution)
+        plan = plan_merge(session, source, target, resolution, bulk)
         if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:
             return MergeReport.of(plan, actor, None)
         refuse_conflicts(plan)
@@ -82,10 +85,11 @@ def preview_merge(
     source: Branch,
     target: Branch,
     resolution: Resolution | ConflictList = UNRESOLVED,
+    bulk: BulkDeltas | None = None,
 ) -> MergePreview:
     """What `branch_merge` would do now, from the same plan; writes nothing."""
     _refuse_names(source, target)
-    return MergePreview.of(plan_merge(session, source, target, resolution))
+    return MergePreview.of(plan_merge(session, source, target, resolution, bulk))
 
 
 def refuse_conflicts(plan: MergePlan) -> None:

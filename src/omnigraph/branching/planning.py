@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.branching.ancestry import merge_base
-from omnigraph.branching.changes import table_delta
+from omnigraph.branching.bulk import LOCAL, Deltas
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.merge_plan import (
     UNRESOLVED,
@@ -29,6 +29,7 @@ from omnigraph.core.ids import show_branch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from omnigraph.branching.bulk import BulkDeltas
     from omnigraph.branching.equality import Addresses, Mask
     from omnigraph.branching.merge_plan import RowMerge
     from omnigraph.branching.report import ConflictList
@@ -86,6 +87,8 @@ class MergePlan:
     steps: tuple[MergeStep, ...] = ()
     conflicts: tuple[MergeConflict, ...] = ()
     conflicts_total: int = 0
+    engine: str = LOCAL
+    """Who computed the deltas."""
     read_set: Mapping[TableKey, int] = field(default_factory=dict["TableKey", int])
     resolved: Mapping[TableKey, Mapping[Choice, int]] = field(
         default_factory=dict["TableKey", "Mapping[Choice, int]"]
@@ -117,6 +120,7 @@ def plan_merge(
     source: Branch,
     target: Branch,
     resolution: Resolution | ConflictList = UNRESOLVED,
+    bulk: BulkDeltas | None = None,
 ) -> MergePlan:
     """Plan the merge of one branch's head into another's. Cost: follows what both sides changed."""
     target_identity = session.branch_identity(target)
@@ -135,6 +139,7 @@ def plan_merge(
         target=ours,
         identity=target_identity,
         resolution=resolution.for_heads(theirs.head, ours.head),
+        bulk=bulk,
     )
 
 
@@ -148,6 +153,7 @@ def plan_between(
     identity: str,
     resolution: Resolution = UNRESOLVED,
     rows_only: bool = False,
+    bulk: BulkDeltas | None = None,
 ) -> MergePlan:
     """Plan what turns `target` into the merge of `target` and `source`, which both grew out of `base`.
 
@@ -163,8 +169,9 @@ def plan_between(
             action = TableAction.ADOPT
         if action is not TableAction.NOTHING:
             touched[key] = action
+    deltas = Deltas(session, bulk)
     planned = session.map_tables(
-        lambda key: _plan_table(session, touched[key], key, base, source, target, resolution),
+        lambda key: _plan_table(session, deltas, touched[key], key, base, source, target, resolution),
         list(touched),
         threads=PLANNED_AT_ONCE,
     )
@@ -189,6 +196,7 @@ def plan_between(
         steps=tuple(steps),
         conflicts=tuple(conflicts) or tuple(verdict.conflicts),
         conflicts_total=len(conflicts) or verdict.total,
+        engine=deltas.engine,
         read_set=verdict.read_set,
         resolved=resolved,
     )
@@ -196,6 +204,7 @@ def plan_between(
 
 def _plan_table(
     session: GraphSession,
+    deltas: Deltas,
     action: TableAction,
     key: TableKey,
     base: Snapshot,
@@ -207,21 +216,22 @@ def _plan_table(
     from_base, theirs, ours = (None if entry is None else session.open_entry(entry) for entry in entries)
     if theirs is None:
         raise InternalError(f"'{key}' has no version on the source of the merge")
-    settled = settle(key, _merge_rows(session, action, from_base, theirs, ours), resolution)
+    settled = settle(key, _merge_rows(session, deltas, action, from_base, theirs, ours), resolution)
     return MergeStep(key, action, entries[1], entries[2], theirs, ours, settled.changes), settled
 
 
 def _merge_rows(
     session: GraphSession,
+    deltas: Deltas,
     action: TableAction,
     base: SnapshotHandle | None,
     source: SnapshotHandle,
     target: SnapshotHandle | None,
 ) -> RowMerge:
-    theirs = table_delta(session.storage, base, source)
+    theirs = deltas.between(base, source)
     if action is not TableAction.REWRITE or target is None:
         return adopt(theirs)
-    ours = table_delta(session.storage, base, target)
+    ours = deltas.between(base, target)
 
     def differ(source_at: Addresses, target_at: Addresses) -> Mask:
         return rows_differ(session.storage, source, source_at, target, target_at)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from omnigraph.branching.bulk import LOCAL
 from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, ConflictKind, Resolution
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
 from omnigraph.core.ids import show_branch
@@ -35,7 +36,7 @@ class MergeReport:
     actor: str | None
     commit: CommitRecord | None
     stats: Mapping[str, Mapping[str, int]]
-    engine: str = "local"
+    engine: str = LOCAL
 
     @classmethod
     def of(cls, plan: MergePlan, actor: str | None, commit: CommitRecord | None) -> MergeReport:
@@ -47,6 +48,7 @@ class MergeReport:
             actor,
             commit,
             plan.summary,
+            plan.engine,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,6 +77,7 @@ class MergePreview:
     stats: Mapping[str, Mapping[str, int]]
     conflicts: tuple[MergeConflict, ...]
     conflicts_total: int
+    engine: str = LOCAL
 
     @classmethod
     def of(cls, plan: MergePlan) -> MergePreview:
@@ -89,6 +92,7 @@ class MergePreview:
             plan.summary,
             plan.conflicts,
             plan.conflicts_total,
+            plan.engine,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,6 +107,7 @@ class MergePreview:
             "stats": {key: dict(counts) for key, counts in self.stats.items()},
             "merge_conflicts": [each.to_dict() for each in self.conflicts],
             "merge_conflicts_total": self.conflicts_total,
+            "engine": self.engine,
         }
 
     def write_conflicts(self, path: str | os.PathLike[str]) -> None:

@@ -12,6 +12,7 @@ from omnigraph.core.errors import BadRequest
 from omnigraph.engine.cancel import NEVER
 
 if TYPE_CHECKING:
+    from omnigraph.branching.bulk import BulkDeltas
     from omnigraph.core.ids import Branch, CommitId
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
@@ -26,6 +27,7 @@ def revert_commit(
     parent: CommitId | None = None,
     actor: str | None = None,
     cancel: Cancellation = NEVER,
+    bulk: BulkDeltas | None = None,
 ) -> MergeReport:
     """Undo one commit on a branch: a merge whose base is the commit and whose source is its parent.
 
@@ -44,6 +46,7 @@ def revert_commit(
             target=session.manifest.current(branch),
             identity=session.branch_identity(branch),
             rows_only=True,
+            bulk=bulk,
         )
         refuse_conflicts(plan)
         # Not a merge in the history: the parent it takes the old values from is an ancestor already.
