@@ -30,7 +30,7 @@ def _numbered(frame: Frame) -> tuple[str, Frame]:
     return name, frame.bind(name, np.arange(frame.rows, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Matcher:
     """Runs the steps of one query over working rows."""
 

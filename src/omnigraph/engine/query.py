@@ -54,14 +54,9 @@ def run_query(
     DeadlineExceeded or Cancelled; never changes anything.
     """
     run = _Run(session, snapshot, text, params, name, cancellation)
-    return Rows(
-        columns=run.columns(),
-        schema=run.prepared.schema,
-        query_name=run.prepared.plan.name,
-        branch=None if at_commit is not None else show_branch(snapshot.branch),
-        snapshot=at_commit,
-        commit_id=snapshot.commit.id,
-    )
+    prepared = run.prepared
+    branch = None if at_commit is not None else show_branch(snapshot.branch)
+    return Rows(run.columns(), prepared.schema, prepared.plan.name, branch, at_commit, snapshot.commit.id)
 
 
 def explain_query(
@@ -122,25 +117,25 @@ class _Run:
         name: str | None,
         cancellation: Cancellation,
     ) -> None:
-        catalog = session.catalog_of(snapshot)
-        caches = read_caches(session)
-        plan = session.plans.read(text, name, catalog, snapshot.schema_hash)
-        settings = session.settings
+        caches = _caches or read_caches(session)
+        view = caches.view(session, snapshot)
+        self.prepared = prepared = caches.query(view, text, name)
+        self.nodes = view.catalog.nodes
+        settings, plan = session.settings, prepared.plan
         seconds = settings.query_seconds
-        self.nodes = catalog.nodes
-        self.prepared = caches.prepared(plan)
         self.reading = Reading(
-            session=session,
-            snapshot=snapshot,
-            params=bind_params(plan, params),
-            now=_now(session) if plan.uses_now else None,
-            limits=Limits(
-                memory_bytes_max=settings.query_memory_bytes,
-                deadline=None if seconds is None else time.monotonic() + seconds,
-                cancellation=cancellation,
+            session,
+            snapshot,
+            bind_params(plan, params),
+            _now(session) if plan.uses_now else None,
+            Limits(
+                settings.query_memory_bytes,
+                None if seconds is None else time.monotonic() + seconds,
+                cancellation,
             ),
-            caches=caches,
-            rank_depth=None if plan.limit is None else plan.offset + plan.limit,
+            caches,
+            None if plan.limit is None else plan.offset + plan.limit,
+            view.images,
         )
 
     def columns(self) -> list[Any]:

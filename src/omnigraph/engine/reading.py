@@ -19,6 +19,7 @@ from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.formulas import PLAIN_KINDS, formula_mask
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
+from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.planning import ir, predicate
 from omnigraph.planning.steps import needed_after, steps_of
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.catalog.schema import Catalog, EdgeType, NodeType
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.explain import Trace
     from omnigraph.engine.images import Layout
@@ -43,6 +44,8 @@ DERIVED_SHARE: Final = 0.25
 """Shares of the cache budget; the key indexes have the rest."""
 IMAGES_KEPT_MAX: Final = 512
 PREPARED_KEPT_MAX: Final = 512
+VIEWS_KEPT_MAX: Final = 16
+"""Snapshots whose queries are found without looking anything up; they hold on to images of their tables."""
 
 PAIR_BYTES: Final = 16
 """What one pair of a hop costs while it is being made: the row and the node."""
@@ -195,6 +198,24 @@ class Limits:
             )
 
 
+@dataclass(slots=True, eq=False)
+class View:
+    """What the queries of one handle at one snapshot share: found once, right as long as it is kept.
+
+    Thread-safety: may be shared; two threads may find the same thing twice.
+    """
+
+    session: GraphSession
+    snapshot: Snapshot
+    catalog: Catalog
+    images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
+    """By table key."""
+    queries: dict[tuple[str, str | None], Prepared] = field(
+        default_factory=dict[tuple[str, str | None], Prepared]
+    )
+    """By text and name."""
+
+
 class ReadCaches:
     """What reads of a process share, all named by the contents of the tables."""
 
@@ -205,7 +226,32 @@ class ReadCaches:
         self._images: OrderedDict[tuple[str, str, str], TableImage] = OrderedDict()
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
         self._layouts: dict[tuple[str, str], Layout] = {}
+        self._views: OrderedDict[int, View] = OrderedDict()
         self._lock = threading.Lock()
+
+    def view(self, session: GraphSession, snapshot: Snapshot) -> View:
+        """What queries of a handle at a snapshot share. Found by identity: an unchanged branch shows the
+        same object again.
+        """
+        found = self._views.get(id(snapshot))
+        if found is not None and found.snapshot is snapshot and found.session is session:
+            return found
+        made = View(session, snapshot, session.catalog_of(snapshot))
+        with self._lock:
+            self._views[id(snapshot)] = made
+            while len(self._views) > VIEWS_KEPT_MAX:
+                self._views.popitem(last=False)
+        return made
+
+    def query(self, view: View, text: str, name: str | None) -> Prepared:
+        """A query of a text, ready to run at the view's snapshot. Raises as compiling does."""
+        found = view.queries.get((text, name))
+        if found is None:
+            session, snapshot = view.session, view.snapshot
+            found = self.prepared(session.plans.read(text, name, view.catalog, snapshot.schema_hash))
+            if len(text) <= TEXT_KEPT_CHARS_MAX and len(view.queries) < PLANS_KEPT_MAX:
+                view.queries[text, name] = found
+        return found
 
     def prepared(self, plan: ir.ReadPlan) -> Prepared:
         """What follows from a plan. Found by identity: the plan cache hands out one object per query."""
@@ -254,21 +300,23 @@ class Reading:
     now: dt.datetime | None
     limits: Limits
     caches: ReadCaches
-    trace: Trace | None = None
-    """Told about each step when the run is being explained."""
     rank_depth: int | None = None
     """How many nodes the vector arm of a fused ranking looks at; None: all."""
-    _images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
+    images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
+    """Those of the view."""
+    trace: Trace | None = None
+    """Told about each step when the run is being explained."""
 
     def image(self, owner: NodeType | EdgeType) -> TableImage:
         """The table of a type at this snapshot."""
-        found = self._images.get(owner.table_key)
+        key = owner.table_key
+        found = self.images.get(key)
         if found is None:
-            entry = self.snapshot.entries.get(TableKey(owner.table_key))
+            entry = self.snapshot.entries.get(TableKey(key))
             if entry is None:
                 raise TypeAbsentAtSnapshot(owner.name)
-            found = self.caches.image(self.session, entry)
-            self._images[owner.table_key] = found
+            # Of two threads that come first one image counts: ordinals of two need not agree.
+            found = self.images.setdefault(key, self.caches.image(self.session, entry))
         return found
 
     def edge_tables(self, edge: EdgeType, catalog_nodes: Mapping[str, NodeType]) -> EdgeTables:
