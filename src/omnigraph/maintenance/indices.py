@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +28,7 @@ from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from omnigraph.core.settings import Settings
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot, TableEntry
 
@@ -36,20 +39,23 @@ BULK_OPERATIONS: Final = frozenset({"load"})
 FREE_QUEUE_WAIT_S: Final = 0.0
 """The reconciler takes a queue that is free and leaves a busy table to a later write."""
 
-_VECTOR_OPTIONS: Final[Mapping[str, Any]] = {"metric": "l2", "num_partitions": 1}
+_EXACT_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2", "num_partitions": 1}
 """The distance the language ranks by; one partition searches everything, so answers stay exact."""
+_PROBED_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2"}
+"""As many partitions as the table's size asks for: a search looks into some of them."""
 
 
 # --- what is declared ------------------------------------------------------------------------------------
 
 
-def declared_plans(table_type: TableType) -> tuple[IndexPlan, ...]:
+def declared_plans(table_type: TableType, settings: Settings) -> tuple[IndexPlan, ...]:
     """The indexes a type asks for, with their build options."""
+    vectors = _EXACT_VECTORS if settings.vector_probes is None else _PROBED_VECTORS
     return tuple(
         IndexPlan(
             IndexKind[spec.kind.name],
             spec.column,
-            dict(_VECTOR_OPTIONS) if spec.kind is DeclaredIndex.VECTOR else {},
+            dict(vectors) if spec.kind is DeclaredIndex.VECTOR else {},
         )
         for spec in table_type.index_specs
     )
@@ -136,7 +142,7 @@ def index_report(
 
 
 def _table_report(session: GraphSession, table_type: TableType, handle: SnapshotHandle) -> list[ColumnReport]:
-    plans = declared_plans(table_type)
+    plans = declared_plans(table_type, session.settings)
     existing = session.storage.index_coverage(handle)
     fragments = len(session.storage.fragments(handle))
     fixed = ("id", "src", "dst") if isinstance(table_type, EdgeType) else ("id",)
@@ -242,7 +248,7 @@ def ensure_indices(
                 held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
                 if _moved(session.manifest.current(branch), works):
                     continue
-            staged = [_stage(session, branch, work, operation_id) for work in works]
+            staged = _stage_all(session, branch, works, operation_id)
             if attempt < RESTAGES_MAX:
                 held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
             held.enter_context(session.lease.hold())
@@ -269,7 +275,7 @@ def _missing(
         handle = session.open_entry(entry)
         known = {each.name: each for each in session.storage.index_coverage(handle)}
         plans: list[IndexPlan] = []
-        for plan in declared_plans(table_type):
+        for plan in declared_plans(table_type, session.settings):
             there = known.get(plan.name)
             # A full-text index is made with the empty table; until it knows a row it is as good as missing.
             if there is not None and there.covered and not (extend and there.uncovered):
@@ -302,6 +308,20 @@ def _buildable(
 
 def _moved(current: Snapshot, works: Sequence[_Work]) -> bool:
     return any(current.entries.get(work.key) != work.entry for work in works)
+
+
+def _stage_all(
+    session: GraphSession, branch: Branch, works: Sequence[_Work], operation_id: OperationId
+) -> list[_Staged]:
+    """Stage every table, several at a time; what one of them reports is heard by this caller's listeners."""
+    if len(works) == 1:
+        return [_stage(session, branch, works[0], operation_id)]
+    most = min(len(works), session.settings.maintenance_concurrency)
+    with ThreadPoolExecutor(most, thread_name_prefix="omnigraph-indices") as threads:
+        waiting = [
+            threads.submit(copy_context().run, _stage, session, branch, work, operation_id) for work in works
+        ]
+        return [each.result() for each in waiting]
 
 
 def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: OperationId) -> _Staged:
@@ -465,7 +485,7 @@ class Reconciler:
         handle = session.open_entry(entry)
         existing = {each.name: each for each in session.storage.index_coverage(handle)}
         covered = handle.fragment_count
-        for plan in declared_plans(session.catalog_of(snapshot).type_of(key)):
+        for plan in declared_plans(session.catalog_of(snapshot).type_of(key), session.settings):
             there = existing.get(plan.name)
             count = 0 if there is None else len(there.covered)
             if count < covered and _buildable(session, handle, plan, there):

@@ -3,8 +3,11 @@
 An index is never needed for a right answer: rows of fragments it does not cover are scanned.
 """
 
+import os
+import threading
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, cast
@@ -27,6 +30,8 @@ class IndexKind(StrEnum):
 
 
 _SUFFIXES: Final = {IndexKind.BTREE: "btree", IndexKind.INVERTED: "fts", IndexKind.VECTOR: "vec"}
+
+_processors: Final = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 _ROWS_PER_PARTITION: Final = 4096
 _PARTITIONS_MAX: Final = 4096
@@ -105,13 +110,11 @@ def stage_indexes(
     """
     from lance import LanceOperation  # noqa: PLC0415
 
-    # A dataset of its own: a build borrows it exclusively, and every reader of a shared one would fail
-    # meanwhile.
-    dataset = pool.private(handle.location, handle.branch, handle.version)
+    dataset = lance_dataset(handle)
     coverage = {c.name: c for c in index_coverage(handle)}
     present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
-    built: list[Any] = []
     replaced: list[Any] = []
+    wanted: list[tuple[IndexPlan, list[int]]] = []
     emit(StorageCall("create_index", str(dataset.uri)))
     emit(DurableOperation("stage_index", str(dataset.uri), "before"))
     with substrate(lambda: circumstances(pool, handle, writes=True)):
@@ -122,7 +125,8 @@ def stage_indexes(
                 continue
             if known is not None and fragments == present:
                 replaced.extend(_segments(dataset, plan.name))
-            built.append(_build(dataset, plan, fragments))
+            wanted.append((plan, fragments))
+        built = _build_all(pool, handle, wanted)
     emit(DurableOperation("stage_index", str(dataset.uri), "after"))
     if not built:
         return None
@@ -164,8 +168,25 @@ def default_options(dataset: Any, plan: IndexPlan) -> dict[str, Any]:
     options = dict(plan.options)
     if plan.kind is IndexKind.VECTOR:
         options.setdefault("num_partitions", _partitions(dataset.count_rows()))
-        options.setdefault("metric", "cosine")
+        options.setdefault("metric", "l2")
     return options
+
+
+def _build_all(
+    pool: DatasetPool, handle: SnapshotHandle, wanted: Sequence[tuple[IndexPlan, list[int]]]
+) -> list[Any]:
+    """Build side by side, as many at once as the machine has processors: each build keeps one busy."""
+
+    def build(each: tuple[IndexPlan, list[int]]) -> Any:
+        with _processors:
+            # A dataset of its own: a build borrows it exclusively, and every reader of a shared one would
+            # fail meanwhile.
+            return _build(pool.private(handle.location, handle.branch, handle.version), *each)
+
+    if len(wanted) < 2:
+        return [build(each) for each in wanted]
+    with ThreadPoolExecutor(len(wanted), thread_name_prefix="omnigraph-index") as threads:
+        return list(threads.map(build, wanted))
 
 
 def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:
