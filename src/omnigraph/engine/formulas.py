@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.images import Ordinals, TableImage
 
-_COMPARE: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
+COMPARE: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQ: operator.eq,
     Operator.NE: operator.ne,
     Operator.LT: operator.lt,
@@ -30,6 +30,7 @@ _COMPARE: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
     Operator.GT: operator.gt,
     Operator.GE: operator.ge,
 }
+"""The ordering operators, on Python values and on numpy arrays alike."""
 NUMBER_KINDS: Final = frozenset(INTEGER_BOUNDS) | FLOAT_KINDS
 PLAIN_KINDS: Final = NUMBER_KINDS | {ScalarKind.STRING, ScalarKind.BOOL}
 """Kinds whose values are the same in Python as in Arrow, in their order as well: text by code points."""
@@ -60,7 +61,7 @@ def formula_mask(formula: p.Formula, image: TableImage, ordinals: Ordinals) -> M
 
 
 def _test(test: p.Test, image: TableImage, ordinals: Ordinals) -> Mask | None:
-    compare = _COMPARE[test.op]
+    compare = COMPARE[test.op]
     if test.kind in NUMBER_KINDS:
         numbers = image.numbers(test.column)
         if numbers is None:

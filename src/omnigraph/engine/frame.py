@@ -71,6 +71,9 @@ class Frame:
         return self.take(rows).bind(variable, np.tile(ordinals, self.rows))
 
 
+SINGLE: Final = Frame.single()
+
+
 def first_places(ordinals: Ordinals) -> NDArray[np.int64]:
     """Where each distinct ordinal stands first, ascending."""
     rows = len(ordinals)

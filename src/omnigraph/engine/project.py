@@ -19,8 +19,7 @@ from omnigraph.planning import ir
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from omnigraph.catalog.schema import EdgeType, NodeType
-    from omnigraph.engine.reading import Prepared, Reading
+    from omnigraph.engine.reading import Prepared, Reading, References
 
 SortColumns = list[tuple[Any, str]]
 
@@ -42,7 +41,7 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     """
     plan = prepared.plan
     if frame.rows <= FEW_ROWS and prepared.references is not None:
-        return _shown(reading, prepared, prepared.references, frame)
+        return shown(reading, prepared, prepared.references, frame)
     if plan.is_aggregate:
         return _aggregate_result(reading, prepared, frame)
     ranking: SortColumns = []
@@ -64,21 +63,18 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     return _cut(prepared, columns, order)
 
 
-def _shown(
-    reading: Reading,
-    prepared: Prepared,
-    references: tuple[tuple[str, NodeType | EdgeType, str], ...],
-    frame: Frame,
+def shown(
+    reading: Reading, prepared: Prepared, references: References, nodes: list[int] | Frame
 ) -> list[list[Any]]:
+    """Few working rows as columns of Python values. A list stands for the one variable that is returned."""
     plan = prepared.plan
-    end = None if plan.limit is None else plan.offset + plan.limit
     columns: list[list[Any]] = []
     for variable, owner, column in references:
-        ordinals: list[int] = frame[variable].tolist()
+        ordinals: list[int] = nodes if isinstance(nodes, list) else nodes[variable].tolist()
         if plan.distinct:
             ordinals = list(dict.fromkeys(ordinals))
-        if plan.offset or end is not None:
-            ordinals = ordinals[plan.offset : end]
+        if plan.offset or plan.limit is not None:
+            ordinals = ordinals[plan.offset : None if plan.limit is None else plan.offset + plan.limit]
         columns.append(reading.image(owner).pick(column, ordinals))
     return columns
 

@@ -7,13 +7,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.explain import Explanation, Trace, describe
-from omnigraph.engine.frame import Frame
+from omnigraph.engine.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.match import Matcher
-from omnigraph.engine.project import result_columns
+from omnigraph.engine.project import result_columns, shown
 from omnigraph.engine.reading import Limits, ReadCaches, Reading
 from omnigraph.engine.result import Rows
 from omnigraph.planning.params import bind_params
@@ -124,8 +126,7 @@ class _Run:
         settings, plan = session.settings, prepared.plan
         seconds = settings.query_seconds
         self.reading = Reading(
-            session,
-            snapshot,
+            view,
             bind_params(plan, params),
             _now(session) if plan.uses_now else None,
             Limits(
@@ -135,15 +136,23 @@ class _Run:
             ),
             caches,
             None if plan.limit is None else plan.offset + plan.limit,
-            view.images,
         )
 
     def columns(self) -> list[Any]:
         """The result columns: arrays, or Python values when the rows are few."""
-        prepared = self.prepared
-        matcher = Matcher(self.reading, self.nodes, as_set=prepared.as_set)
-        frame = matcher.run(prepared.steps, Frame.single(), prepared.needed)
-        return result_columns(self.reading, prepared, frame)
+        prepared, reading = self.prepared, self.reading
+        done, frame = 0, SINGLE
+        if prepared.chain is not None and reading.trace is None:
+            done, nodes = prepared.chain.run(reading)
+            if done == len(prepared.steps) and prepared.references is not None and len(nodes) <= FEW_ROWS:
+                return shown(reading, prepared, prepared.references, nodes)
+            if done:
+                ordinals = np.array(nodes, dtype=np.int64)
+                frame = Frame(len(nodes), {prepared.chain.variables[done - 1]: ordinals})
+        if done < len(prepared.steps):
+            matcher = Matcher(reading, self.nodes, as_set=prepared.as_set)
+            frame = matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
+        return result_columns(reading, prepared, frame)
 
 
 def _now(session: GraphSession) -> dt.datetime:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,15 @@ import pyarrow.compute as pc
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
 from omnigraph.core.ids import TableKey
-from omnigraph.engine.adjacency import AdjacencyCache, DerivedCache, EdgeTables
+from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.adjacency_files import load_layout
 from omnigraph.engine.cancel import NEVER, Cancellation
+from omnigraph.engine.chains import Chain, chain_of
+from omnigraph.engine.derived import DerivedCache
 from omnigraph.engine.formulas import PLAIN_KINDS, formula_mask
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
+from omnigraph.engine.traverse import Neighbours
 from omnigraph.planning import ir, predicate
 from omnigraph.planning.steps import needed_after, steps_of
 
@@ -47,12 +52,17 @@ PREPARED_KEPT_MAX: Final = 512
 VIEWS_KEPT_MAX: Final = 16
 """Snapshots whose queries are found without looking anything up; they hold on to images of their tables."""
 
+INDEX_AT_HAND_SECONDS: Final = 1.0
+"""How long a view uses an index without telling the cache."""
+
 PAIR_BYTES: Final = 16
 """What one pair of a hop costs while it is being made: the row and the node."""
 
 SCANNED_IN_MEMORY_ROWS_MAX: Final = 200_000
 """Up to this size a filter runs over columns in memory; above it only when they are there already."""
 
+
+References: TypeAlias = "tuple[tuple[str, NodeType | EdgeType, str], ...]"
 
 NO_ORDINALS: Final[Ordinals] = np.empty(0, dtype=np.int64)
 
@@ -70,9 +80,11 @@ class Prepared:
     """For each step the variables that are wanted after it."""
     as_set: bool
     """Whether the result is the same however often equal working rows occur."""
-    references: tuple[tuple[str, NodeType | EdgeType, str], ...] | None
+    references: References | None
     """Variable, type and column of each result column, when the result is nothing but plain values of the
     working rows, in their order."""
+    chain: Chain | None
+    """The steps that run over lists while the rows are few."""
 
 
 def prepare(plan: ir.ReadPlan) -> Prepared:
@@ -83,14 +95,17 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         for column, kind in zip(plan.columns, kinds, strict=True)
     ]
     steps = steps_of(plan.match)
+    needed = needed_after(steps, _returned(plan))
+    as_set = plan.distinct and not plan.is_aggregate
     return Prepared(
         plan,
         steps,
         pa.schema(fields),
         kinds,
-        needed=needed_after(steps, _returned(plan)),
-        as_set=plan.distinct and not plan.is_aggregate,
+        needed=needed,
+        as_set=as_set,
         references=_references(plan),
+        chain=chain_of(steps, needed, as_set=as_set),
     )
 
 
@@ -107,7 +122,7 @@ def _returned(plan: ir.ReadPlan) -> frozenset[str]:
     return wanted
 
 
-def _references(plan: ir.ReadPlan) -> tuple[tuple[str, NodeType | EdgeType, str], ...] | None:
+def _references(plan: ir.ReadPlan) -> References | None:
     if plan.is_aggregate or plan.order or plan.ranking is not None:
         return None
     if plan.distinct and not (len(plan.columns) == 1 and isinstance(plan.columns[0].expression, ir.NodeRef)):
@@ -214,6 +229,11 @@ class View:
         default_factory=dict[tuple[str, str | None], Prepared]
     )
     """By text and name."""
+    indexes: dict[tuple[str, Direction], tuple[weakref.ref[Neighbours], float]] = field(
+        default_factory=dict[tuple[str, "Direction"], "tuple[weakref.ref[Neighbours], float]"]
+    )
+    """Indexes in memory, by edge table and direction, and until when they may be used unasked: the cache must
+    hear from time to time that they are in use. They are not held here."""
 
 
 class ReadCaches:
@@ -274,13 +294,16 @@ class ReadCaches:
                 self._images.move_to_end(key)
                 return found
         place = (session.root.identity, entry.location)
+        layout = self._layouts.get(place)
+        if layout is None:
+            layout = load_layout(session.cache_files, entry.location)
         made = TableImage(
             identity=session.root.identity,
             storage=session.storage,
             handle=session.open_entry(entry),
             keys=session.keys,
             cache=self.columns,
-            layout=self._layouts.get(place, ()),
+            layout=layout,
         )
         with self._lock:
             self._layouts[place] = made.layout
@@ -294,29 +317,36 @@ class ReadCaches:
 class Reading:
     """One run of one query."""
 
-    session: GraphSession
-    snapshot: Snapshot
+    view: View
     params: Mapping[str, Value]
     now: dt.datetime | None
     limits: Limits
     caches: ReadCaches
     rank_depth: int | None = None
     """How many nodes the vector arm of a fused ranking looks at; None: all."""
-    images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
-    """Those of the view."""
     trace: Trace | None = None
     """Told about each step when the run is being explained."""
+
+    @property
+    def session(self) -> GraphSession:
+        """The handle that is read through."""
+        return self.view.session
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What is read."""
+        return self.view.snapshot
 
     def image(self, owner: NodeType | EdgeType) -> TableImage:
         """The table of a type at this snapshot."""
         key = owner.table_key
-        found = self.images.get(key)
+        found = self.view.images.get(key)
         if found is None:
             entry = self.snapshot.entries.get(TableKey(key))
             if entry is None:
                 raise TypeAbsentAtSnapshot(owner.name)
             # Of two threads that come first one image counts: ordinals of two need not agree.
-            found = self.images.setdefault(key, self.caches.image(self.session, entry))
+            found = self.view.images.setdefault(key, self.caches.image(self.session, entry))
         return found
 
     def edge_tables(self, edge: EdgeType, catalog_nodes: Mapping[str, NodeType]) -> EdgeTables:
@@ -362,6 +392,18 @@ class Reading:
     def neighbours(self, tables: EdgeTables, direction: Direction) -> AnyNeighbours:
         """The distinct neighbours of every node."""
         return self.caches.adjacency.neighbours(tables, direction)
+
+    def index_at_hand(self, edge: EdgeType, direction: Direction) -> AnyNeighbours | None:
+        """The neighbours if they are in memory; finding them costs next to nothing."""
+        key = (edge.table_key, direction)
+        found = self.view.indexes.get(key)
+        if found is not None and time.monotonic() < found[1] and (index := found[0]()) is not None:
+            return index
+        tables = self.edge_tables(edge, self.view.catalog.nodes)
+        index = self.caches.adjacency.ready_neighbours(tables, direction)
+        if isinstance(index, Neighbours):
+            self.view.indexes[key] = (weakref.ref(index), time.monotonic() + INDEX_AT_HAND_SECONDS)
+        return index
 
     def incidence(self, tables: EdgeTables, direction: Direction) -> AnyIncidence:
         """The edges of every node."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from omnigraph.core import html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,14 +120,9 @@ class Rows:
         return f"Rows({len(self)} x {', '.join(self.columns)})"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
         shown = self.table.slice(0, HTML_ROWS_MAX)
         cells = zip(*(json_values(column) for column in shown.columns), strict=True)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row) + "</tr>" for row in cells
-        )
-        more = f"<p>{len(self) - HTML_ROWS_MAX} more rows</p>" if len(self) > HTML_ROWS_MAX else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return html.table(self.columns, cells, more=len(self) - HTML_ROWS_MAX)
 
 
 def _row_dicts(names: list[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:
@@ -154,10 +150,6 @@ def python_values(array: Any) -> list[Any]:
             whole = text.decode("ascii")
             return [whole[a - first : b - first] for a, b in pairwise(ends)]
     return array.to_pylist()
-
-
-def _cell(value: Any) -> str:
-    return "null" if value is None else str(value)
 
 
 def json_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:

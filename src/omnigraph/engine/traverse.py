@@ -25,7 +25,7 @@ _TAIL_BITS = np.uint64(32)
 _TAIL_MASK = np.uint64(0xFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Neighbours:
     """The distinct neighbours of every node, ascending: `tails[offsets[h]:offsets[h + 1]]`."""
 
