@@ -52,6 +52,11 @@ class Background:
             future.cancel()
         wait(mine, CLOSE_WAIT_S_MAX)
 
+    def is_open(self, identity: str) -> bool:
+        """Whether work is taken for a graph."""
+        with self._lock:
+            return self._handles[identity] > 0
+
     def check(self, identity: str) -> None:
         """Called between the parts of long work. Raises `Stopped` when no handle of the graph is open."""
         with self._lock:

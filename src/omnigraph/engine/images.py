@@ -18,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from omnigraph.core.errors import InternalError
+from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker
-from omnigraph.engine.key_segments import ABSENT
+from omnigraph.engine.key_segments import ABSENT, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +37,11 @@ _NO_ADDRESS = int(ABSENT)
 
 READ_ROWS = 1 << 18
 """Rows read at a time by those who keep nothing of them."""
+
+SAMPLED_EXTENT_MIN = 100_000
+SAMPLED_ROWS_MAX = 512
+SAMPLES_MAX = 4
+"""So few rows of a column of a table of that size are read without the column, so many times."""
 
 ChunkKey = tuple[str, str, tuple[str, ...], str]
 Offsets = NDArray[np.int64]
@@ -136,6 +142,8 @@ class TableImage:
     _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
     _numbers: dict[str, Numbers] = field(init=False, default_factory=dict[str, Numbers])
     _pickers: dict[str, Picker] = field(init=False, default_factory=dict[str, Picker])
+    _misses: dict[str, int] = field(init=False, default_factory=dict[str, int])
+    """How often few rows of a column were read from the table."""
     _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
     _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
@@ -281,6 +289,9 @@ class TableImage:
 
     def take(self, column: str, ordinals: Ordinals) -> pa.Array:
         """The values of a column at the given ordinals; null at -1. Blobs cannot be taken."""
+        sample = self._sample([column], ordinals)
+        if sample is not None:
+            return sample.column(0).combine_chunks()
         chunks = self._chunks([column])[column]
         if len(ordinals) == 1 and (ordinal := ordinals.item()) >= 0:
             # One row is a slice: the answer of a point read must not cost more than finding it.
@@ -300,6 +311,9 @@ class TableImage:
             self._forget_columns()
         picker = self._pickers.get(column)
         if picker is None:
+            sample = self._sample([column], np.array(ordinals, dtype=np.int64))
+            if sample is not None:
+                return sample.column(0).to_pylist()
             picker = Picker(self._chunks([column])[column], self._bases)
             self._pickers[column] = picker
         return picker.pick(ordinals)
@@ -319,8 +333,33 @@ class TableImage:
 
     def table(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table:
         """Several columns at the given ordinals."""
+        sample = self._sample(columns, ordinals)
+        if sample is not None:
+            return sample
         self._chunks(columns)
         return pa.table({name: self.take(name, ordinals) for name in columns})
+
+    def _sample(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table | None:
+        """Few rows of columns that are not in memory, read from the table; None when the columns are
+        better loaded. Columns that are asked for again and again are loaded beside the readers.
+        """
+        if self.extent < SAMPLED_EXTENT_MIN or len(ordinals) > SAMPLED_ROWS_MAX:
+            return None
+        absent = [name for name in columns if name not in self._columns]
+        if not absent:
+            return None
+        for name in absent:
+            self._misses[name] = self._misses.get(name, 0) + 1
+        if max(self._misses[name] for name in absent) > SAMPLES_MAX:
+            work = BACKGROUND.submit(
+                self.identity, ("columns", self.contents, *absent), lambda: self._chunks(absent)
+            )
+            if not work and not BACKGROUND.is_open(self.identity):
+                return None
+        known = distinct(ordinals[ordinals >= 0])
+        rows = self.storage.take(self.handle, self.to_addresses(known), columns)
+        place = np.minimum(np.searchsorted(known, ordinals), max(len(known) - 1, 0))
+        return rows.take(pa.array(place, mask=ordinals < 0))
 
     def read_live(
         self, columns: Sequence[str], *, after: int = 0
