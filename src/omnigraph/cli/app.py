@@ -9,6 +9,7 @@ from omnigraph.cli import (
     changes,
     completion,
     explain,
+    exports,
     graphs,
     history,
     language,
@@ -78,6 +79,7 @@ def version(as_json: Json = False) -> None:
 language.register(app, schema_app)
 graphs.register(app, schema_app)
 loads.register(app, spark_app)
+exports.register(app)
 reads.register(app)
 explain.register(app)
 history.register(app, branch_app, commit_app)

@@ -1,10 +1,5 @@
 """Commands that create, change and read one graph."""
 
-import os
-import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +18,7 @@ from omnigraph.cli.parameters import (
 )
 from omnigraph.cli.sources import read_bytes, shown
 from omnigraph.cli.targets import reading, writing
-from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.errors import BadRequest
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -45,14 +40,6 @@ def register(app: typer.Typer, schema_app: typer.Typer) -> None:
             more="With --if-commit it happens only while that commit is the branch head; else exit 4.",
         ),
     )(mutate)
-    app.command(
-        "export",
-        help=teach(
-            "Write a branch, or some types of it, as JSON lines that `load` reads back.",
-            "omnigraph export --store kb.omni > kb.jsonl",
-            "omnigraph export --type Person --out people.jsonl --store kb.omni",
-        ),
-    )(export)
     app.command(
         "snapshot",
         help=teach(
@@ -121,56 +108,6 @@ def mutate(
         output.line(f"{done.query_name}: {counts}; nothing to commit on {done.branch}")
     else:
         output.line(f"{done.query_name}: {counts}; commit {done.commit.id} on {done.branch}")
-
-
-def export(
-    store: Store = None,
-    branch: Branch = "main",
-    types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="FILE", help="Write to FILE, which appears only when complete."),
-    ] = None,
-) -> None:
-    """Write a branch as JSON lines."""
-    with reading(store) as graph:
-        chunks = graph.export_chunks(branch=branch, types=types or None)
-        if out is not None:
-            write_complete(out, chunks)
-            return
-        for chunk in chunks:
-            output.write_bytes(chunk)
-
-
-def write_complete(path: str, chunks: Iterable[bytes]) -> None:
-    """Put the chunks under `path` all at once; a failure leaves what was there before and nothing else."""
-    target = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise IoFailure(f"'{path}' cannot be written: {error.strerror or error}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(target)
-    except BaseException as error:
-        with suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise IoFailure(f"'{path}' cannot be written: {error.strerror or error}") from error
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def snapshot(store: Store = None, branch: Branch = "main", as_json: Json = False) -> None:

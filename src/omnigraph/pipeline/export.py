@@ -446,9 +446,13 @@ def export_rows(session: GraphSession, rows: "Rows", target: Target, *, engine: 
     name = target.path.name
     with appearing(target.path, directory=False, overwrite=target.overwrite, sync=sync) as place:
         path = place / name
-        with closing_sink(_rows_sink(path, rows.schema, target), path, sync=sync) as sink:
-            for encoded in encoded_rows(rows, target.format):
-                sink.write(encoded)
+        if target.format is SourceFormat.PARQUET:
+            with closing_sink(ParquetSink(path, rows.schema), path, sync=sync) as sink:
+                sink.write(_distinct(rows.table))
+        else:
+            with closing_sink(TextSink(path, target.compression), path, sync=sync) as sink:
+                for text in encoded_text(rows, target.format):
+                    sink.write(text)
         size = path.stat().st_size
     emit(Progress(OPERATION, rows.query_name, len(rows), len(rows), "rows"))
     return ExportReport(
@@ -463,29 +467,23 @@ def export_rows(session: GraphSession, rows: "Rows", target: Target, *, engine: 
     )
 
 
-def _rows_sink(path: Path, schema: pa.Schema, target: Target) -> Sink:
-    if target.format is SourceFormat.PARQUET:
-        return ParquetSink(path, schema)
-    return TextSink(path, target.compression)
+def encoded_text(rows: "Rows", format_: SourceFormat) -> Iterator[bytes]:
+    """A query's result as pieces of JSON lines, or of CSV that begins with the column names."""
+    table = _distinct(rows.table)
+    if format_ is SourceFormat.CSV:
+        yield csv_header(table.column_names)
+    encode = csv_lines if format_ is SourceFormat.CSV else object_lines
+    step = batch_rows_of(table.num_rows, table.nbytes)
+    for begin in range(0, table.num_rows, step):
+        yield encode(table.slice(begin, step))
 
 
-def encoded_rows(rows: "Rows", format_: SourceFormat) -> Iterator[bytes | pa.Table]:
-    """A query's result in pieces a sink takes; CSV begins with the column names."""
-    table = rows.table
-    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+def _distinct(table: pa.Table) -> pa.Table:
+    """The table; refused when two of its columns share a name, which no format can carry."""
+    names = table.column_names
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadRequest(
             f"two columns of the result are called '{twice[0]}'", hint="name one of them with `as`"
         )
-    if format_ is SourceFormat.CSV:
-        yield csv_header(table.column_names)
-    step = batch_rows_of(table.num_rows, table.nbytes)
-    for begin in range(0, table.num_rows, step):
-        piece = table.slice(begin, step)
-        match format_:
-            case SourceFormat.JSON_LINES:
-                yield object_lines(piece)
-            case SourceFormat.CSV:
-                yield csv_lines(piece)
-            case SourceFormat.PARQUET:
-                yield piece
+    return table
