@@ -1,4 +1,4 @@
-"""What branches and merges cost: `python benchmarks/merges.py`.
+"""What branches and merges cost: `python -m benchmarks.merges`.
 
 Branch creation at 8 and 112 tables; merges of a small delta into 8 tables of 100,000 rows, and into one of a
 million. Prints medians in milliseconds. `--durability full` syncs to the device as a user's graph does.
@@ -19,6 +19,10 @@ from omnigraph.core.ids import CommitId, OperationId, new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.storage.handles import Stamp
+
+
+STATEMENTS_MAX = 1_000
+"""Rows changed by one mutation; more are loaded."""
 
 
 def schema_of(types: int) -> str:
@@ -51,17 +55,22 @@ def fill(graph, rows: int) -> None:
 
 
 def change(graph, branch: str, types: int, rows: int, run: int) -> None:
-    """Spread inserts and updates, half of each, over the tables of a branch: one load."""
-    records = [
-        {"type": f"T{n % types}", "data": {"name": f"{branch}-{run}-{n}", "age": 1}}
-        for n in range(max(1, rows // 2))
-    ]
-    records += [
-        {"type": f"T{n % types}", "data": {"name": f"row{run * 10_000 + n:09d}", "age": run}}
-        for n in range(rows // 2)
-    ]
+    """Spread inserts and updates, half of each, over the tables of a branch: one mutation."""
+    fresh = [(n % types, f"{branch}-{run}-{n}", 1) for n in range(max(1, rows // 2))]
+    known = [(n % types, f"row{run * 10_000 + n:09d}", run) for n in range(rows // 2)]
+    if rows > STATEMENTS_MAX:
+        load(graph, branch, fresh + known)
+        return
+    text = " ".join(f'insert T{table} {{ name: "{name}", age: {age} }}' for table, name, age in fresh + known)
+    graph.mutate(f"query q() {{ {text} }}", branch=branch)
+
+
+def load(graph, branch: str, rows: list[tuple[int, str, int]]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
+        file.writelines(
+            json.dumps({"type": f"T{table}", "data": {"name": name, "age": age}}) + "\n"
+            for table, name, age in rows
+        )
         file.flush()
         graph.load(file.name, mode="merge", branch=branch, engine="local")
 

@@ -226,21 +226,10 @@ def _hidden_and_shown(
     after: FragmentInfo,
 ) -> tuple[Addresses, Addresses]:
     """Rows of one shared fragment that only the old version shows, and those only the new one shows."""
-    alive_before = _alive(storage, old, before)
-    alive_after = _alive(storage, new, after)
-    died = np.flatnonzero(alive_before & ~alive_after).astype(np.uint64)
-    revived = np.flatnonzero(alive_after & ~alive_before).astype(np.uint64)
+    dead_before, dead_after = storage.dead_rows(old, before), storage.dead_rows(new, after)
+    died = np.setdiff1d(dead_after, dead_before, assume_unique=True).astype(np.uint64)
+    revived = np.setdiff1d(dead_before, dead_after, assume_unique=True).astype(np.uint64)
     return _address(before.id, died), _address(after.id, revived)
-
-
-def _alive(storage: TableStorage, handle: SnapshotHandle, fragment: FragmentInfo) -> NDArray[np.bool_]:
-    if fragment.deletions is None:
-        return np.ones(fragment.physical_rows, np.bool_)
-    alive = np.zeros(fragment.physical_rows, np.bool_)
-    for batch in storage.scan(handle, columns=[], with_row_address=True, fragments=[fragment.id]):
-        addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
-        alive[(addresses & _OFFSET_MASK).astype(np.int64)] = True
-    return alive
 
 
 def _address(fragment: int, offsets: NDArray[np.uint64]) -> Addresses:

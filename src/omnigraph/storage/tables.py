@@ -18,6 +18,7 @@ from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.commit import commit_exactly, manifest_files, transaction_of
 from omnigraph.storage.contents import circumstances, describe_fragments
 from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.deletions import dead_rows
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
@@ -133,6 +134,10 @@ class TableStorage(ABC):
 
         Cost: metadata only.
         """
+
+    @abstractmethod
+    def dead_rows(self, handle: SnapshotHandle, fragment: FragmentInfo) -> Any:
+        """Numbers (numpy) of the deleted rows of a fragment of the version (`storage.deletions`)."""
 
     @abstractmethod
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
@@ -395,6 +400,10 @@ class TableStore(TableStorage):
         self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
     ) -> tuple[FragmentInfo, ...]:
         return describe_fragments(self._pool, handle, above=above, also=also)
+
+    def dead_rows(self, handle: SnapshotHandle, fragment: FragmentInfo) -> Any:
+        with substrate(self._about(handle)):
+            return dead_rows(self, self._root, handle, fragment)
 
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
         return transaction_of(self._pool, location, branch, version)
