@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -68,18 +68,15 @@ def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:
     return hashes
 
 
-def hash_key(key: str) -> int:
+def hash_key(key: bytes) -> int:
     """What `hash_keys` gives for one key, without the arrays."""
-    data = key.encode()
-    state = (len(data) + 1) * _MIX_A_INT & _WORD_MASK
-    for position in range(0, len(data), 8):
-        part = data[position : position + 8]
+    state = (len(key) + 1) * _MIX_A_INT & _WORD_MASK
+    for position in range(0, len(key), 8):
+        part = key[position : position + 8]
         word = int.from_bytes(part, "little") << (8 - len(part)) * 8
-        state = _mixed((state ^ word) * _MIX_A_INT & _WORD_MASK)
-    return _mixed(state)
-
-
-def _mixed(state: int) -> int:
+        state = (state ^ word) * _MIX_A_INT & _WORD_MASK
+        state = (state ^ state >> 32) * _MIX_B_INT & _WORD_MASK
+        state ^= state >> 29
     state = (state ^ state >> 32) * _MIX_B_INT & _WORD_MASK
     return state ^ state >> 29
 
@@ -126,7 +123,7 @@ class KeySegment:
     _slots: NDArray[np.int32] | None = field(default=None, repr=False)
     _told_apart: bool | None = field(default=None, repr=False)
     """Whether no two keys have the same hash; known with the slots."""
-    _dictionary: dict[str, int] | None = field(default=None, repr=False)
+    _single: Callable[[str], int | None] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -140,21 +137,14 @@ class KeySegment:
 
     def find_one(self, key: str) -> int | None:
         """The address of `key`, or None when this segment does not name it."""
-        if len(self.keys) <= DICTIONARY_ROWS_MAX:
-            dictionary = self._dictionary
-            if dictionary is None:
-                dictionary = dict(zip(self.keys.to_pylist(), self.addresses.tolist(), strict=True))
-                self._dictionary = dictionary
-            return dictionary.get(key)
-        own_hashes, slots = self.table()
-        wanted = hash_key(key)
-        bits = _slot_bits(len(self.keys))
-        slot = wanted >> (64 - bits)
-        while (ordinal := slots.item(slot)) >= 0:
-            if own_hashes.item(ordinal) == wanted and self.keys[ordinal].as_py() == key:
-                return self.addresses.item(ordinal)
-            slot = (slot + 1) & ((1 << bits) - 1)
-        return None
+        find = self._single
+        if find is None:
+            if len(self.keys) <= DICTIONARY_ROWS_MAX:
+                find = dict(zip(self.keys.to_pylist(), self.addresses.tolist(), strict=True)).get
+            else:
+                find = _single_finder(self.keys, self.addresses, *self.table())
+            self._single = find
+        return find(key)
 
     def find(
         self, keys: pa.StringArray, hashes: NDArray[np.uint64], *, referenced: bool = False
@@ -247,6 +237,33 @@ class KeySegment:
     ) -> KeySegment:
         """A segment with its lookup structures, as `table` made them before."""
         return KeySegment(keys, addresses, hashes, slots, told_apart)
+
+
+def _single_finder(
+    keys: pa.StringArray,
+    addresses: NDArray[np.uint64],
+    hashes: NDArray[np.uint64],
+    slots: NDArray[np.int32],
+) -> Callable[[str], int | None]:
+    """A lookup of one key at a time: the views it reads are made once, no array is made by a call."""
+    _, offsets, data = keys.buffers()
+    end_of = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).item
+    text = memoryview(b"" if data is None else data).cast("B")
+    slot_of, hash_of, address_of = slots.item, hashes.item, addresses.item
+    bits = _slot_bits(len(keys))
+    shift, mask = 64 - bits, (1 << bits) - 1
+
+    def find(key: str) -> int | None:
+        wanted = key.encode()
+        hashed = hash_key(wanted)
+        slot = hashed >> shift
+        while (row := slot_of(slot)) >= 0:
+            if hash_of(row) == hashed and bytes(text[end_of(row) : end_of(row + 1)]) == wanted:
+                return address_of(row)
+            slot = (slot + 1) & mask
+        return None
+
+    return find
 
 
 def _equal_text(

@@ -138,9 +138,12 @@ class KeyIndex:
         fragment = self.fragments.get(address >> 32)
         if fragment is None:
             return False
+        dead = fragment.dead
+        if not len(dead):
+            return True
         offset = address & 0xFFFF_FFFF
-        at = int(np.searchsorted(fragment.dead, offset))
-        return at >= len(fragment.dead) or int(fragment.dead[at]) != offset
+        at = int(dead.searchsorted(np.uint32(offset)))
+        return at >= len(dead) or dead.item(at) != offset
 
     def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         if len(self.known_files) == len(self.fragments) and not any(
