@@ -1,8 +1,10 @@
 """The load command."""
 
+import contextlib
 import sys
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
@@ -12,6 +14,7 @@ from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
 from omnigraph.cli.targets import addressed, confirm, reading, writing
 from omnigraph.core.errors import UsageError
+from omnigraph.core.limits import QUICK_START_BYTES_MAX
 
 if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
@@ -131,6 +134,8 @@ def load(
     if mode is Mode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
     settings = _settings(spark_master, spark_conf or [])
+    if engine is Engine.SPARK:
+        _start_spark(settings, data)
     listener = TerminalListener(quiet=quiet)
     with writing(uri, "load", quiet=quiet, settings=settings) as graph, listen(listener, everywhere=True):
         try:
@@ -166,6 +171,17 @@ def _sources(mode: Mode | None, data: list[str] | None, resume: str | None) -> "
             raise UsageError("stdin is loaded alone")
         return sys.stdin.buffer
     return data or None
+
+
+def _start_spark(settings: "Settings", data: list[str] | None) -> None:
+    """Let the JVM come up while the graph is opened: the two have nothing to wait for in each other."""
+    from omnigraph.pipeline.session import start_early
+
+    size = 0
+    for name in data or ():
+        with contextlib.suppress(OSError):
+            size += Path(name).stat().st_size
+    start_early(settings, quick_start=size <= QUICK_START_BYTES_MAX)
 
 
 def _list_resumable(uri: str, *, as_json: bool) -> None:

@@ -63,7 +63,9 @@ def _write_partitioned(table: pa.Table, path: Path, partitions: int) -> None:
     """One record batch per partition, so that a reader gets its partition without reading the others."""
     where = partition_of(string_array(table.column(0)), partitions)
     if partitions > 1:
-        table = table.take(pa.array(np.argsort(where, kind="stable")))
+        # Numbers of 16 bits are sorted by counting.
+        narrow = where.astype(np.uint16) if partitions <= 1 << 16 else where
+        table = table.take(pa.array(np.argsort(narrow, kind="stable")))
     sizes = np.bincount(where, minlength=partitions)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     table = table.combine_chunks()
@@ -79,13 +81,15 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 def read_facts(files: Mapping[str, Sequence[str]], space: str, partition: int) -> pa.Table | None:
     """The rows of one partition of a space; None when nobody wrote any."""
-    batches: list[pa.RecordBatch] = []
+    tables: list[pa.Table] = []
     for path in files.get(space, ()):
         with pa.memory_map(path) as source:
-            batches.append(pa.ipc.open_file(source).get_batch(partition))
-    if not batches:
+            batch = pa.ipc.open_file(source).get_batch(partition)
+            tables.append(pa.Table.from_batches([batch]))
+    if not tables:
         return None
-    return pa.Table.from_batches(batches).combine_chunks()
+    # A column that one writer had no value for is of type null there.
+    return pa.concat_tables(tables, promote_options="default").combine_chunks()
 
 
 def merged(parts: Iterable[FactFiles]) -> FactFiles:

@@ -3,6 +3,7 @@
 import contextvars
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,10 +11,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from omnigraph.core.errors import InternalError, OmnigraphError
+from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
 from omnigraph.core.events import Progress, emit
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.session import SparkRuntime
+
+_stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("stop", default=None)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,6 +40,13 @@ class Executor(Protocol):
     def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Run the function over every item. The first failure stops the stage and is raised."""
         ...
+
+
+def raise_if_stopped() -> None:
+    """Called by a piece of work now and then: its results are not wanted any more, another piece failed."""
+    stop = _stop.get()
+    if stop is not None and stop.is_set():
+        raise Cancelled("the load was stopped; nothing was changed")
 
 
 class LocalExecutor:
@@ -65,14 +75,21 @@ class LocalExecutor:
                 results.append(function(item))
                 self._report(stage, len(results), len(items))
             return results
+        stop = threading.Event()
+
+        def work(pair: tuple[contextvars.Context, Item]) -> Result:
+            context, item = pair
+            context.run(_stop.set, stop)
+            return context.run(function, item)
+
         with ThreadPoolExecutor(threads, "omnigraph-load") as pool:
-            contexts = [contextvars.copy_context() for _ in items]
-            pairs = list(zip(contexts, items, strict=True))
+            pairs = [(contextvars.copy_context(), item) for item in items]
             try:
-                for result in pool.map(lambda pair: pair[0].run(function, pair[1]), pairs):
+                for result in pool.map(work, pairs):
                     results.append(result)
                     self._report(stage, len(results), len(items))
             except BaseException:
+                stop.set()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
         return results

@@ -21,6 +21,7 @@ from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.limits import MIB
 from omnigraph.engine.values import value_findings
 from omnigraph.pipeline.exchange import FactFiles, FactWriter
+from omnigraph.pipeline.executors import raise_if_stopped
 from omnigraph.pipeline.ids import new_ids
 from omnigraph.pipeline.patch import filled_from_committed
 from omnigraph.pipeline.plan import (
@@ -84,6 +85,7 @@ def stage_split(task: StageTask) -> SplitResult:
     stage = _SplitStage(task)
     reader = SplitReader(task.plan.catalog, task.split, presence=task.plan.mode is LoadMode.PATCH)
     for parsed in reader.parsed(stage.result.log):
+        raise_if_stopped()
         for rows in parsed:
             stage.take(rows)
         stage.write_out(STAGED_BYTES_MAX)
@@ -208,7 +210,7 @@ class _SplitStage:
         key = table_type.table_key
         order = pa.array(orders)
         tuples = [unique_tuples(table, group, table_type) for group in table_type.unique]
-        given_ids = pc.if_else(pa.array(given), table.column("id"), pa.scalar(None, pa.string()))
+        given_ids = _only_given(table.column("id"), given)
         if given.any():
             columns: dict[str, object] = {"id": table.column("id"), "order": order}
             if self.plan.mode.upserts:
@@ -249,6 +251,15 @@ class _SplitStage:
         self._held.clear()
         self._held_bytes = 0
         self.facts.flush()
+
+
+def _only_given(ids: pa.ChunkedArray, given: NDArray[np.bool_]) -> pa.ChunkedArray | pa.Array:
+    """The ids that the caller chose; a column without one takes no space."""
+    if given.all():
+        return ids
+    if not given.any():
+        return pa.nulls(len(ids))
+    return pc.if_else(pa.array(given), ids, pa.scalar(None, pa.string()))
 
 
 def _with_defaults(rows: ParsedRows) -> ParsedRows:

@@ -1,5 +1,6 @@
 """Start Spark's JVM directly: one JVM, output in a log file, classes from an archive when there is one."""
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from omnigraph.core.errors import IoFailure
+from omnigraph.core.errors import InternalError, IoFailure
 from omnigraph.pipeline.java import Java, archive_path, cache_directory, java_options
 
 START_SECONDS_MAX: Final = 120.0
@@ -123,7 +124,7 @@ def _start(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         # A session of its own: Ctrl-C reaches our process only. `preexec_fn` would fork with Lance loaded.
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=output,
@@ -131,12 +132,35 @@ def _start(
             env=environment,
             start_new_session=True,
         )
+    atexit.register(_end_with_us, process)
+    return process
+
+
+class _Ending:
+    """Set once this process ends; a class, so that the name is never rebound from a function."""
+
+    now = False
+
+
+def ending() -> bool:
+    """Whether this process is ending and has ended its JVM."""
+    return _Ending.now
+
+
+def _end_with_us(process: "subprocess.Popen[bytes]") -> None:
+    """However this process ends its JVM ends with it: also one that nobody attached to yet."""
+    _Ending.now = True
+    if process.poll() is None:
+        process.kill()
+        process.wait()
 
 
 def _wait_for_gateway(process: "subprocess.Popen[bytes]", gateway: Path, log: Path) -> tuple[int, str]:
     """The port and secret that the JVM writes, by rename, once it listens."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while not gateway.is_file():
+        if _Ending.now:
+            raise InternalError("this process ends")
         if process.poll() is not None:
             raise IoFailure(f"Java ended with status {process.returncode}: {useful_line(log)} (log: {log})")
         if time.monotonic() > deadline:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack
 
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, new_ulid
-from omnigraph.core.limits import MIB
+from omnigraph.core.limits import QUICK_START_BYTES_MAX
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.session import GraphSession
 from omnigraph.pipeline.executors import Executor, LocalExecutor, SparkExecutor
@@ -25,9 +25,6 @@ from omnigraph.storage.layout import LOADS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-QUICK_START_BYTES_MAX: Final = 64 * MIB
-"""Inputs up to this size start a JVM shaped for a short command."""
 
 Sources: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | BinaryIO"
 Word = TypeVar("Word", bound=StrEnum)

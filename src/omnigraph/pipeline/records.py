@@ -28,6 +28,7 @@ _ODD_LINES_BEFORE_READING_ALL: Final = 64
 _HEAD_BYTES_MAX: Final = 256
 _HEAD: Final = re.compile(rb'\{"(type|edge)": ?"([^"\\]+)"')
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_WORD: Final = 8
 _STRUCTURE: Final = b"{}[],:"
 
 Lines = NDArray[np.int64]
@@ -314,10 +315,19 @@ class _Chunk:
         return self.data[self.starts[at] : self.ends[at]]
 
     def begin_with(self, head: bytes, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        same = np.ones(len(starts), np.bool_)
-        for at, byte in enumerate(head):
-            # A place behind the end of the chunk is behind the end of its line too: the newline differs.
-            same &= self.codes[np.minimum(starts + at, len(self.codes) - 1)] == byte
+        """Which of the lines begin with `head`, which has no newline; eight bytes at a time."""
+        same = starts + len(head) <= len(self.codes)
+        if len(self.codes) < max(len(head), _WORD) or len(head) < _WORD:
+            for at, byte in enumerate(head):
+                same &= self.codes[np.minimum(starts + at, len(self.codes) - 1)] == byte
+            return same
+        places = starts if same.all() else np.where(same, starts, 0)
+        windows: NDArray[np.uint64] = np.ndarray(
+            (len(self.codes) - _WORD + 1,), np.uint64, self.codes.data, 0, (1,)
+        )
+        for at in (*range(0, len(head) - _WORD, _WORD), len(head) - _WORD):
+            word = np.frombuffer(head, np.uint64, 1, at)[0]
+            same &= windows[places + at] == word
         return same
 
     def select(self, mask: NDArray[np.bool_]) -> bytes:

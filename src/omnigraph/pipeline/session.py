@@ -25,7 +25,7 @@ from omnigraph.core.events import Progress, Warned, emit
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.java import Java, find_java
-from omnigraph.pipeline.launch import LOOPBACK, Jvm, launch, start_archive_build
+from omnigraph.pipeline.launch import LOOPBACK, Jvm, ending, launch, start_archive_build
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 DEFAULT_MASTER: Final = "local[*,3]"
 _CANCEL_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.1
+_START_ENDS_SECONDS_MAX: Final = 1.0
 _NOISY_LOGGERS: Final = ("py4j", "py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 _lock: Final = threading.Lock()
@@ -198,6 +199,22 @@ def spark_runtime(
         return runtime
 
 
+def start_early(settings: Settings, *, quick_start: bool) -> None:
+    """Begin to start Spark beside what the caller does next; `spark_runtime` then waits for the rest.
+
+    A failure is not reported here: the next call of `spark_runtime` tries again and raises it.
+    """
+
+    def start() -> None:
+        with contextlib.suppress(Exception):
+            spark_runtime(settings, quick_start=quick_start)
+
+    thread = threading.Thread(target=start, name="omnigraph-spark-start", daemon=True)
+    # Runs after the JVM was ended: the thread then takes away its directories.
+    atexit.register(thread.join, _START_ENDS_SECONDS_MAX)
+    thread.start()
+
+
 def _alive(runtime: SparkRuntime) -> bool:
     if runtime.jvm is not None and runtime.jvm.process.poll() is not None:
         return False
@@ -244,6 +261,8 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
         if jvm is not None:
             jvm.stop(1.0)
         shutil.rmtree(scratch, ignore_errors=True)
+        if ending():
+            log.unlink(missing_ok=True)  # nobody will be told where it is
         raise
     runtime = SparkRuntime(
         spark=spark,
