@@ -1,23 +1,19 @@
 """Finalize: stage every table of a write, commit each table once, publish once.
 
-`stage_all` writes files nobody points at. `commit_all` runs under the queues and the lease: fresh pins,
-drift guard, sidecar (Phase A), forks, one commit per table (Phase B). `finalize` adds the publish (Phase C)
-and the deletion of the sidecar (Phase D). A process that dies before Phase A leaves unreferenced files;
-after it, recovery settles the sidecar.
+Staging (`engine.stage`) writes files nobody points at. Everything after it runs under the queues and the
+lease: fresh pins, drift guard, sidecar (Phase A), forks, one commit per table (Phase B), the publish
+(Phase C), the deletion of the sidecar (Phase D). A process that dies before Phase A leaves unreferenced
+files; after it, recovery settles the sidecar.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
-    InternalError,
     OmnigraphError,
     PreconditionFailed,
     ReadSetConflict,
@@ -25,26 +21,36 @@ from omnigraph.core.errors import (
     RowLevelCasContention,
 )
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.engine.key_segments import ABSENT, string_array
-from omnigraph.engine.staging import MutationStaging, PendingMode, PendingTable, ReadSetMoved
+from omnigraph.engine.ahead import Ahead
+from omnigraph.engine.stage import (
+    STAGE_THREADS,
+    PlannedTable,
+    StagedTable,
+    StagedWrite,
+    plan_tables,
+    restage,
+    stage_tables,
+)
+from omnigraph.engine.staging import MutationStaging, ReadSetMoved
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind
-from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
-
-    from numpy.typing import NDArray
 
     from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.publisher import PreparedPublish
     from omnigraph.manifest.record import TableSummary
-    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.manifest.state import Snapshot
     from omnigraph.recovery.queues import Guards
+    from omnigraph.storage.handles import SnapshotHandle
+
+COMMITTED_SIDE_BY_SIDE_MIN: Final = 4
+"""Tables of a write from which on two are committed at once; with fewer the hand-over costs what it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,118 +67,12 @@ class WriteIntent:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedTable:
-    """One table's files, and what they were staged against."""
-
-    entry: TableEntry
-    handle: SnapshotHandle
-    staged: StagedHandle
-    ids: pa.StringArray | None
-    """Ids of the written rows in the order of writing; None when only the executors know them."""
-    hidden: NDArray[np.uint64]
-    """Addresses of the rows of `handle` that the commit hides."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedWrite:
-    """Every table of a write is staged; nobody points at the files."""
-
-    staging: MutationStaging
-    tables: Mapping[TableKey, StagedTable]
-
-
-@dataclass(frozen=True, slots=True)
 class CommittedTable:
     """One table whose HEAD has moved."""
 
     update: SubTableUpdate
     handle: SnapshotHandle
     table: StagedTable
-
-
-# --- stage ---------------------------------------------------------------------------------------------
-
-
-def stage_all(session: GraphSession, staging: MutationStaging, *, threads: int = 1) -> StagedWrite:
-    """Stage every touched table once. Holds no queue; a failure leaves unreferenced files only."""
-    keys = [key for key in staging.written_tables() if key not in staging.inline_committed]
-    tables = session.map_tables(
-        lambda key: _stage(session, staging, key, staging.snapshot.entries[key]), keys, threads=threads
-    )
-    present = {key: table for key, table in zip(keys, tables, strict=True) if table is not None}
-    return StagedWrite(staging, present)
-
-
-def _stage(
-    session: GraphSession, staging: MutationStaging, table_key: TableKey, entry: TableEntry
-) -> StagedTable | None:
-    handle = session.open_entry(entry)
-    stamp = Stamp(staging.operation_id, table_key)
-    before_fork = entry.branch != staging.branch
-    removal = staging.deletions.get(table_key)
-    if removal is not None:
-        addresses = removal.all_addresses()
-        staged = session.storage.stage_delete(handle, stamp, addresses=addresses, before_fork=before_fork)
-        return None if staged is None else StagedTable(entry, handle, staged, _NO_IDS, addresses)
-    pending = staging.pending[table_key]
-    if pending.fragments:
-        return _stage_fragments(session, pending, entry, handle, stamp, before_fork=before_fork)
-    rows = pending.combined()
-    ids = string_array(rows.column("id"))
-    rows = rows.cast(handle.schema)
-    match pending.mode:
-        case PendingMode.APPEND:
-            staged = session.storage.stage_append(handle, rows, stamp)
-            return StagedTable(entry, handle, staged, ids, _NO_ADDRESSES)
-        case PendingMode.OVERWRITE:
-            content = rows if rows.num_rows else None
-            staged = session.storage.stage_overwrite(handle, content, stamp)
-            return StagedTable(entry, handle, staged, None, _NO_ADDRESSES)
-        case PendingMode.MERGE:
-            same_base = entry.version == staging.expected_versions[table_key]
-            addresses = _replaced(session, pending, handle, ids, same_base=same_base)
-            staged = session.storage.stage_merge_insert(
-                handle, rows, stamp, addresses=addresses, before_fork=before_fork
-            )
-            return StagedTable(entry, handle, staged, ids, addresses)
-
-
-_NO_IDS = pa.array([], pa.string())
-_NO_ADDRESSES: NDArray[np.uint64] = np.empty(0, np.uint64)
-
-
-def _replaced(
-    session: GraphSession,
-    pending: PendingTable,
-    handle: SnapshotHandle,
-    ids: pa.StringArray,
-    *,
-    same_base: bool,
-) -> NDArray[np.uint64]:
-    """Addresses of the committed rows the pending rows replace."""
-    known = pending.known_addresses(ids, same_base=same_base)
-    found = (
-        session.keys.addresses(session.root.identity, session.storage, handle, ids)
-        if known is None
-        else known
-    )
-    return found[found != ABSENT]
-
-
-def _stage_fragments(
-    session: GraphSession,
-    pending: PendingTable,
-    entry: TableEntry,
-    handle: SnapshotHandle,
-    stamp: Stamp,
-    *,
-    before_fork: bool,
-) -> StagedTable:
-    hidden = _NO_ADDRESSES if pending.fragment_addresses is None else pending.fragment_addresses
-    staged = session.storage.stage_fragments(
-        handle, pending.fragments, pending.mode.value, stamp, addresses=hidden, before_fork=before_fork
-    )
-    return StagedTable(entry, handle, staged, None, hidden)
 
 
 # --- commit --------------------------------------------------------------------------------------------
@@ -192,11 +92,11 @@ def finalize(
     intent: WriteIntent,
     *,
     cancel: Cancellation,
-    stage_threads: int = 1,
+    stage_threads: int = STAGE_THREADS,
 ) -> Snapshot:
     """Stage, commit and publish one write; return what the branch shows afterwards.
 
-    `stage_threads`: how many tables are staged at once (1 for mutations, the load concurrency for loads).
+    `stage_threads`: how many tables are staged at once.
     Raises `ExpectedVersionMismatch` when a strict write lost, `ReadSetMoved` when a relaxed one must be
     prepared again, `PreconditionFailed` when the caller's condition does not hold: nothing has happened then.
     Raises `RecoveryRequired` when it stopped after its first effect: the sidecar stays for recovery.
@@ -215,23 +115,32 @@ def finalize_under(
     *,
     cancel: Cancellation,
     guards: Guards | None,
-    stage_threads: int = 1,
+    stage_threads: int = STAGE_THREADS,
 ) -> FinishedWrite:
     """As `finalize`, under queues the caller may hold already.
 
     The caller releases them and then calls `session.after_commit`, which needs queues of its own.
     """
-    write = stage_all(session, staging, threads=stage_threads)
-    failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
-    cancel.raise_if_requested()
-    keys = queue_keys(staging)
-    with ExitStack() as held:
-        if guards is None:
-            held.enter_context(session.queues.acquire_many(keys))
-        else:
-            guards.require(keys)
-        held.enter_context(session.lease.hold())
-        return _commit_and_publish(session, write, intent, cancel)
+    planned = plan_tables(session, staging)
+    ahead = _prepare_ahead(session, staging, planned, intent)
+    syncs = _Syncs(session)
+    try:
+        write = stage_tables(session, staging, planned, threads=stage_threads)
+        failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
+        cancel.raise_if_requested()
+        if ahead is not None:
+            syncs.start([*_staged_files(write.tables), *ahead.files()])
+        keys = queue_keys(staging)
+        with ExitStack() as held:
+            if guards is None:
+                held.enter_context(session.queues.acquire_many(keys))
+            else:
+                guards.require(keys)
+            held.enter_context(session.lease.hold())
+            return _commit_and_publish(session, write, intent, cancel, ahead, syncs)
+    finally:
+        if ahead is not None:
+            ahead.discard()
 
 
 def queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
@@ -244,25 +153,87 @@ def queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
     return [(key, staging.branch) for key in sorted({*staging.written_tables(), *staging.read_set})]
 
 
+def _prepare_ahead(
+    session: GraphSession,
+    staging: MutationStaging,
+    planned: Mapping[TableKey, PlannedTable],
+    intent: WriteIntent,
+) -> Ahead | None:
+    """Begin to write the sidecar and the rows of the publish beside the staging, if that looks worthwhile.
+
+    Not when the last write of this handle met another writer, or one is at work now: its publish would make
+    the rows useless. Not where the versions are not known before: a fork gets its identity when it is made,
+    an inline commit has its own version.
+    """
+    if session.disturbed or session.lease.held or staging.inline_committed or not planned:
+        return None
+    if any(table.entry.branch != staging.branch for table in planned.values()):
+        return None
+    changes = [table.announced() for table in planned.values()]
+    known = [change for change in changes if change is not None]
+    if len(known) < len(changes):
+        return None
+    expected = _expected(staging, staging.snapshot)
+    sidecar = _sidecar(session, staging, planned, intent)
+    record = _record(staging, intent)
+    return Ahead(session, sidecar, lambda: session.publisher.prepare(staging.branch, known, expected, record))
+
+
+def _expected(staging: MutationStaging, current: Snapshot) -> dict[TableKey, int]:
+    """What the publish compares: the pins of the tables that were read, and of those that are written."""
+    return {**staging.read_set, **{key: current.pin(key) for key in staging.written_tables()}}
+
+
+def _staged_files(tables: Mapping[TableKey, StagedTable]) -> list[str]:
+    return [path for table in tables.values() for path in table.staged.files]
+
+
 def _commit_and_publish(
-    session: GraphSession, write: StagedWrite, intent: WriteIntent, cancel: Cancellation
+    session: GraphSession,
+    write: StagedWrite,
+    intent: WriteIntent,
+    cancel: Cancellation,
+    ahead: Ahead | None,
+    syncs: _Syncs,
 ) -> FinishedWrite:
     """Phases A to D, under the queues and the lease.
 
-    What does not depend on each other overlaps: the sidecar becomes durable and the staged files are synced
-    while the rows of the publish are written. Nothing moves before the sidecar is durable; nothing is
+    What does not depend on each other overlaps. Nothing moves before the sidecar is durable; nothing is
     published before every file is.
     """
     staging = write.staging
-    current = session.manifest.current(staging.branch)
-    _check_authority(session, staging, current, intent)
+    head = session.manifest.head(staging.branch)
+    current = head.snapshot
+    session.disturbed = current is not staging.snapshot
+    _check_authority(staging, current, head.token or "", intent)
     tables = _settle(session, write, current)
-    expected = {**staging.read_set, **{key: current.pin(key) for key in staging.written_tables()}}
+    expected = _expected(staging, current)
     cancel.raise_if_requested()
+    if ahead is not None and not session.disturbed:
+        prepared = ahead.place()
+    else:
+        prepared = _write_now(session, staging, tables, expected, intent, syncs)
+    failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
+    _check_inline(staging, current)
+    forked = _fork_all(session, staging, tables)
+    committed = _commit_tables(session, staging, forked, syncs)
+    published = _publish(session, staging, committed, expected, intent, prepared)
+    session.sidecars.delete_or_warn(staging.operation_id)
+    return FinishedWrite(published, committed)
+
+
+def _write_now(
+    session: GraphSession,
+    staging: MutationStaging,
+    tables: Mapping[TableKey, StagedTable],
+    expected: Mapping[TableKey, int],
+    intent: WriteIntent,
+    syncs: _Syncs,
+) -> PreparedPublish | None:
+    """Phase A, with the rows of the publish and the syncs of the staged files beside it."""
     sidecar = _sidecar(session, staging, tables, intent)
     sidecar_written = session.submit(session.sidecars.write, sidecar)
-    syncs = _Syncs(session)
-    syncs.start([path for table in tables.values() for path in table.staged.files])
+    syncs.start(_staged_files(tables))
     prepared = None
     try:
         prepared = _prepare_publish(session, staging, tables, expected, intent)
@@ -270,13 +241,7 @@ def _commit_and_publish(
             syncs.start([session.root.local_path(name) for name in prepared.files])
     finally:
         sidecar_written.result()
-    failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
-    _check_inline(staging, current)
-    forked = _fork_all(session, staging, tables)
-    committed = _commit_tables(session, staging, forked, syncs)
-    published = _publish(session, staging, committed, expected, intent, prepared)
-    session.sidecars.delete_or_warn(sidecar.operation_id)
-    return FinishedWrite(published, committed)
+    return prepared
 
 
 def _prepare_publish(
@@ -310,12 +275,12 @@ def _announced(table: StagedTable) -> SubTableUpdate:
 
 
 def _check_authority(
-    session: GraphSession, staging: MutationStaging, current: Snapshot, intent: WriteIntent
+    staging: MutationStaging, current: Snapshot, branch_identity: str, intent: WriteIntent
 ) -> None:
     """Refuse a write whose ground is gone: the caller's condition, the branch itself, the schema."""
     if intent.if_commit is not None and current.head != intent.if_commit:
         raise PreconditionFailed(expected=intent.if_commit, actual=current.head)
-    if session.branch_identity(staging.branch) != staging.branch_identity:
+    if branch_identity != staging.branch_identity:
         raise ReadSetConflict(
             "branch",
             message=f"{staging.branch} was created anew while this write was prepared; re-read and retry",
@@ -347,35 +312,15 @@ def _settle(session: GraphSession, write: StagedWrite, current: Snapshot) -> dic
             raise ReadSetConflict("schema", message=f"'{key}' is not a table of this branch any more")
         drift_guard(session.recovery, entry, staging.branch)
         settled[key] = (
-            table if entry.version == table.entry.version else _restage(session, staging, table, entry)
+            table if entry.version == table.entry.version else restage(session, staging, table, entry)
         )
     return settled
-
-
-def _restage(
-    session: GraphSession, staging: MutationStaging, table: StagedTable, entry: TableEntry
-) -> StagedTable:
-    """A relaxed write against a newer pin: appends move, upserts are staged again because others may be
-    there now.
-    """
-    key = entry.table_key
-    pending = staging.pending[key]
-    if pending.mode is PendingMode.APPEND:
-        handle = session.open_entry(entry)
-        return replace(table, entry=entry, handle=handle, staged=session.storage.rebase(table.staged, handle))
-    if pending.mode is PendingMode.OVERWRITE or pending.fragments:
-        mismatch = ExpectedVersionMismatch(table_key=key, expected=table.entry.version, actual=entry.version)
-        raise mismatch if pending.mode is PendingMode.OVERWRITE else ReadSetMoved(mismatch)
-    again = _stage(session, staging, key, entry)
-    if again is None:
-        raise InternalError(f"nothing was staged for '{key}' the second time")
-    return again
 
 
 def _sidecar(
     session: GraphSession,
     staging: MutationStaging,
-    tables: Mapping[TableKey, StagedTable],
+    tables: Mapping[TableKey, StagedTable] | Mapping[TableKey, PlannedTable],
     intent: WriteIntent,
 ) -> Sidecar:
     pins = [
@@ -432,7 +377,10 @@ def _fork_all(
 
 
 class _Syncs:
-    """Files on their way to the device beside the write. All of them are awaited before the publish."""
+    """Files on their way to the device beside the write. All of them are awaited before the publish.
+
+    Threads that commit side by side may share it.
+    """
 
     def __init__(self, session: GraphSession) -> None:
         self._session = session
@@ -451,6 +399,8 @@ class _Syncs:
             running.result()
 
     def _new(self, paths: Sequence[str]) -> list[str]:
+        if not self._session.syncs:
+            return []
         new = [path for path in paths if path not in self._begun]
         self._begun.update(new)
         return new
@@ -459,26 +409,24 @@ class _Syncs:
 def _commit_tables(
     session: GraphSession, staging: MutationStaging, tables: Mapping[TableKey, StagedTable], syncs: _Syncs
 ) -> list[CommittedTable]:
-    """Phase B: move each HEAD once, in key order, and make everything the publish will name durable.
+    """Phase B: move each HEAD once, begun in key order, and make everything the publish will name durable."""
+    committed: dict[TableKey, CommittedTable] = {}
 
-    The version a commit made travels to the device while the next table is committed.
-    """
-    committed: list[CommittedTable] = []
+    def commit(key: TableKey) -> None:
+        table = tables[key]
+        handle = session.storage.commit_staged(table.handle, table.staged)
+        committed[key] = CommittedTable(_update(session, table, handle), handle, table)
+        failpoint(Window.MUTATION_POST_TABLE_COMMIT)
+
     try:
-        new_files: Sequence[str] = ()
-        for key in sorted(tables):
-            syncs.start(new_files)
-            table = tables[key]
-            handle = session.storage.commit_staged(table.handle, table.staged)
-            committed.append(CommittedTable(_update(session, table, handle), handle, table))
-            new_files = session.storage.new_files(handle)
-            failpoint(Window.MUTATION_POST_TABLE_COMMIT)
-        syncs.finish(new_files)
+        threads = STAGE_THREADS if len(tables) >= COMMITTED_SIDE_BY_SIDE_MIN else 1
+        session.share(commit, sorted(tables), threads=threads)
+        syncs.finish([path for each in committed.values() for path in session.storage.new_files(each.handle)])
     except Exception as error:
         if committed:
             raise _stopped(staging.operation_id, error) from error
         raise
-    return committed
+    return [committed[key] for key in sorted(committed)]
 
 
 def _update(session: GraphSession, table: StagedTable, handle: SnapshotHandle) -> SubTableUpdate:
@@ -546,5 +494,4 @@ __all__ = [
     "finalize",
     "finalize_under",
     "queue_keys",
-    "stage_all",
 ]

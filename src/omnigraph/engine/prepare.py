@@ -137,14 +137,14 @@ class _Run:
             if pending is not None:
                 pending.generated.append(pa.array([entity_id], pa.string()))
         else:
-            rows = self._keyed_row(node, values)
-            entity_id = rows.column("id")[0].as_py()
+            entity_id, rows = self._keyed_row(node, values)
             if op.new:
                 self._refuse_existing(node, entity_id)
             self.staging.push(node, rows, PendingMode.MERGE, MutationOpKind.MERGE)
         self.prepared.inserted.append(InsertedEntity(node.name, entity_id, generated))
 
-    def _keyed_row(self, node: NodeType, values: dict[str, Value]) -> pa.Table:
+    def _keyed_row(self, node: NodeType, values: dict[str, Value]) -> tuple[str, pa.Table]:
+        """The id that the key gives, and the row."""
         missing = [name for name in node.key if values.get(name) is None]
         if missing:
             raise ConstraintViolation(
@@ -159,8 +159,13 @@ class _Run:
                     for name in missing
                 ]
             )
+        if len(node.key) == 1 and node.property_named(node.key[0]).type.is_string:
+            # The canonical text of a string is the string.
+            entity_id = str(values[node.key[0]])
+            return entity_id, row_table(node, {"id": entity_id}, values)
         rows = row_table(node, {"id": ""}, values)
-        return rows.set_column(0, rows.schema.field(0), node_ids(rows, node))
+        ids = node_ids(rows, node)
+        return ids[0].as_py(), rows.set_column(0, rows.schema.field(0), ids)
 
     def _refuse_existing(self, node: NodeType, entity_id: str) -> None:
         key = TableKey(node.table_key)
@@ -333,6 +338,8 @@ class _Run:
         pending = self.staging.pending[TableKey(table_type.table_key)]
         if pending.row_count > MUTATION_ROWS_MAX:
             raise self._too_many(table_type, pending.row_count)
+        if sum(each.nbytes_max for each in self.staging.pending.values()) <= MUTATION_BYTES_MAX:
+            return
         size = sum(each.nbytes for each in self.staging.pending.values())
         if size > MUTATION_BYTES_MAX:
             raise ResourceLimit(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -20,17 +19,44 @@ if TYPE_CHECKING:
     from omnigraph.planning.values import Value
 
 _BASE64 = "base64:"
+_SCHEMAS_KEPT_MAX: Final = 4096
 
 
-@lru_cache(maxsize=1024)
-def _relaxed(table_type_id: int, schema: pa.Schema) -> pa.Schema:
-    del table_type_id
-    return pa.schema([field.with_nullable(True) for field in schema])
+class _RelaxedSchemas:
+    """The pending schemas of the types in use, by identity: hashing a type or a schema takes longer than
+    making one row.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[TableType, pa.Schema]] = {}
+
+    def of(self, table_type: TableType) -> pa.Schema:
+        kept = self._kept.get(id(table_type))
+        if kept is not None and kept[0] is table_type:
+            return kept[1]
+        schema = pa.schema([field.with_nullable(True) for field in table_type.arrow_schema])
+        if len(self._kept) >= _SCHEMAS_KEPT_MAX:
+            self._kept = {}
+        self._kept[id(table_type)] = (table_type, schema)
+        return schema
+
+
+_relaxed: Final = _RelaxedSchemas()
 
 
 def pending_schema(table_type: TableType) -> pa.Schema:
     """The columns of a type while rows are gathered: null is allowed until the rows are validated."""
-    return _relaxed(table_type.type_id, table_type.arrow_schema)
+    return _relaxed.of(table_type)
+
+
+def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The validated rows with the columns as a table declares them. Raises where a column does not fit."""
+    same = rows.schema.names == schema.names and all(
+        column.type == field.type and (field.nullable or column.null_count == 0)
+        for column, field in zip(rows.columns, schema, strict=True)
+    )
+    # A cast looks at every value again; here only the declarations differ.
+    return pa.Table.from_arrays(rows.columns, schema=schema) if same else rows.cast(schema)
 
 
 def row_table(table_type: TableType, system: Mapping[str, str], values: Mapping[str, Value]) -> pa.Table:

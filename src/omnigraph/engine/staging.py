@@ -84,14 +84,20 @@ class PendingTable:
 
     row_count: int = 0
     """Rows in memory, before reduction."""
-    nbytes: int = 0
-    """Arrow bytes in memory."""
+    nbytes_max: int = 0
+    """Bytes the rows occupy at most: buffers they share with other rows count in full."""
 
     def add(self, rows: pa.Table) -> None:
         """Take rows; counts are kept, so that a query of many statements does not add them up each time."""
         self.batches.append(rows)
         self.row_count += rows.num_rows
-        self.nbytes += int(rows.nbytes)
+        # The exact number takes as long as making the row.
+        self.nbytes_max += int(rows.get_total_buffer_size())
+
+    @property
+    def nbytes(self) -> int:
+        """Arrow bytes in memory."""
+        return sum(int(rows.nbytes) for rows in self.batches)
 
     def combined(self) -> pa.Table:
         """All pending rows; in merge mode one per id, the last pushed wins, order otherwise kept."""
@@ -268,6 +274,8 @@ class MutationStaging:
 
 def _same_columns(left: pa.Schema, right: pa.Schema) -> bool:
     """Equal names, order and types; nullability and metadata may differ."""
+    if left.equals(right):
+        return True
     return left.names == right.names and all(_same_type(left.field(n), right.field(n)) for n in left.names)
 
 

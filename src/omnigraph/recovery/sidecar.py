@@ -12,7 +12,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
 from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION, SIDECAR_BYTES_MAX, SIDECAR_SCHEMA_VERSION
 from omnigraph.storage.layout import RECOVERY
-from omnigraph.storage.objects import StorageAdapter
+from omnigraph.storage.objects import PreparedText, StorageAdapter
 
 
 class WriterKind(StrEnum):
@@ -326,6 +326,20 @@ class SidecarStore:
         failpoint(Window.RECOVERY_SIDECAR_WRITE)
         self._adapter.write_text(_path(sidecar.name), to_text(sidecar))
         emit(SidecarWritten(sidecar.operation_id))
+
+    def prepare(self, sidecar: Sidecar) -> PreparedText:
+        """Write the sidecar durably under a name no listing shows; it covers nothing yet."""
+        return self._adapter.prepare_text(_path(sidecar.name), to_text(sidecar))
+
+    def write_prepared(self, sidecar: Sidecar, prepared: PreparedText) -> None:
+        """Phase A for a prepared sidecar: give it its name, durably. When this raises, no table may move."""
+        failpoint(Window.RECOVERY_SIDECAR_WRITE)
+        self._adapter.place_text(prepared)
+        emit(SidecarWritten(sidecar.operation_id))
+
+    def discard_prepared(self, prepared: PreparedText) -> None:
+        """Remove a prepared sidecar that will not be written."""
+        self._adapter.discard_text(prepared)
 
     def confirm_sidecar_phase_b(self, sidecar: Sidecar, achieved: Mapping[TableKey, int]) -> Sidecar:
         """Write the sidecar again with the version every pinned table reached; a merge's commit point.

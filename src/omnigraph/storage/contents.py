@@ -1,6 +1,6 @@
 """Which files make up a table version."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from omnigraph.storage.datasets import DatasetPool
@@ -73,9 +73,7 @@ def describe_fragments(
     bases = base_roots(dataset)
     prefix = f"{pool.root.uri}/"
     found: list[FragmentInfo] = []
-    for fragment in dataset.get_fragments():
-        if above >= 0 and fragment.fragment_id <= above and fragment.fragment_id not in also:
-            continue
+    for fragment in _chosen(dataset, above, also):
         metadata = fragment.metadata
         files, deletions = fragment_files(metadata, own, bases)
         found.append(
@@ -89,6 +87,18 @@ def describe_fragments(
             )
         )
     return tuple(found)
+
+
+def _chosen(dataset: Any, above: int, also: Collection[int]) -> Iterator[Any]:
+    if above < 0:
+        yield from dataset.get_fragments()
+        return
+    # Only what is asked for is made: a table of many fragments pays for each object.
+    for number in dataset.fragment_ids():
+        if number > above or number in also:
+            fragment = dataset.get_fragment(number)
+            if fragment is not None:
+                yield fragment
 
 
 def _below(base_id: int | None, own_root: str, bases: dict[int, str]) -> str:

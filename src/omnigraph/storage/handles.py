@@ -18,6 +18,8 @@ class Stamp:
 
     operation_id: str
     table_key: TableKey
+    transaction_uuid: str = ""
+    """The id of the transaction, when the maker chose it already; else whoever stages draws one."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -81,7 +83,7 @@ class SnapshotHandle:
     @property
     def fragment_count(self) -> int:
         """Fragments of this version. Cost: metadata only."""
-        return len(self._dataset.get_fragments())
+        return int(self._dataset._ds.count_fragments())  # noqa: SLF001  the list itself is made per fragment
 
     @property
     def new_files(self) -> tuple[str, ...]:

@@ -45,6 +45,15 @@ class VersionedText:
     token: str
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """A text that has no name yet."""
+
+    name: str
+    text: str
+    place: str = ""
+
+
 class StorageAdapter(ABC):
     """All text objects of one graph root.
 
@@ -62,6 +71,17 @@ class StorageAdapter(ABC):
     @abstractmethod
     def write_text(self, name: str, text: str) -> None:
         """Create or replace the object; durable on return."""
+
+    def prepare_text(self, name: str, text: str) -> PreparedText:
+        """Begin a `write_text`: the content is durable where the store can do that, but nobody sees it."""
+        return PreparedText(name, text)
+
+    def place_text(self, prepared: PreparedText) -> None:
+        """End a `write_text`: the object appears whole under its name, durably."""
+        self.write_text(prepared.name, prepared.text)
+
+    def discard_text(self, prepared: PreparedText) -> None:  # noqa: B027  nothing was written by default
+        """Drop a prepared text that will not be placed."""
 
     @abstractmethod
     def write_text_if_absent(self, name: str, text: str) -> bool:
@@ -154,17 +174,26 @@ class LocalAdapter(StorageAdapter):
                 return None
 
     def write_text(self, name: str, text: str) -> None:
-        path = self._path(name)
+        self.place_text(self.prepare_text(name, text))
+
+    def prepare_text(self, name: str, text: str) -> PreparedText:
+        with translated(self._path(name)):
+            return PreparedText(name, text, self._write_temporary(self._path(name), text))
+
+    def place_text(self, prepared: PreparedText) -> None:
+        path = self._path(prepared.name)
         emit(StorageCall("write_text", path))
         with self._durable_step("write_text", path):
-            temporary = self._write_temporary(path, text)
             try:
                 with self._directory_locked(path):
-                    os.replace(temporary, path)
+                    os.replace(prepared.place, path)
             except BaseException:
-                _unlink_if_there(temporary)
+                _unlink_if_there(prepared.place)
                 raise
             self._sync_directory_of(path)
+
+    def discard_text(self, prepared: PreparedText) -> None:
+        _unlink_if_there(prepared.place)
 
     def write_text_if_absent(self, name: str, text: str) -> bool:
         path = self._path(name)

@@ -292,7 +292,7 @@ def _staged(
         table_key=handle.table_key,
         primitive=primitive,
         base_version=handle.version,
-        transaction_uuid=str(uuid.uuid4()) if adopted is None else adopted.transaction_uuid,
+        transaction_uuid=_transaction_uuid(work.stamp) if adopted is None else adopted.transaction_uuid,
         rows=rows,
         rows_removed=removed,
         bytes=size,
@@ -305,6 +305,10 @@ def _staged(
     return staged
 
 
+def _transaction_uuid(stamp: Stamp) -> str:
+    return stamp.transaction_uuid or str(uuid.uuid4())
+
+
 def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[str, ...]:
     own_root = pool.root.dataset_uri(handle.location, handle.branch)
     files = [
@@ -312,8 +316,9 @@ def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[s
         for fragment in work.new_fragments
         for file in fragment.files
     ]
-    bases = base_roots(lance_dataset(handle))
-    for fragment in getattr(work.operation, "updated_fragments", ()):
+    updated = getattr(work.operation, "updated_fragments", ())
+    bases = base_roots(lance_dataset(handle)) if updated else {}
+    for fragment in updated:
         _, deletions = fragment_files(fragment, own_root, bases)
         if deletions is not None:
             files.append(deletions)
@@ -414,6 +419,8 @@ def _keys_of(data: Any) -> tuple[Callable[[], Any], Any]:
 def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
     import pyarrow.compute as pc  # noqa: PLC0415
 
+    if len(keys) < 2:
+        return
     if pc.count_distinct(keys, mode="only_valid").as_py() != len(keys) - keys.null_count:
         raise InternalError(f"the rows staged for '{handle.table_key}' name one id twice")
 
