@@ -204,12 +204,14 @@ def _commit_and_publish(
     staging = write.staging
     head = session.manifest.head(staging.branch)
     current = head.snapshot
-    session.disturbed = current is not staging.snapshot
+    # The handle's flag belongs to all its threads; whether *this* write may use what it prepared does not.
+    moved = current is not staging.snapshot
+    session.disturbed = moved
     _check_authority(staging, current, head.token or "", intent)
     tables = _settle(session, write, current)
     expected = _expected(staging, current)
     cancel.raise_if_requested()
-    if ahead is not None and not session.disturbed:
+    if ahead is not None and not moved:
         prepared = ahead.place()
     else:
         prepared = _write_now(session, staging, tables, expected, intent, syncs)
