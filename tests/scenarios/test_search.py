@@ -9,12 +9,18 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphs
+from omnigraph.engine import query as query_module
 from omnigraph.engine import search_access
+from omnigraph.engine import text as text_module
+from omnigraph.engine.cache_work import BACKGROUND
+from omnigraph.storage import indexes as storage_indexes
 from omnigraph.storage.text import analyse_query
 
 SCHEMA = """
@@ -208,3 +214,159 @@ def test_search_equals_brute_force_at_every_commit(tmp_path, way, program, query
             check(graph, model, states[-1][0], query)
         for commit, state in states[:-1]:
             check(graph, state, commit, query)
+
+
+# --- larger tables ---------------------------------------------------------------------------------------
+
+WIDE = "node Doc { slug: String @key  body: String @index  vec: Vector(8) @index }"
+ROWS = 12_000
+NEAR = (
+    "query q($v: Vector(8)) { match { $d: Doc } return { $d.slug } order { nearest($d.vec, $v) } limit 10 }"
+)
+FIND = "query q($t: String) { match { $d: Doc } return { $d.slug } order { bm25($d.body, $t) } limit 10 }"
+HOLDS = "query q($t: String) { match { $d: Doc search($d.body, $t) } return { $d.slug } }"
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Vectors and texts of 12,000 documents, as a Parquet file to load."""
+    rng = np.random.default_rng(5)
+    where = tmp_path_factory.mktemp("wide")
+    vectors = rng.standard_normal((ROWS, 8)).astype(np.float32)
+    bodies = [" ".join(f"w{n}" for n in row) for row in np.minimum(rng.zipf(1.4, (ROWS, 6)), 500)]
+    table = pa.table(
+        {
+            "slug": [f"d{number:05d}" for number in range(ROWS)],
+            "body": bodies,
+            "vec": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 8),
+        }
+    )
+    pq.write_table(table, where / "Doc.parquet")
+    return where / "Doc.parquet", vectors, bodies
+
+
+def load_wide(path, file, options=graphs.FAST):
+    graph = graphs.make_graph(path, WIDE, settings=options)
+    graph.load(file, mode="append", engine="local", type_name="Doc")
+    return graph
+
+
+def slugs_of(graph, text, **params):
+    return [row["d.slug"] for row in graph.query(text, params)]
+
+
+def rank_of(graph, text, **params):
+    plan = graph.explain(text, params, analyze=True)
+    return next(op for op in plan.operators if op.name == "rank"), plan
+
+
+def forget():
+    """What a new process begins with."""
+    return mock.patch.object(query_module, "_caches", None)
+
+
+def test_an_approximate_search_reports_its_recall(tmp_path, wide):
+    file, vectors, _ = wide
+    queries = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float32)
+    options = replace(graphs.FAST, vector_probes=4)
+    with (
+        mock.patch.object(storage_indexes, "_ROWS_PER_PARTITION", 1000),
+        mock.patch.object(search_access, "EXACT_ROWS_MAX", 1000),
+        forget(),
+        load_wide(tmp_path / "g", file, options) as graph,
+    ):
+        recalls = []
+        for query in queries:
+            truth = np.argsort(((vectors - query) ** 2).sum(axis=1))[:10]
+            rank, _ = rank_of(graph, NEAR, v=query.tolist())
+            assert (rank.access, rank.exact) == ("index vec_vec, 4 of 12 parts", False)
+            assert rank.coverage == {"state": "Indexed", "index": "vec_vec"}
+            found = slugs_of(graph, NEAR, v=query.tolist())
+            share = len({f"d{number:05d}" for number in truth} & set(found)) / 10
+            assert rank.recall == pytest.approx(share)
+            recalls.append(share)
+        assert 0.6 <= np.mean(recalls) <= 1.0
+        # As many parts as there are, and the answer is certain again.
+        with mock.patch.object(graph._session, "settings", replace(options, vector_probes=12)):
+            rank, _ = rank_of(graph, NEAR, v=queries[0].tolist())
+            assert rank.exact
+            assert rank.recall is None
+
+
+def test_an_approximate_search_honours_its_candidates(tmp_path, wide):
+    """Rows added and deleted after the index, and a filter: found, gone, and held before ranking."""
+    file, vectors, _ = wide
+    options = replace(graphs.FAST, vector_probes=11)
+    filtered = NEAR.replace("$d: Doc }", '$d: Doc $d.slug < "d06000" }')
+    with (
+        mock.patch.object(storage_indexes, "_ROWS_PER_PARTITION", 1000),
+        mock.patch.object(search_access, "EXACT_ROWS_MAX", 1000),
+        forget(),
+        load_wide(tmp_path / "g", file, options) as graph,
+    ):
+        query = vectors[100].tolist()
+        assert slugs_of(graph, NEAR, v=query)[0] == "d00100"
+        before = graph.commits.head().id
+        graphs.run(graph, 'delete Doc where slug = "d00100"')
+        graph.mutate(
+            'query q($v: Vector(8)) { insert Doc { slug: "new", body: "w1", vec: $v } }', {"v": query}
+        )
+        assert slugs_of(graph, NEAR, v=query)[0] == "new"
+        assert "d00100" not in slugs_of(graph, NEAR, v=query)
+        assert next(row["d.slug"] for row in graph.query(NEAR, {"v": query}, at=before)) == "d00100"
+        half = slugs_of(graph, filtered, v=query)
+        assert len(half) == 10
+        assert all(slug < "d06000" for slug in half)
+        rank, _ = rank_of(graph, filtered, v=query)
+        assert not rank.exact
+        assert rank.coverage["state"] == "Degraded"
+
+
+def test_text_is_kept_for_the_next_process(tmp_path, wide):
+    file, _, bodies = wide
+    held = sorted(f"d{number:05d}" for number, body in enumerate(bodies) if "w77" in body.split())
+    with forget(), load_wide(tmp_path / "g", file) as graph:
+        first = slugs_of(graph, FIND, t="w77 w3")
+        assert sorted(slugs_of(graph, HOLDS, t="w77")) == held
+        BACKGROUND.drain(graph._session.root.identity)
+    kept = list((tmp_path / "g").rglob("texts-*.cache"))
+    assert len(kept) == 1
+    with forget(), graphs.omnigraph.open(tmp_path / "g", settings=graphs.FAST) as graph:
+        with mock.patch.object(text_module, "analyse", side_effect=AssertionError("analysed again")):
+            assert slugs_of(graph, FIND, t="w77 w3") == first
+        # One more document is analysed alone, and counts.
+        graphs.run(graph, 'insert Doc { slug: "new", body: "w77", vec: [0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0] }')
+        assert sorted(slugs_of(graph, HOLDS, t="w77")) == [*held, "new"]
+    kept[0].write_bytes(kept[0].read_bytes()[:-5000])
+    with forget(), graphs.omnigraph.open(tmp_path / "g", settings=graphs.FAST) as graph:
+        assert sorted(slugs_of(graph, HOLDS, t="w77")) == [*held, "new"]
+
+
+def test_a_text_search_uses_the_index_until_the_text_is_in_memory(tmp_path, wide):
+    file, _, bodies = wide
+    held = sorted(f"d{number:05d}" for number, body in enumerate(bodies) if "w9" in body.split())
+    with (
+        mock.patch.object(search_access, "EXACT_ROWS_MAX", 1000),
+        forget(),
+        load_wide(tmp_path / "g", file) as graph,
+    ):
+        seen = []
+        for _ in range(4):
+            plan = graph.explain(HOLDS, {"t": "w9"}, analyze=True)
+            search = plan.operators[1]
+            seen.append(search.access)
+            assert search.actual_rows == len(held)
+            assert sorted(slugs_of(graph, HOLDS, t="w9")) == held
+        assert seen == ["index body_fts", "text in memory", "text in memory", "text in memory"]
+
+
+def test_explain_counts_what_a_search_reads(tmp_path, wide):
+    file, _, _ = wide
+    with forget(), load_wide(tmp_path / "g", file) as graph:
+        rank, plan = rank_of(graph, NEAR, v=[0.0] * 8)
+        assert rank.bytes >= ROWS * 8 * 4
+        assert plan.bytes >= rank.bytes
+        assert plan.requests >= rank.requests > 0
+        again, plan = rank_of(graph, NEAR, v=[0.0] * 8)
+        assert (again.bytes, plan.bytes, plan.storage_calls) == (0, 0, {})
+        assert "vectors in memory" in str(plan)

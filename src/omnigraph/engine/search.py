@@ -33,7 +33,13 @@ from omnigraph.engine.search_vectors import (
     nearest_rows,
     stream_nearest,
 )
-from omnigraph.engine.text import TextIndex, build_segment, join_segments
+from omnigraph.engine.text import (
+    TextIndex,
+    build_segment,
+    freeze_segment,
+    join_segments,
+    thaw_segment,
+)
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
@@ -57,6 +63,8 @@ TEXTS: Final = SegmentKind(
     "texts",
     lambda texts, ordinals, first, rows: build_segment(texts, ordinals, first=first, rows=rows),
     join_segments,
+    freeze_segment,
+    thaw_segment,
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from omnigraph.engine.search_segments import are_ready
+from omnigraph.engine.search_segments import are_kept, are_ready
 from omnigraph.engine.search_vectors import VECTORS
 from omnigraph.storage.indexes import IndexKind
 from omnigraph.storage.search import VectorProbe
@@ -155,6 +155,8 @@ def text_access(
         return Access(Path.MEMORY, "text in memory", f"it is there, for {rows}")
     if image.row_count <= EXACT_ROWS_MAX:
         return Access(Path.MEMORY, "text in memory", f"analysed now, for {rows}")
+    if are_kept(image, column, kind):
+        return Access(Path.MEMORY, "text in a mapped file", f"it is there, for {rows}")
     fits = _fits(reading, _text_bytes(image, column))
     index = search_index(image, column, IndexKind.INVERTED) if membership else None
     if (index is not None and index.covered) and (

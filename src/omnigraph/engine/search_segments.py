@@ -13,13 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.core.limits import MIB
+from omnigraph.engine.adjacency_files import save_layout
+from omnigraph.engine.cache_files import name_of
+from omnigraph.engine.cache_work import BACKGROUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from omnigraph.engine.adjacency import DerivedCache
+    from omnigraph.engine.cache_files import Stored
+    from omnigraph.engine.derived import DerivedCache
     from omnigraph.engine.images import Layout, Ordinals, TableImage
 
 JOIN_RATIO: Final = 4
@@ -28,6 +32,9 @@ JOINED_ROWS_MAX: Final = 1 << 20
 """A segment of this length is left alone."""
 GROUP_BYTES_MAX: Final = 512 * MIB
 """Values a segment is made of at once; far below what one array of strings can hold."""
+SAVED_ROWS_MIN: Final = 10_000
+SAVED_SHARE_MIN: Final = 0.2
+"""Segments are kept in a file once this many rows, and this share of all, are in no file yet."""
 STREAMED_ROWS: Final = 1 << 17
 """Rows of a segment that is made for one question and dropped."""
 
@@ -65,6 +72,8 @@ class Segments(Generic[S]):
 
     layout: Layout
     parts: tuple[S, ...]
+    saved: int = 0
+    """How many of the rows a cache file knows."""
 
     @property
     def nbytes(self) -> int:
@@ -87,12 +96,16 @@ class _Latest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKind(Generic[S]):
-    """How one kind of segment is made and joined."""
+    """How one kind of segment is made and joined, and kept in files if that is worthwhile."""
 
     name: str
     build: Callable[[Any, Ordinals, int, int], S]
     """From the values of the rows shown, their ordinals, the first ordinal of the range and its length."""
     join: Callable[[S, S], S]
+    freeze: Callable[[S], dict[str, NDArray[Any]]] | None = None
+    """The segment as arrays; None: it is as quickly made from the table as read from a file."""
+    thaw: Callable[[int, dict[str, NDArray[Any]]], S] | None = None
+    """From its first ordinal and those arrays."""
 
 
 def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: SegmentKind[S]) -> Segments[S]:
@@ -107,16 +120,92 @@ def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: Segme
         place = (image.identity, image.handle.location, kind.name, column)
         earlier = latest.states.get(place)
         base = None if earlier is None else cache.peek((earlier, kind.name, column), Segments)
-        made = _extended(image, column, kind, base if base is not None and _fits(base, image) else None)
+        if base is None or not _fits(base, image):
+            base = _from_files(image, column, kind)
+        made = _extended(image, column, kind, base)
         latest.states[place] = image.contents
-        return made
+        return _saved(image, column, kind, made)
 
     return cache.get(key, Segments, build)
+
+
+def _place(image: TableImage, column: str, kind: SegmentKind[Any]) -> str:
+    return f"{kind.name}-{name_of(image.handle.location, column)[:16]}"
+
+
+def _from_files(image: TableImage, column: str, kind: SegmentKind[S]) -> Segments[S] | None:
+    """Segments another process kept: of exactly this state, or of one that this state continues."""
+    files = image.keys.files_of(image.identity)
+    if files is None or kind.thaw is None:
+        return None
+    place = _place(image, column, kind)
+    exact = files.load(place, name_of(image.contents))
+    for stored in (exact,) if exact is not None else files.newest(place):
+        found = _thawed(stored, image, column, kind.thaw)
+        if found is not None and _fits(found, image):
+            return found
+    return None
+
+
+def _thawed(
+    stored: Stored, image: TableImage, column: str, thaw: Callable[[int, dict[str, NDArray[Any]]], S]
+) -> Segments[S] | None:
+    facts = stored.facts
+    if (facts["location"], facts["column"]) != (image.handle.location, column):
+        return None
+    layout: Layout = tuple((tuple(names), rows) for names, rows in facts["layout"])
+    parts = tuple(
+        thaw(
+            first,
+            {
+                name.removeprefix(f"{number}."): array
+                for name, array in stored.arrays.items()
+                if name.startswith(f"{number}.")
+            },
+        )
+        for number, first in enumerate(facts["firsts"])
+    )
+    return Segments(layout, parts, sum(part.rows for part in parts))
+
+
+def _saved(image: TableImage, column: str, kind: SegmentKind[S], made: Segments[S]) -> Segments[S]:
+    """The same segments; kept in a file when that spares another process much of the work."""
+    files = image.keys.files_of(image.identity)
+    fresh = made.extent - made.saved
+    if files is None or not files.writable or kind.freeze is None:
+        return made
+    if fresh < max(SAVED_ROWS_MIN, SAVED_SHARE_MIN * made.extent):
+        return made
+    freeze = kind.freeze
+
+    def save() -> None:
+        facts = {
+            "location": image.handle.location,
+            "column": column,
+            "layout": [[list(names), rows] for names, rows in made.layout],
+            "firsts": [part.first for part in made.parts],
+        }
+        arrays = {
+            f"{number}.{name}": array
+            for number, part in enumerate(made.parts)
+            for name, array in freeze(part).items()
+        }
+        save_layout(files, image)
+        files.save(_place(image, column, kind), name_of(image.contents), facts, arrays)
+
+    BACKGROUND.submit(image.identity, (kind.name, image.handle.location, column), save)
+    return Segments(made.layout, made.parts, made.extent)
 
 
 def are_ready(cache: DerivedCache, image: TableImage, column: str, kind: SegmentKind[Any]) -> bool:
     """Whether the segments of exactly this state are in memory."""
     return cache.has((image.contents, kind.name, column))
+
+
+def are_kept(image: TableImage, column: str, kind: SegmentKind[Any]) -> bool:
+    """Whether a file has the segments of exactly this state."""
+    files = image.keys.files_of(image.identity)
+    return files is not None and files.load(_place(image, column, kind), name_of(image.contents)) is not None
 
 
 def live_mask(image: TableImage) -> NDArray[np.bool_] | None:
@@ -152,7 +241,7 @@ def _extended(image: TableImage, column: str, kind: SegmentKind[S], base: Segmen
     while len(parts) > 1 and parts[-2].rows < min(JOIN_RATIO * parts[-1].rows, JOINED_ROWS_MAX):
         right, left = parts.pop(), parts.pop()
         parts.append(kind.join(left, right))
-    return Segments(image.layout, tuple(parts))
+    return Segments(image.layout, tuple(parts), 0 if base is None else base.saved)
 
 
 def _groups(image: TableImage, column: str, after: int) -> Iterator[tuple[Ordinals, Any]]:

@@ -296,6 +296,45 @@ def join_segments(left: TextSegment, right: TextSegment) -> TextSegment:
     )
 
 
+def freeze_segment(segment: TextSegment) -> dict[str, NDArray[Any]]:
+    """A segment as plain arrays."""
+    _, offsets, values = segment.vocabulary.buffers()
+    count, begin = len(segment.vocabulary), segment.vocabulary.offset
+    ends = np.frombuffer(offsets, np.int32)[begin : begin + count + 1] if count else np.zeros(1, np.int32)
+    letters = np.frombuffer(values, np.uint8)[ends[0] : ends[-1]] if count else np.empty(0, np.uint8)
+    return {
+        "words": ends - ends[0],
+        "letters": letters,
+        "starts": segment.starts,
+        "documents": segment.documents,
+        "offsets": segment.offsets,
+        "places": segment.places,
+        "lengths": segment.lengths,
+        "known": segment.known,
+        "absent": segment.absent,
+    }
+
+
+def thaw_segment(first: int, arrays: dict[str, NDArray[Any]]) -> TextSegment:
+    """A segment of the arrays `freeze_segment` gave."""
+    words = arrays["words"]
+    vocabulary: Any = pa.StringArray.from_buffers(
+        len(words) - 1, pa.py_buffer(words), pa.py_buffer(arrays["letters"])
+    )
+    return TextSegment(
+        first=first,
+        vocabulary=vocabulary,
+        starts=arrays["starts"],
+        documents=arrays["documents"],
+        offsets=arrays["offsets"],
+        places=arrays["places"],
+        lengths=arrays["lengths"],
+        known=arrays["known"],
+        token_count=len(arrays["places"]),
+        absent=arrays["absent"],
+    )
+
+
 def build_text_index(texts: pa.StringArray, ordinals: Ordinals) -> TextIndex:
     """Index the texts of the rows at `ordinals`, which are all that is shown."""
     rows = int(ordinals.max()) + 1 if len(ordinals) else 0

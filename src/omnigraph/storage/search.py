@@ -4,6 +4,7 @@ Rows of fragments an index does not cover are searched too, by reading them; row
 found. What an index finds is given as row addresses.
 """
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,6 +108,8 @@ class TableSearch:
 
         Cost: the metadata of the index.
         """
+        # Told to leave the centroids out, or it warns on stderr that one day it will.
+        os.environ.setdefault("LANCE_INCLUDE_VECTOR_CENTROIDS", "false")
         with substrate(lambda: circumstances(self._pool, handle)):
             found = lance_dataset(handle).stats.index_stats(name)
         return max((int(part.get("num_partitions", 1)) for part in found.get("indices", ())), default=1)
