@@ -86,6 +86,11 @@ class AdjacencyCache:
         overlay, and a base was found in a file.
         """
 
+    @property
+    def bytes_max(self) -> int:
+        """The bound of everything that is derived from tables."""
+        return self._derived.bytes_max
+
     # --- what readers ask --------------------------------------------------------------------------------
 
     def neighbours(self, tables: EdgeTables, direction: Direction) -> Neighbours | OverlaidNeighbours:
@@ -146,7 +151,10 @@ class AdjacencyCache:
         if base is not None and self._derived.has((base.key(), kind, direction)):
             return True
         files = _files(tables)
-        return files is not None and load_base(files, tables, kind, direction) is not None
+        return files is not None and (
+            load_base(files, tables, kind, direction) is not None
+            or load_base(files, tables, "ends", None) is not None
+        )
 
     def build_later(self, tables: EdgeTables, direction: Direction, kind: str) -> bool:
         """Make an index in the background. False when nobody does such work for this graph."""

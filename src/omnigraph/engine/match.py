@@ -90,7 +90,7 @@ class Matcher:
             return self._expand_edges(step, frame)
         if step.closes:
             return self._close(step, frame)
-        index = self.reading.neighbours(self._tables(step.edge), step.direction)
+        index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
         claim = self.reading.limits.claim
         base = frame if keep is None else frame.among(keep)
         if not step.single:
@@ -106,7 +106,7 @@ class Matcher:
 
     def _expand_edges(self, step: plan.Expand, frame: Frame) -> Frame:
         assert step.edge_variable is not None  # noqa: S101 - the caller asked
-        index = self.reading.incidence(self._tables(step.edge), step.direction)
+        index = self.reading.incidence(self._tables(step.edge), step, frame.rows)
         rows, found, edges = expand_edges(index, frame[step.start], self.reading.limits.claim)
         wide = frame.take(rows).bind(step.edge_variable, edges)
         if step.closes:
@@ -115,7 +115,7 @@ class Matcher:
 
     def _close(self, step: plan.Expand, frame: Frame) -> Frame:
         """Both ends are bound: keep the rows where the second is reached from the first."""
-        index = self.reading.neighbours(self._tables(step.edge), step.direction)
+        index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
         if step.single:
             return frame.keep(connected(index, frame[step.start], frame[step.end]))
         claim = self.reading.limits.claim

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
 from omnigraph.core.ids import TableKey
+from omnigraph.engine.access import Access, Kind, choose, follow_edges, follow_neighbours
 from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
 from omnigraph.engine.adjacency_files import load_layout
 from omnigraph.engine.cancel import NEVER, Cancellation
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.traverse import AnyIncidence, AnyNeighbours
     from omnigraph.manifest.state import Snapshot, TableEntry
-    from omnigraph.planning.steps import Direction, Scan, Step
+    from omnigraph.planning.steps import Direction, Expand, Scan, Step
     from omnigraph.planning.values import Value
 
 COLUMN_SHARE: Final = 0.25
@@ -326,6 +327,9 @@ class Reading:
     """How many nodes the vector arm of a fused ranking looks at; None: all."""
     trace: Trace | None = None
     """Told about each step when the run is being explained."""
+    accesses: dict[int, Access] = field(default_factory=dict[int, Access])
+    """How the steps that follow edges got their rows, by the identity of the step. Those that found the
+    adjacency in memory are here only when the run is being explained."""
 
     @property
     def session(self) -> GraphSession:
@@ -389,12 +393,19 @@ class Reading:
         """Whether a test runs over columns in memory instead of in the table format."""
         return image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached
 
-    def neighbours(self, tables: EdgeTables, direction: Direction) -> AnyNeighbours:
-        """The distinct neighbours of every node."""
-        return self.caches.adjacency.neighbours(tables, direction)
+    def neighbours(self, tables: EdgeTables, step: Expand, nodes: int) -> AnyNeighbours:
+        """The distinct neighbours of nodes, for a step that follows an edge from this many of them."""
+        adjacency = self.caches.adjacency
+        if self.trace is None and self.session.settings.expand_access != "probe":
+            ready = adjacency.ready_neighbours(tables, step.direction)
+            if ready is not None:
+                return ready
+        return follow_neighbours(adjacency, tables, step.direction, self._access_now(tables, step, nodes))
 
     def index_at_hand(self, edge: EdgeType, direction: Direction) -> AnyNeighbours | None:
         """The neighbours if they are in memory; finding them costs next to nothing."""
+        if self.session.settings.expand_access == "probe":
+            return None
         key = (edge.table_key, direction)
         found = self.view.indexes.get(key)
         if found is not None and time.monotonic() < found[1] and (index := found[0]()) is not None:
@@ -405,9 +416,27 @@ class Reading:
             self.view.indexes[key] = (weakref.ref(index), time.monotonic() + INDEX_AT_HAND_SECONDS)
         return index
 
-    def incidence(self, tables: EdgeTables, direction: Direction) -> AnyIncidence:
-        """The edges of every node."""
-        return self.caches.adjacency.incidence(tables, direction)
+    def incidence(self, tables: EdgeTables, step: Expand, nodes: int) -> AnyIncidence:
+        """The edges of nodes, for a step that follows them from this many nodes."""
+        adjacency = self.caches.adjacency
+        return follow_edges(adjacency, tables, step.direction, self._access_now(tables, step, nodes))
+
+    def access(self, tables: EdgeTables, step: Expand, nodes: float) -> Access:
+        """How a step that follows an edge from about this many nodes gets its rows, and why."""
+        return choose(
+            self.caches.adjacency,
+            tables,
+            step.direction,
+            Kind.NEIGHBOURS if step.edge_variable is None else Kind.INCIDENCE,
+            nodes=nodes,
+            hops=step.high,
+            forced=self.session.settings.expand_access,
+        )
+
+    def _access_now(self, tables: EdgeTables, step: Expand, nodes: int) -> Access:
+        chosen = self.access(tables, step, nodes)
+        self.accesses.setdefault(id(step), chosen)
+        return chosen
 
     def holds(self, owner: NodeType | EdgeType, test: ir.Predicate, ordinals: Ordinals) -> Mask:
         """For which of these entities the predicate is true; never for -1."""
