@@ -37,22 +37,41 @@ def graphs(draw) -> ModelGraph:
     return graph
 
 
-def seed(graph: ModelGraph) -> str:
-    """The mutation that makes the graph."""
+def _value(item) -> str:
+    return "null" if item is None else f'"{item}"' if isinstance(item, str) else str(item)
 
-    def value(item):
-        return "null" if item is None else f'"{item}"' if isinstance(item, str) else str(item)
 
-    def body(row):
-        return ", ".join(f"{name}: {value(item)}" for name, item in row.items())
+def _body(row) -> str:
+    return ", ".join(f"{name}: {_value(item)}" for name, item in row.items())
 
-    lines = [f"insert {t} {{ {body(row)} }}" for t, rows in graph.nodes.items() for row in rows.values()]
-    lines += [
-        f'insert {t} {{ from: "{a}", to: "{b}", {body(row)} }}'
+
+def _mutation(lines: list[str]) -> str:
+    return "query seed() {\n" + "\n".join(lines) + "\n}"
+
+
+def _node_lines(graph: ModelGraph) -> list[str]:
+    return [f"insert {t} {{ {_body(row)} }}" for t, rows in graph.nodes.items() for row in rows.values()]
+
+
+def _edge_lines(graph: ModelGraph) -> list[str]:
+    return [
+        f'insert {t} {{ from: "{a}", to: "{b}", {_body(row)} }}'
         for t, rows in graph.edges.items()
         for a, b, row in rows
     ]
-    return "query seed() {\n" + "\n".join(lines) + "\n}"
+
+
+def seed(graph: ModelGraph) -> str:
+    """The mutation that makes the graph."""
+    return _mutation(_node_lines(graph) + _edge_lines(graph))
+
+
+def seed_in_parts(graph: ModelGraph) -> list[str]:
+    """Mutations that together make the graph: nodes, some edges, the others, and some nodes once more."""
+    edges = _edge_lines(graph)
+    half = len(edges) // 2
+    again = [line for line in _node_lines(graph) if line.startswith("insert A")][::2]
+    return [_mutation(lines) for lines in (_node_lines(graph), edges[:half], edges[half:], again) if lines]
 
 
 literals = st.sampled_from(["-1", "0", "1", "1.5", "2.0", "3000000000"])

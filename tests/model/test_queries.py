@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import omnigraph
-from model.programs import SCHEMA, graphs, queries, seed
+from model.programs import SCHEMA, graphs, queries, seed, seed_in_parts
 from model.reference import run_reference
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import QueryTypeError
@@ -19,19 +19,40 @@ CATALOG = compile_schema(SCHEMA)
 numbers = itertools.count()
 
 
+INDEXES = ("absent", "stale", "present")
+
+
 @pytest.mark.model
 @settings(
     max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(graph=graphs(), texts=st.lists(queries(), min_size=3, max_size=8))
-def test_engine_and_reference_agree(tmp_path, graph, texts) -> None:
-    fast = Settings(durability="os")
-    with omnigraph.init(tmp_path / str(next(numbers)), schema=SCHEMA, settings=fast) as opened:
-        opened.mutate(seed(graph))
+@given(
+    graph=graphs(),
+    texts=st.lists(queries(), min_size=3, max_size=8),
+    indexes=st.sampled_from(INDEXES),
+    at_once=st.booleans(),
+)
+def test_engine_and_reference_agree(tmp_path, graph, texts, indexes, at_once) -> None:
+    """On both access paths of every expand, whatever the indexes know, and after any number of commits."""
+    event(f"indexes {indexes}")
+    path = tmp_path / str(next(numbers))
+    with omnigraph.init(path, schema=SCHEMA, settings=Settings(durability="os")) as opened:
+        parts = [seed(graph)] if at_once else seed_in_parts(graph)
+        for number, part in enumerate(parts):
+            opened.mutate(part)
+            if number == 0:
+                if indexes == "stale":
+                    opened.ensure_indices()
+                opened.query("query q() { match { $a: A $a e $b } return { $a, $b } }")
+        if indexes == "present":
+            opened.ensure_indices()
         for text in texts:
             compare(opened, graph, text)
+    with omnigraph.open(path, settings=Settings(durability="os", expand_access="probe")) as probing:
+        for text in texts:
+            compare(probing, graph, text)
 
 
 def compare(opened, graph, text) -> None:
