@@ -76,11 +76,11 @@ def chain_of(steps: Sequence[Step], needed: Sequence[frozenset[str]], *, as_set:
     for step, wanted in zip(steps[1:], needed[1:], strict=True):
         match step:
             case Expand(edge_variable=None, closes=False) if step.single and step.start == variable:
-                if not wanted <= {step.end}:
-                    break
+                if wanted.intersection(variables):
+                    break  # a second variable is wanted later
                 variable = step.end
                 links.append(_hop(step.edge, step, as_set=as_set))
-            case Filter(ir.Comparison() as comparison) if wanted <= {variable}:
+            case Filter(ir.Comparison() as comparison):
                 test = constant_test(comparison)
                 if test is None or test[0].variable != variable:
                     break

@@ -127,6 +127,13 @@ class Rows:
 
 def _row_dicts(names: list[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:
     values = [column if isinstance(column, list) else python_values(column) for column in columns]
+    # Rows of one or two columns are most of what is asked for, and zipping names costs more than they do.
+    if len(names) == 1:
+        (name,) = names
+        return [{name: value} for value in values[0]]
+    if len(names) == 2:  # noqa: PLR2004 - two columns
+        one, two = names
+        return [{one: first, two: second} for first, second in zip(*values, strict=True)]
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
