@@ -7,36 +7,73 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from omnigraph.api.graph import Graph, init, open_read_only
     from omnigraph.api.graph import open_graph as open  # noqa: A004
-    from omnigraph.core import errors
+    from omnigraph.branching.history import Diff
+    from omnigraph.branching.report import MergePreview, MergeReport
+    from omnigraph.core import errors, events
     from omnigraph.core.errors import OmnigraphError
+    from omnigraph.core.settings import Settings
+    from omnigraph.engine.explain import Explanation
+    from omnigraph.engine.mutate import MutationResult
+    from omnigraph.engine.result import Rows
+    from omnigraph.notebook.picture import Picture, picture
+    from omnigraph.pipeline.report import LoadReport
+    from omnigraph.recovery.verify import VerifyReport
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Nothing is imported until it is asked for: `import omnigraph` stays light.
 _HOMES: Final[Mapping[str, str]] = {
+    "Diff": "omnigraph.branching.history",
+    "Explanation": "omnigraph.engine.explain",
     "Graph": "omnigraph.api.graph",
+    "LoadReport": "omnigraph.pipeline.report",
+    "MergePreview": "omnigraph.branching.report",
+    "MergeReport": "omnigraph.branching.report",
+    "MutationResult": "omnigraph.engine.mutate",
     "OmnigraphError": "omnigraph.core.errors",
-    "errors": "omnigraph.core",
+    "Picture": "omnigraph.notebook.picture",
+    "Rows": "omnigraph.engine.result",
+    "Settings": "omnigraph.core.settings",
+    "VerifyReport": "omnigraph.recovery.verify",
     "init": "omnigraph.api.graph",
     "open": "omnigraph.api.graph",
     "open_read_only": "omnigraph.api.graph",
+    "picture": "omnigraph.notebook.picture",
 }
+_MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.events"}
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
 
-__all__ = ["Graph", "OmnigraphError", "__version__", "errors", "init", "open", "open_read_only"]
+__all__ = [
+    "Diff",
+    "Explanation",
+    "Graph",
+    "LoadReport",
+    "MergePreview",
+    "MergeReport",
+    "MutationResult",
+    "OmnigraphError",
+    "Picture",
+    "Rows",
+    "Settings",
+    "VerifyReport",
+    "__version__",
+    "errors",
+    "events",
+    "init",
+    "open",
+    "open_read_only",
+    "picture",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import the home of a public name on first use."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), _RENAMED.get(name, name))
+    else:
         raise AttributeError(f"module 'omnigraph' has no attribute '{name}'")
-    module = importlib.import_module(home)
-    value = (
-        importlib.import_module(f"{home}.{name}")
-        if name == "errors"
-        else getattr(module, _RENAMED.get(name, name))
-    )
     globals()[name] = value
     return value
 

@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from omnigraph.api.at import GraphAt
+from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
 from omnigraph.api.history import Feed, Tags, blame_entity, diff
-from omnigraph.core.errors import BadRequest, CommitNotFound, IoFailure, TargetConflict
-from omnigraph.core.ids import CommitId, normalize_branch, show_branch
+from omnigraph.branching.history import resolve_reference
+from omnigraph.core.errors import BadRequest, IoFailure, TargetConflict
+from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.create import create_graph
 from omnigraph.engine.lookup import Entity, find_entity
@@ -20,8 +23,6 @@ from omnigraph.engine.mutate import MutationResult, run_mutation
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.maintenance.indices import ensure_indices, index_report, reconcile
-from omnigraph.manifest.branches import BranchStore
-from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.planning.params import bind_params
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
@@ -30,18 +31,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from omnigraph.branching.blame import Blame
-    from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.history import Diff
-    from omnigraph.branching.merge_plan import Resolution
-    from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
+    from omnigraph.branching.report import MergeReport
     from omnigraph.catalog.schema import Catalog
-    from omnigraph.core.ids import Branch
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.result import Rows
     from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
-    from omnigraph.manifest.record import CommitRecord
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.pipeline.load import Sources
@@ -63,149 +60,6 @@ def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
         raise BadRequest(f"'{path}' is not UTF-8 text") from error
     except OSError as error:
         raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
-
-
-def writable_branch(name: str) -> Branch:
-    """The branch a write names. Internal names are refused before any I/O."""
-    branch = normalize_branch(name)
-    if branch in INTERNAL_NAMES:
-        raise BadRequest(f"'{name}' is an internal branch and cannot be written")
-    return branch
-
-
-class Commits:
-    """The history of a graph."""
-
-    def __init__(self, session: GraphSession) -> None:
-        self._session = session
-
-    def list(
-        self,
-        *,
-        branch: str = "main",
-        actor: str | None = None,
-        limit: int | None = None,
-        since_us: int | None = None,
-        until_us: int | None = None,
-        before: str | None = None,
-    ) -> list[CommitRecord]:
-        """Commits of a branch, newest first.
-
-        `actor` keeps those of one actor, `since_us` and `until_us` (both inclusive, microseconds since the
-        epoch) those of a time, `before` those older than a commit of the branch.
-        """
-        self._session.check_open()
-        listing = self._session.commits.list
-        if since_us is None and until_us is None and before is None:
-            return listing(normalize_branch(branch), actor=actor, limit=limit)
-        found = listing(normalize_branch(branch))
-        if before is not None:
-            ids = [commit.id for commit in found]
-            if before not in ids:
-                raise CommitNotFound(before)
-            found = found[ids.index(CommitId(before)) + 1 :]
-        kept = [
-            commit
-            for commit in found
-            if (actor is None or commit.actor == actor)
-            and (since_us is None or commit.time_us >= since_us)
-            and (until_us is None or commit.time_us <= until_us)
-        ]
-        return kept[:limit]
-
-    def show(self, commit_id: str) -> CommitRecord:
-        """One commit. Raises `CommitNotFound`."""
-        self._session.check_open()
-        return self._session.commits.show(CommitId(commit_id))
-
-    def head(self, *, branch: str = "main") -> CommitRecord:
-        """The newest commit of a branch."""
-        self._session.check_open()
-        return self._session.manifest.current(normalize_branch(branch)).commit
-
-
-class Branches:
-    """The branches of a graph."""
-
-    def __init__(self, session: GraphSession) -> None:
-        self._session = session
-
-    def create(self, name: str, *, from_branch: str = "main") -> Snapshot:
-        """Make a branch that shows what `from_branch` shows now. Tables fork at their first write."""
-        session = self._session
-        session.begin_write()
-        with session.lease.hold():
-            return BranchStore(session.manifest).create(name, normalize_branch(from_branch))
-
-    def delete(self, name: str) -> BranchDeletion:
-        """Delete a branch. Raises `BranchNotFound`, `BranchHasChildren`, `BadRequest` for main."""
-        from omnigraph.branching.branches import delete_branch  # noqa: PLC0415  most processes never do
-
-        self._session.begin_write()
-        return delete_branch(self._session, name)
-
-    def merge(
-        self,
-        source: str,
-        *,
-        into: str = "main",
-        actor: str | None = None,
-        on_conflict: str | Mapping[str, str] | None = None,
-        resolve: str | os.PathLike[str] | None = None,
-        cancel: Cancellation | None = None,
-    ) -> MergeReport:
-        """Merge the head of `source` into another branch as one commit with two parents, or change nothing.
-
-        `on_conflict` is `ours` (the target wins) or `theirs`, for everything or per type; `resolve` is a
-        conflict list written by `preview` and edited. Raises `MergeConflicts`.
-        """
-        from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  most processes never merge
-
-        self._session.begin_write()
-        return branch_merge(
-            self._session,
-            source=normalize_branch(source),
-            target=writable_branch(into),
-            actor=actor,
-            resolution=_resolution(on_conflict, resolve),
-            cancel=NEVER if cancel is None else cancel,
-            bulk=SPARK_WHEN_LARGE,
-        )
-
-    def preview(
-        self,
-        source: str,
-        *,
-        into: str = "main",
-        on_conflict: str | Mapping[str, str] | None = None,
-        resolve: str | os.PathLike[str] | None = None,
-    ) -> MergePreview:
-        """What `merge` would do now, and every conflict; nothing is written."""
-        from omnigraph.branching.merge import preview_merge  # noqa: PLC0415
-
-        self._session.begin_read()
-        return preview_merge(
-            self._session,
-            source=normalize_branch(source),
-            target=normalize_branch(into),
-            resolution=_resolution(on_conflict, resolve),
-            bulk=SPARK_WHEN_LARGE,
-        )
-
-    def list(self) -> list[str]:
-        """All branches, main first, then by name."""
-        self._session.check_open()
-        return [show_branch(None), *self._session.manifest.branches()]
-
-
-def _resolution(
-    on_conflict: str | Mapping[str, str] | None, resolve: str | os.PathLike[str] | None
-) -> Resolution | ConflictList:
-    from omnigraph.branching.report import chosen_sides, read_conflicts  # noqa: PLC0415
-
-    if on_conflict is not None and resolve is not None:
-        raise BadRequest("give either a side per type or an edited conflict list, not both")
-    return chosen_sides(on_conflict) if resolve is None else read_conflicts(resolve)
 
 
 class Graph(Exports):
@@ -404,6 +258,16 @@ class Graph(Exports):
         snapshot = self._target(branch, at)
         return explain_query(self._session, snapshot, text, params, name=name, analyze=analyze)
 
+    def at(self, reference: str) -> GraphAt:
+        """The graph as it was at a commit, a tag, or the present head of a branch; for reading.
+
+        ```python
+        graph.at("v1").query("queries.gq", name="most_cited")
+        ```
+        """
+        self._session.begin_read()
+        return GraphAt(self, resolve_reference(self._session, reference).head)
+
     def diff(
         self, old: str, new: str, *, types: Sequence[str] | None = None, ops: Sequence[str] | None = None
     ) -> Diff:
@@ -501,6 +365,20 @@ class Graph(Exports):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"Graph({self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
+
+        snapshot = self._snapshot("main")
+        keys = sorted(snapshot.entries, key=lambda key: (key.startswith("edge:"), key))
+        entries = [(*key.split(":", 1), snapshot.entries[key]) for key in keys]
+        rows = [(kind, name, entry.row_count, entry.version) for kind, name, entry in entries]
+        branches = ", ".join(self.branches.list())
+        about = {"branches": branches, "commit": snapshot.head, "version": snapshot.manifest_version}
+        return html.facts(self.uri, about) + html.table(("kind", "type", "entities", "version"), rows)
 
     def _snapshot(self, branch: str) -> Snapshot:
         self._session.begin_read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey, show_branch
 from omnigraph.engine.lookup import find_entity, named_type
@@ -57,6 +58,20 @@ class Blame:
         """As JSON says it."""
         origins = [each.to_dict() for each in self.properties]
         return {"type": self.type_name, "id": self.id, "properties": origins}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                each.property,
+                each.value,
+                f"before {each.commit.id}" if each.before else each.commit.id,
+                each.commit.actor,
+                show_branch(each.commit.branch),
+            )
+            for each in self.properties
+        ]
+        columns = ("property", "value", "commit", "actor", "branch")
+        return html.table(columns, rows, caption=f"{self.type_name} {self.id}")
 
 
 def blame(session: GraphSession, head: Snapshot, type_name: str, entity_id: str) -> Blame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import orjson
 
 from omnigraph.branching.changes import RowPairs, RowSet, TableDelta, table_delta
 from omnigraph.catalog.schema import EdgeType
+from omnigraph.core import html
 from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
 from omnigraph.core.ids import CommitId, TableKey, normalize_branch
 from omnigraph.engine.result import json_values
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 ROWS_READ_MAX: Final = 4_096
 """Rows of one side held at a time while changes are listed."""
+
+
+HTML_CHANGES_MAX: Final = 20
+"""Changes a notebook lists; the rest is counted."""
 
 
 class ChangeOp(StrEnum):
@@ -128,12 +133,14 @@ class Diff:
         return f"Diff({self.from_commit}..{self.to_commit}, {len(self)} changes)"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(key)}</td><td>{c['inserted']}</td><td>{c['updated']}</td><td>{c['deleted']}</td></tr>"
-            for key, c in self.stats.items()
+        shown = [
+            (change.op.value, change.type_name, change.id, _told(change))
+            for change in islice(self, HTML_CHANGES_MAX)
+        ]
+        listed = html.table(
+            ("what", "type", "id", "properties"), shown, more=len(self) - len(shown), unit="changes"
         )
-        head = "<tr><th>type</th><th>inserted</th><th>updated</th><th>deleted</th></tr>"
-        return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+        return html.counts(self.stats, f"{self.from_commit} → {self.to_commit}") + listed
 
     def _table(self, table: TableChanges) -> Iterator[EntityChange]:
         delta = table.delta
@@ -177,6 +184,17 @@ class Diff:
         image = after if after is not None else before
         kind = "edge" if isinstance(type_, EdgeType) else "node"
         return EntityChange(type_.name, kind, str((image or {})["id"]), op, before, after)
+
+
+def _told(change: EntityChange) -> str:
+    """The changed properties of an update, as a reader wants them."""
+    if change.before is None or change.after is None:
+        return ""
+    before, after = change.before, change.after
+    return ", ".join(
+        f"{name}: {html.cell_text(before.get(name))} → {html.cell_text(after.get(name))}"
+        for name in change.properties
+    )
 
 
 def diff_snapshots(

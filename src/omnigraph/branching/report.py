@@ -10,6 +10,7 @@ import orjson
 
 from omnigraph.branching.bulk import LOCAL
 from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, ConflictKind, Resolution
+from omnigraph.core import html
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.mutate import commit_dict
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from omnigraph.manifest.record import CommitRecord
 
 CONFLICT_LIST_FORMAT: Final = 1
+HTML_CONFLICTS_MAX: Final = 20
+"""Conflicts a notebook lists; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ class MergeReport:
             "stats": {key: dict(counts) for key, counts in self.stats.items()},
             "engine": self.engine,
         }
+
+    def _repr_html_(self) -> str:
+        commit = None if self.commit is None else self.commit.id
+        about = {"outcome": self.outcome.value, "commit": commit, "actor": self.actor}
+        return html.facts(f"merge of {self.source} into {self.target}", about) + html.counts(self.stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,15 @@ class MergePreview:
             "merge_conflicts_total": self.conflicts_total,
             "engine": self.engine,
         }
+
+    def _repr_html_(self) -> str:
+        about = {"outcome": self.outcome.value, "conflicts": self.conflicts_total, "base": self.base_commit}
+        told = [(each.kind.value, each.message) for each in self.conflicts[:HTML_CONFLICTS_MAX]]
+        listed = html.table(
+            ("conflict", "what"), told, more=self.conflicts_total - len(told), unit="conflicts"
+        )
+        would = html.facts(f"a merge of {self.source} into {self.target} would be", about)
+        return would + html.counts(self.stats) + (listed if told else "")
 
     def write_conflicts(self, path: str | os.PathLike[str]) -> None:
         """Write the conflicts as JSON; a person fills in `resolution` with `ours` or `theirs`."""

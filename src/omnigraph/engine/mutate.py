@@ -63,6 +63,18 @@ class MutationResult:
             "inserted": [{"type": each.type_name, "id": each.id} for each in self.inserted],
         }
 
+    def _repr_html_(self) -> str:
+        from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
+
+        about = {
+            "branch": self.branch,
+            "nodes": self.affected_nodes,
+            "edges": self.affected_edges,
+            "actor": self.actor,
+            "commit": "nothing to commit" if self.commit is None else self.commit.id,
+        }
+        return html.facts(f"mutation {self.query_name}", about)
+
 
 def commit_dict(record: CommitRecord) -> dict[str, Any]:
     """A commit in the shape the command line and the service give."""
@@ -145,12 +157,10 @@ def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey
         if hold:
             guards = stack.enter_context(session.queues.acquire_many((key, request.branch) for key in hold))
             stack.enter_context(session.lease.hold())
-        snapshot = session.manifest.current(request.branch)
-        _check_condition(snapshot, request)
+        head = session.manifest.head(request.branch)
+        _check_condition(head.snapshot, request)
         session.manifest.refuse_during_schema_apply()
-        staging = MutationStaging(
-            snapshot, OperationId(new_ulid()), branch_identity=session.branch_identity(request.branch)
-        )
+        staging = MutationStaging(head.snapshot, OperationId(new_ulid()), branch_identity=head.token or "")
         prepared = prepare_mutation(
             session, staging, request.plan, request.params, request.now, request.cancel
         )

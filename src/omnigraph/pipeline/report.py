@@ -104,6 +104,26 @@ class LoadReport:
             body["problem_totals"] = dict(self.problem_totals)
         return body
 
+    def _repr_html_(self) -> str:
+        from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
+
+        columns = ("type", "loaded", "inserted", "replaced", "refused")
+        rows = [
+            (each.name, each.entities_loaded, each.inserted, each.replaced, each.refused)
+            for each in (*self.nodes, *self.edges)
+        ]
+        about = {
+            "mode": self.mode,
+            "branch": self.branch,
+            "engine": self.engine,
+            "entities": self.total_entities,
+            "seconds": round(sum(self.seconds.values()), 1),
+            "refused": self.records_refused or None,
+            "rejects": self.rejects,
+            "commit": "nothing to commit" if self.commit is None else self.commit.id,
+        }
+        return html.facts("load", about) + html.table(columns, rows)
+
 
 def refusal(log: ProblemLog) -> OmnigraphError:
     """The error of a load that was refused: the first problem is the headline, all kept ones are listed."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from omnigraph.catalog.schema import Catalog, EdgeType
+from omnigraph.core import html
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.ids import Branch, TableKey, node_table_key, show_branch
 from omnigraph.manifest.state import Snapshot, TableEntry
@@ -57,6 +58,18 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.violations
+
+    def _repr_html_(self) -> str:
+        about = {
+            "branches": self.branches,
+            "tables": self.tables,
+            "rows": self.rows,
+            "commits": self.commits,
+            "pending": ", ".join(self.pending) or None,
+        }
+        found = [(str(each.rule), each.where, each.message) for each in self.violations]
+        listed = html.table(("rule", "where", "finding"), found) if found else ""
+        return html.facts("verified: ok" if self.ok else "verified: not ok", about) + listed
 
 
 class _Tally:

@@ -1,0 +1,54 @@
+"""A graph as it was at one commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from omnigraph.api.graph import Graph
+    from omnigraph.core.ids import CommitId
+    from omnigraph.engine.explain import Explanation
+    from omnigraph.engine.result import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class GraphAt:
+    """The reading side of a graph, pinned to one commit. Made by `Graph.at`."""
+
+    graph: Graph
+    commit_id: CommitId
+
+    def query(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+    ) -> Rows:
+        """Run a read query at this commit. As `Graph.query`."""
+        return self.graph.query(source, params, name=name, at=self.commit_id)
+
+    def explain(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        analyze: bool = False,
+        name: str | None = None,
+    ) -> Explanation:
+        """How a read query would be answered at this commit. As `Graph.explain`."""
+        return self.graph.explain(source, params, analyze=analyze, name=name, at=self.commit_id)
+
+    def export(self, *, types: Sequence[str] | None = None) -> str:
+        """The state of this commit as JSON lines. As `Graph.export`."""
+        return self.graph.export(at=self.commit_id, types=types)
+
+    def frames(
+        self, type_name: str, *, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> Any:
+        """One type at this commit as a Spark DataFrame. As `Graph.frames`."""
+        return self.graph.frames(type_name, at=self.commit_id, columns=columns, where=where)
