@@ -17,6 +17,8 @@ from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from omnigraph.engine.reading import Prepared, Reading, References
@@ -42,8 +44,6 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     plan = prepared.plan
     if frame.rows <= FEW_ROWS and prepared.references is not None:
         return shown(reading, prepared, prepared.references, frame)
-    if plan.is_aggregate:
-        return _aggregate_result(reading, prepared, frame)
     ranking: SortColumns = []
     if plan.ranking is not None:
         depth = None if plan.limit is None else plan.offset + plan.limit
@@ -199,7 +199,8 @@ def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
     return np.asarray(pc.sort_indices(pa.table(table), sort_keys=keys), dtype=np.int64)
 
 
-def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
+def aggregate_whole(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
+    """The result columns of an aggregate query over all its working rows at once, whatever its key is."""
     plan = prepared.plan
     if plan.grouping:
         codes, groups = _grouped(reading, prepared, frame)
@@ -216,6 +217,19 @@ def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> lis
             columns.append(_aggregate(reading, column.expression, frame, codes, groups))
         else:
             columns.append(named[index])
+    order = {
+        key.expression: _aggregate(reading, key.expression, frame, codes, groups)
+        for key in plan.order
+        if isinstance(key.expression, ir.Aggregate)
+    }
+    return ordered_groups(prepared, columns, order, groups)
+
+
+def ordered_groups(
+    prepared: Prepared, columns: list[Any], order: Mapping[ir.Aggregate, Any], groups: int
+) -> list[Any]:
+    """The groups in the order of the query, cut to its limit. `order` has what is not a result column."""
+    plan = prepared.plan
     if not plan.order:
         return _cut(prepared, columns, None)
     wanted: SortColumns = []
@@ -224,7 +238,7 @@ def _aggregate_result(reading: Reading, prepared: Prepared, frame: Frame) -> lis
             case ir.ColumnRef():
                 values = columns[key.expression.index]
             case ir.Aggregate():
-                values = _aggregate(reading, key.expression, frame, codes, groups)
+                values = order[key.expression]
             case ir.PropertyRef():
                 raise AssertionError(key)
             case _:

@@ -11,6 +11,7 @@ import numpy as np
 
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
+from omnigraph.engine.aggregate import aggregate_columns
 from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.explain import Explanation, Trace, describe
 from omnigraph.engine.frame import FEW_ROWS, SINGLE, Frame
@@ -149,8 +150,10 @@ class _Run:
             if done:
                 ordinals = np.array(nodes, dtype=np.int64)
                 frame = Frame(len(nodes), {prepared.chain.variables[done - 1]: ordinals})
+        matcher = Matcher(reading, self.nodes, as_set=prepared.as_set)
+        if prepared.plan.is_aggregate:
+            return aggregate_columns(matcher, prepared, done, frame)
         if done < len(prepared.steps):
-            matcher = Matcher(reading, self.nodes, as_set=prepared.as_set)
             frame = matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
         return result_columns(reading, prepared, frame)
 

@@ -149,11 +149,13 @@ class Codes:
     codes: NDArray[np.int32]
     width: int
     """One more than the greatest code."""
+    samples: NDArray[np.int64]
+    """For each code an ordinal that has it; -1 for null where no row is null."""
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.codes.nbytes
+        return self.codes.nbytes + self.samples.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +180,10 @@ def encode(column: Any) -> Codes:
     nulls = np.flatnonzero(np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False), dtype=np.bool_))
     width = len(encoded.dictionary)
     null = int(indices[nulls[0]]) if len(nulls) else width
-    return Codes(np.append(indices, np.int32(null)), max(width, null + 1))
+    width = max(width, null + 1)
+    samples = np.full(width, -1, np.int64)
+    samples[indices[::-1]] = np.arange(len(indices) - 1, -1, -1)  # backwards, so that the first one stays
+    return Codes(np.append(indices, np.int32(null)), width, samples)
 
 
 @dataclass(slots=True)

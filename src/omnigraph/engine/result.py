@@ -131,7 +131,7 @@ def _row_dicts(names: list[str], columns: Sequence[pa.Array | list[Any]]) -> lis
     if len(names) == 1:
         (name,) = names
         return [{name: value} for value in values[0]]
-    if len(names) == 2:  # noqa: PLR2004 - two columns
+    if len(names) == 2:
         one, two = names
         return [{one: first, two: second} for first, second in zip(*values, strict=True)]
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]

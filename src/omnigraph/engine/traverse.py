@@ -215,6 +215,24 @@ def _positions(offsets: Ordinals, nodes: Ordinals, claim: Claim) -> tuple[Ordina
     return rows, np.arange(total, dtype=np.int64) + begins[rows]
 
 
+def spans(offsets: Ordinals, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, slice | Ordinals]:
+    """How many entries each node has, and where they lie, one node after the other.
+
+    Nodes that follow each other have their entries in one piece.
+    """
+    if not len(nodes) or len(offsets) == 1:
+        return np.zeros(len(nodes), dtype=np.int64), slice(0, 0)
+    first, last = nodes.item(0), nodes.item(-1)
+    if first >= 0 and last - first == len(nodes) - 1 and (np.diff(nodes) == 1).all():
+        ends = offsets[first : last + 2]
+        claim(ends.item(-1) - ends.item(0))
+        return np.diff(ends), slice(ends.item(0), ends.item(-1))
+    begins, lengths = _spans(offsets, nodes)
+    ends = np.cumsum(lengths)
+    claim(ends.item(-1))
+    return lengths, np.repeat(begins - ends + lengths, lengths) + np.arange(ends.item(-1), dtype=np.int64)
+
+
 def _spans(offsets: Ordinals, nodes: Ordinals) -> tuple[Ordinals, Ordinals]:
     """Where the entries of each node begin, and how many they are; none for -1."""
     if nodes.min() >= 0:
