@@ -225,8 +225,8 @@ def _indexed_nearest(
 ) -> tuple[NDArray[np.int64], Scores]:
     image = reading.image(nearest.property.owner)
     wanted = None if ordinals is image.live() else np.unique(ordinals[ordinals >= 0])
-    found = np.sort(indexed_nearest(reading, nearest.property, query, wanted, depth))
-    return _rows_of(image, ordinals, found, distances(reading, nearest, found), depth)
+    found, vectors = indexed_nearest(reading, nearest.property, query, wanted, depth)
+    return _rows_of(image, ordinals, found, distances_of(vectors, query), depth)
 
 
 def _rows_of(
@@ -280,7 +280,7 @@ def _ranked(
                 (fused.second, "ascending"),
             ]
             if depth is not None and len(rows) > depth:
-                rows, _ = best(rows, -fused.scores[rows], max(depth, 1))
+                rows = rows[_highest(fused.scores[rows], depth)]
             return rows, [(values[rows], way) for values, way in keys]
         case _:
             assert_never(ranking)
@@ -302,9 +302,17 @@ def _ranked_by_relevance(
         rows = np.flatnonzero(~np.isnan(scores))
         scores = scores[rows]
     if depth is not None and len(rows) > depth:
-        rows, negative = best(rows, -scores, max(depth, 1))
-        scores = -negative
+        chosen = _highest(scores, depth)
+        rows, scores = rows[chosen], scores[chosen]
     return rows, [(scores, "descending")]
+
+
+def _highest(scores: Scores, depth: int) -> NDArray[np.int64]:
+    """Positions of the `depth` highest scores and all that are equal to the last of them, ascending."""
+    if depth <= 0:
+        return np.empty(0, np.int64)
+    place = len(scores) - depth
+    return np.flatnonzero(scores >= np.partition(scores, place)[place])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,8 +39,8 @@ INDEX_USES_MAX: Final = 2
 USES_KEPT_MAX: Final = 4096
 POSTINGS_BYTES_PER_LETTER: Final = 4
 SAMPLE_ROWS: Final = 512
-REFINE: Final = 4
-"""An index is asked for this many times the rows wanted; exact distances choose among them."""
+SPARE_ROWS: Final = 8
+"""An index is asked for at least so many rows more than wanted: it compares in single precision."""
 
 
 class Path(StrEnum):
@@ -175,14 +175,14 @@ def indexed_nearest(
     query: NDArray[np.float32],
     wanted: Ordinals | None,
     depth: int,
-) -> Ordinals:
-    """Rows an index finds near a vector; more than wanted, without exact order."""
+) -> tuple[Ordinals, Any]:
+    """Rows an index finds near a vector, some more than wanted, and their vectors."""
     image = reading.image(reference.owner)
     only = None if wanted is None else image.to_addresses(wanted)
-    probe = VectorProbe(
-        reference.prop.name, query, depth * REFINE, reading.session.settings.vector_probes or 1, only
-    )
-    return image.from_addresses(image.storage.search.nearest(image.handle, probe))
+    probes = reading.session.settings.vector_probes or 1
+    probe = VectorProbe(reference.prop.name, query, depth + max(depth, SPARE_ROWS), probes, only)
+    addresses, vectors = image.storage.search.nearest(image.handle, probe)
+    return image.from_addresses(addresses), vectors
 
 
 def indexed_matches(reading: Reading, reference: ir.PropertyRef, text: str) -> Ordinals:

@@ -154,18 +154,19 @@ def _thawed(
     if (facts["location"], facts["column"]) != (image.handle.location, column):
         return None
     layout: Layout = tuple((tuple(names), rows) for names, rows in facts["layout"])
-    parts = tuple(
-        thaw(
-            first,
-            {
-                name.removeprefix(f"{number}."): array
-                for name, array in stored.arrays.items()
-                if name.startswith(f"{number}.")
-            },
-        )
-        for number, first in enumerate(facts["firsts"])
-    )
-    return Segments(layout, parts, sum(part.rows for part in parts))
+    parts: list[S] = []
+    for number, first in enumerate(facts["firsts"]):
+        prefix = f"{number}."
+        mine = {
+            name.removeprefix(prefix): array
+            for name, array in stored.arrays.items()
+            if name.startswith(prefix)
+        }
+        try:
+            parts.append(thaw(first, mine))
+        except KeyError:
+            return None  # written by another version of this program
+    return Segments(layout, tuple(parts), sum(part.rows for part in parts))
 
 
 def _saved(image: TableImage, column: str, kind: SegmentKind[S], made: Segments[S]) -> Segments[S]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.storage.text import analyse, analyse_query, spread
+from omnigraph.storage.text import analyse, analyse_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ SPARSE_SHARE: Final = 8
 """Scores of fewer rows than the table has, divided by this, are added up by sorting."""
 
 _NONE: Final[NDArray[np.int64]] = np.empty(0, np.int64)
-_Occurrences = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+_Occurrences = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
 """Rows with a token, how often it stands there, and how long their texts are."""
 
 
@@ -49,11 +49,14 @@ class TextSegment:
     """Ascending by bytes."""
     starts: NDArray[np.int64]
     """Token to its first posting."""
-    documents: NDArray[np.int32]
+    documents: NDArray[np.int64]
     """Posting to its document; ascending within a token."""
-    offsets: NDArray[np.int64]
-    """Posting to its first place."""
+    counts: NDArray[np.int32]
+    """Posting to how often the token stands in the document."""
+    place_starts: NDArray[np.int64]
+    """Token to its first place."""
     places: NDArray[np.int64]
+    """Ascending within a token."""
     lengths: NDArray[np.int32]
     """Tokens of each document."""
     known: Mask
@@ -71,8 +74,9 @@ class TextSegment:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        arrays = (self.starts, self.documents, self.offsets, self.places, self.lengths, self.known)
-        return sum(a.nbytes for a in arrays) + self.absent.nbytes + int(self.vocabulary.nbytes)
+        postings = (self.starts, self.documents, self.counts, self.place_starts, self.places)
+        rows = (self.lengths, self.known, self.absent)
+        return sum(array.nbytes for array in (*postings, *rows)) + int(self.vocabulary.nbytes)
 
     def code(self, token: str) -> int:
         """The place of a token in the vocabulary; -1 when no document holds it."""
@@ -102,17 +106,14 @@ class TextSegment:
         if not found:
             return _NONE
         rows = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
-        return rows.astype(np.int64) + self.first
+        return rows + self.first if self.first else rows
 
     def phrase(self, tokens: Sequence[str]) -> Ordinals:
         """The rows in which the tokens stand next to each other, in order, ascending."""
         codes = [self.code(token) for token in tokens]
         if not codes or any(code < 0 for code in codes):
             return _NONE
-        spans = [
-            slice(int(self.offsets[postings.start]), int(self.offsets[postings.stop]))
-            for postings in map(self.postings, codes)
-        ]
+        spans = [slice(int(self.place_starts[code]), int(self.place_starts[code + 1])) for code in codes]
         rarest = min(range(len(codes)), key=lambda each: spans[each].stop - spans[each].start)
         begins = self.places[spans[rarest]] - rarest
         for distance, span in enumerate(spans):
@@ -180,11 +181,19 @@ class TextIndex:
         for each in found:
             if not each:
                 continue
-            ordinals, frequency, lengths = (np.concatenate(column) for column in zip(*each, strict=True))
-            norm = BM25_K1 * (1 - BM25_B + BM25_B * lengths / average)
+            ordinals, frequency, lengths = each[0] if len(each) == 1 else _joined(each)
             rarity = np.log((count - len(ordinals) + 0.5) / (len(ordinals) + 0.5) + 1)
+            weight = rarity * frequency
+            weight *= BM25_K1 + 1
+            # Worked out in place, in the order of the formula: the sums below are compared bit by bit.
+            norm = BM25_B * lengths
+            norm /= average
+            norm += 1 - BM25_B
+            norm *= BM25_K1
+            norm += frequency
+            weight /= norm
             rows.append(ordinals)
-            weights.append(rarity * frequency * (BM25_K1 + 1) / (frequency + norm))
+            weights.append(weight)
         return self._summed(rows, weights)
 
     def _summed(self, rows: list[Ordinals], weights: list[Scores]) -> tuple[Ordinals, Scores]:
@@ -195,24 +204,25 @@ class TextIndex:
             return rows[0], weights[0]
         if sum(map(len, rows)) * SPARSE_SHARE > self.extent:
             sums = np.zeros(self.extent, np.float64)
+            held = np.zeros(self.extent, np.bool_)
             for ordinals, weight in zip(rows, weights, strict=True):
                 sums[ordinals] += weight
-            found = np.flatnonzero(sums)
+                held[ordinals] = True
+            found = np.flatnonzero(held)
             return found, sums[found]
         found, place = np.unique(np.concatenate(rows), return_inverse=True)
         # The stubs of bincount forget that weights make floats.
-        sums_found: Any = np.bincount(place.reshape(-1), np.concatenate(weights), minlength=len(found))
-        return found, sums_found
+        added: Any = np.bincount(place.reshape(-1), np.concatenate(weights), minlength=len(found))
+        return found, added
 
     def _occurrences(self, segment: TextSegment, code: int) -> _Occurrences:
         span = segment.postings(code)
-        documents = segment.documents[span]
-        count = np.diff(segment.offsets[span.start : span.stop + 1])
-        ordinals = documents.astype(np.int64) + segment.first
+        documents, counts = segment.documents[span], segment.counts[span]
+        ordinals = documents + segment.first if segment.first else documents
         if self.live is not None:
             shown = self.live[ordinals]
-            documents, count, ordinals = documents[shown], count[shown], ordinals[shown]
-        return ordinals, count, segment.lengths[documents]
+            documents, counts, ordinals = documents[shown], counts[shown], ordinals[shown]
+        return ordinals, counts, segment.lengths[documents]
 
     def _length(self, segment: TextSegment) -> int:
         """The tokens of the documents a state shows."""
@@ -243,8 +253,7 @@ def build_segment(texts: pa.StringArray, ordinals: Ordinals, *, first: int, rows
     fresh = np.ones(len(codes), np.bool_)
     fresh[1:] = (codes[1:] != codes[:-1]) | (documents[1:] != documents[:-1])
     begins = np.flatnonzero(fresh)
-    starts = np.zeros(len(analysed.vocabulary) + 1, np.int64)
-    np.cumsum(np.bincount(codes[begins], minlength=len(analysed.vocabulary)), out=starts[1:])
+    words = len(analysed.vocabulary)
     known = np.zeros(rows, np.bool_)
     known[own] = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
     there = np.zeros(rows, np.bool_)
@@ -252,15 +261,43 @@ def build_segment(texts: pa.StringArray, ordinals: Ordinals, *, first: int, rows
     return TextSegment(
         first=first,
         vocabulary=analysed.vocabulary,
-        starts=starts,
-        documents=documents[begins].astype(np.int32),
-        offsets=np.append(begins, len(codes)),
+        starts=_starts(codes[begins], words),
+        documents=documents[begins],
+        counts=np.diff(begins, append=len(codes)).astype(np.int32),
+        place_starts=_starts(codes, words),
         places=places,
         lengths=lengths,
         known=known,
         token_count=len(codes),
         absent=np.flatnonzero(~there),
     )
+
+
+def _starts(codes: NDArray[np.int64], words: int) -> NDArray[np.int64]:
+    """Where the run of each code begins in ascending codes, and where the last one ends."""
+    starts = np.zeros(words + 1, np.int64)
+    np.cumsum(np.bincount(codes, minlength=words), out=starts[1:])
+    return starts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Merged:
+    """How two lists that are ordered by token become one."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+def _merged(*sides: tuple[NDArray[np.int64], NDArray[np.int64]]) -> _Merged:
+    """Sides are the new code of each token and where its run begins."""
+    codes = np.concatenate([np.repeat(words, np.diff(starts)) for words, starts in sides])
+    most = max((int(words.max()) + 1 for words, _ in sides if len(words)), default=0)
+    return _Merged(np.argsort(codes, kind="stable"), _starts(codes, most))
+
+
+def _joined(parts: Sequence[_Occurrences]) -> _Occurrences:
+    ordinals, counts, lengths = zip(*parts, strict=True)
+    return np.concatenate(ordinals), np.concatenate(counts), np.concatenate(lengths)
 
 
 def join_segments(left: TextSegment, right: TextSegment) -> TextSegment:
@@ -272,23 +309,17 @@ def join_segments(left: TextSegment, right: TextSegment) -> TextSegment:
     rank[np.asarray(by_text)] = np.arange(len(by_text))
     words = rank[np.asarray(encoded.indices)]
     of_left, of_right = words[: len(left.vocabulary)], words[len(left.vocabulary) :]
-    codes = np.concatenate(
-        [np.repeat(of_left, np.diff(left.starts)), np.repeat(of_right, np.diff(right.starts))]
-    )
-    order = np.argsort(codes, kind="stable")
-    starts = np.zeros(len(by_text) + 1, np.int64)
-    np.cumsum(np.bincount(codes, minlength=len(by_text)), out=starts[1:])
-    counts = np.concatenate([np.diff(left.offsets), np.diff(right.offsets)])
-    begins = np.concatenate([left.offsets[:-1], right.offsets[:-1] + len(left.places)])
-    gap = int(left.lengths.sum(dtype=np.int64)) + len(left.lengths)
-    places = np.concatenate([left.places, right.places + gap])
+    postings = _merged((of_left, left.starts), (of_right, right.starts))
+    occurrences = _merged((of_left, left.place_starts), (of_right, right.place_starts))
+    gap = left.token_count + left.rows
     return TextSegment(
         first=left.first,
         vocabulary=encoded.dictionary.take(by_text),
-        starts=starts,
-        documents=np.concatenate([left.documents, right.documents + np.int32(shift)])[order],
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[order])]),
-        places=places[spread(begins[order], counts[order])],
+        starts=postings.starts,
+        documents=np.concatenate([left.documents, right.documents + shift])[postings.order],
+        counts=np.concatenate([left.counts, right.counts])[postings.order],
+        place_starts=occurrences.starts,
+        places=np.concatenate([left.places, right.places + gap])[occurrences.order],
         lengths=np.concatenate([left.lengths, right.lengths]),
         known=np.concatenate([left.known, right.known]),
         token_count=left.token_count + right.token_count,
@@ -307,7 +338,8 @@ def freeze_segment(segment: TextSegment) -> dict[str, NDArray[Any]]:
         "letters": letters,
         "starts": segment.starts,
         "documents": segment.documents,
-        "offsets": segment.offsets,
+        "counts": segment.counts,
+        "place_starts": segment.place_starts,
         "places": segment.places,
         "lengths": segment.lengths,
         "known": segment.known,
@@ -326,7 +358,8 @@ def thaw_segment(first: int, arrays: dict[str, NDArray[Any]]) -> TextSegment:
         vocabulary=vocabulary,
         starts=arrays["starts"],
         documents=arrays["documents"],
-        offsets=arrays["offsets"],
+        counts=arrays["counts"],
+        place_starts=arrays["place_starts"],
         places=arrays["places"],
         lengths=arrays["lengths"],
         known=arrays["known"],

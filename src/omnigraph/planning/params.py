@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -73,13 +74,25 @@ def _convert(value: Any, type_: PropertyType, *, javascript_safe: bool) -> Value
         items = _items(value)
         if len(items) != type_.vector_dim:
             raise Misfit(f"{type_.vector_dim} numbers are needed, {len(items)} were given")
-        return tuple(_number(item, ScalarKind.F32) for item in items)
+        return _plain_floats(items) or tuple(_number(item, ScalarKind.F32) for item in items)
     if type_.is_list:
         items = _items(value)
         if any(item is None for item in items):
             raise Misfit("a list cannot hold null")
         return tuple(_scalar(item, type_.kind, javascript_safe=javascript_safe) for item in items)
     return _scalar(value, type_.kind, javascript_safe=javascript_safe)
+
+
+def _plain_floats(items: Sequence[Any]) -> tuple[float, ...] | None:
+    """Floats in single precision, all at once; None when one of them needs a closer look."""
+    if {type(item) for item in items} != {float}:
+        return None
+    form = f"<{len(items)}f"
+    try:
+        rounded = struct.unpack(form, struct.pack(form, *items))
+    except OverflowError:
+        return None
+    return rounded if all(map(math.isfinite, rounded)) else None
 
 
 def _items(value: Any) -> Sequence[Any]:

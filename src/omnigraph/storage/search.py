@@ -19,6 +19,7 @@ from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -72,8 +73,8 @@ class TableSearch:
     def __init__(self, pool: DatasetPool) -> None:
         self._pool = pool
 
-    def nearest(self, handle: SnapshotHandle, probe: VectorProbe) -> "NDArray[np.uint64]":
-        """Addresses of the rows nearest to a vector as an index finds them, best first."""
+    def nearest(self, handle: SnapshotHandle, probe: VectorProbe) -> "tuple[NDArray[np.uint64], Any]":
+        """Addresses and vectors of the rows nearest to a vector as an index finds them, best first."""
         from lance.dataset import serialize_row_addrs  # noqa: PLC0415
 
         only: dict[str, Any] = {}
@@ -86,7 +87,9 @@ class TableSearch:
             "nprobes": probe.probes,
             "metric": "l2",
         }
-        return self._addresses(handle, "nearest", nearest=nearest, columns=["_distance"], **only)
+        columns = [probe.column, "_distance"]
+        found = self._search(handle, "nearest", nearest=nearest, columns=columns, **only)
+        return _addresses(found), found.column(probe.column).combine_chunks()
 
     def matches(
         self, handle: SnapshotHandle, column: str, text: str, *, every_token: bool = False
@@ -99,9 +102,8 @@ class TableSearch:
 
         operator = FullTextOperator.AND if every_token else FullTextOperator.OR
         query = MatchQuery(text, column, operator=operator)
-        return self._addresses(
-            handle, "full_text", full_text_query=query, columns=[], disable_scoring_autoprojection=True
-        )
+        options = {"columns": [], "disable_scoring_autoprojection": True}
+        return _addresses(self._search(handle, "full_text", full_text_query=query, **options))
 
     def partitions(self, handle: SnapshotHandle, name: str) -> int:
         """Into how many parts a vector index divides its rows: the most of its segments.
@@ -114,12 +116,16 @@ class TableSearch:
             found = lance_dataset(handle).stats.index_stats(name)
         return max((int(part.get("num_partitions", 1)) for part in found.get("indices", ())), default=1)
 
-    def _addresses(self, handle: SnapshotHandle, kind: str, **options: Any) -> "NDArray[np.uint64]":
+    def _search(self, handle: SnapshotHandle, kind: str, **options: Any) -> "pa.Table":
         dataset = lance_dataset(handle)
         emit(StorageCall(kind, str(dataset.uri)))
         report = ScanReport(handle)
         with substrate(lambda: circumstances(self._pool, handle)):
             scanner = dataset.scanner(with_row_address=True, **options, **report.options())
-            found = scanner.to_table().column("_rowaddr")
+            found = scanner.to_table()
         report.tell()
-        return np.asarray(found.to_numpy(), dtype=np.uint64)
+        return found
+
+
+def _addresses(found: "pa.Table") -> "NDArray[np.uint64]":
+    return np.asarray(found.column("_rowaddr").to_numpy(), dtype=np.uint64)
