@@ -7,6 +7,7 @@ when it is removed. Its name says what it holds (`place`) and of which state; it
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -16,7 +17,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import numpy as np
 
@@ -123,16 +124,16 @@ class CacheFiles:
         unfinished = directory / f"{target.name}.{os.getpid()}-{threading.get_ident()}.new"
         try:
             self._make_directory(directory)
-            written, digest = _write(unfinished, place, state, facts, arrays)
-            unfinished.replace(target)
-            with written:
+            with unfinished.open("wb") as file:
+                digest = _write(file, place, state, facts, arrays)
+                unfinished.replace(target)
                 time.sleep(SETTLED_S)
-                _mark_seen(target, os.fstat(written.fileno()), digest)
+                _mark_seen(target, os.fstat(file.fileno()), digest)
             self._tidy(place)
         except OSError:
             # No room, no permission, a graph that is being removed: a later process makes its own.
             self.writable = False
-            unfinished.unlink(missing_ok=True)
+            _discard(unfinished)
             return False
         return True
 
@@ -181,7 +182,7 @@ class CacheFiles:
                     if total > self._bytes_max:
                         _remove(path)
                 elif path.name.endswith(".new") and now - changed > UNFINISHED_S_MAX:
-                    path.unlink(missing_ok=True)
+                    _discard(path)
 
     def _read(self, path: Path, place: str, state: str) -> Stored | None:
         try:
@@ -235,39 +236,32 @@ def _digest(words: NDArray[np.uint64]) -> str:
 
 
 def _write(
-    path: Path, place: str, state: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> tuple[Any, str]:
-    """Write a whole file; gives back the open file and its checksum. Each array begins on a page."""
+    file: BinaryIO, place: str, state: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> str:
+    """Write a whole file; gives back its checksum. Each array begins on a page."""
     table: list[tuple[str, str, int, int]] = []
     sums = hashlib.blake2b(digest_size=16)
     begin = 0
+    parts: list[NDArray[np.uint64]] = []
     for name, array in arrays.items():
         table.append((name, array.dtype.str, len(array), begin))
         begin += _aligned(array.nbytes)
-    parts = [_pages(array) for array in arrays.values()]
-    for whole, rest in parts:
-        for words in (whole, rest):
-            if len(words):
-                page_sums = np.add.reduce(words.reshape(-1, _WORDS_PER_PAGE), axis=1, dtype=np.uint64)
-                sums.update(page_sums.tobytes())
+        parts.extend(words for words in _pages(array) if len(words))
+    for words in parts:
+        page_sums = np.add.reduce(words.reshape(-1, _WORDS_PER_PAGE), axis=1, dtype=np.uint64)
+        sums.update(page_sums.tobytes())
     digest = sums.hexdigest()
     head = {"place": place, "state": state, "digest": digest, "facts": facts, "arrays": table}
     text = json.dumps(head, separators=(",", ":")).encode()
     start = _aligned(_HEAD.size + len(text))
-    file = path.open("wb")
-    try:
-        head_digest = hashlib.blake2b(text, digest_size=16).digest()
-        file.write(_HEAD.pack(_MAGIC, FORMAT, len(text), start + begin, head_digest))
-        file.write(text)
-        file.write(bytes(start - _HEAD.size - len(text)))
-        for whole, rest in parts:
-            file.write(whole.data)
-            file.write(rest.data)
-        file.flush()
-    except BaseException:
-        file.close()
-        raise
-    return file, digest
+    head_digest = hashlib.blake2b(text, digest_size=16).digest()
+    file.write(_HEAD.pack(_MAGIC, FORMAT, len(text), start + begin, head_digest))
+    file.write(text)
+    file.write(bytes(start - _HEAD.size - len(text)))
+    for words in parts:
+        file.write(words.data)
+    file.flush()
+    return digest
 
 
 def _pages(array: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -327,12 +321,14 @@ def _mark_seen(path: Path, status: os.stat_result, digest: str) -> None:
         unfinished.write_text(json.dumps(note), encoding="ascii")
         unfinished.replace(target)
     except OSError:
-        unfinished.unlink(missing_ok=True)
+        _discard(unfinished)
 
 
 def _remove(path: Path) -> None:
-    for each in (path, path.with_name(path.name + SEEN_SUFFIX)):
-        try:
-            each.unlink(missing_ok=True)
-        except OSError:
-            return
+    _discard(path)
+    _discard(path.with_name(path.name + SEEN_SUFFIX))
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
