@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from omnigraph.branching.ancestry import merge_base
 from omnigraph.branching.bulk import LOCAL, Deltas
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
-
-
-PLANNED_AT_ONCE: Final = 4
-"""Tables whose deltas are read beside each other."""
 
 
 class MergeOutcome(StrEnum):
@@ -170,11 +167,12 @@ def plan_between(
         if action is not TableAction.NOTHING:
             touched[key] = action
     deltas = Deltas(session, bulk)
-    planned = session.map_tables(
-        lambda key: _plan_table(session, deltas, touched[key], key, base, source, target, resolution),
-        list(touched),
-        threads=PLANNED_AT_ONCE,
-    )
+    begun = [
+        session.submit(_plan_table, session, deltas, action, key, base, source, target, resolution)
+        for key, action in touched.items()
+    ]
+    wait(begun)
+    planned = [each.result() for each in begun]
     steps = [step for step, _ in planned]
     conflicts = [conflict for _, settled in planned for conflict in settled.conflicts]
     resolved = {step.table_key: settled.resolved for step, settled in planned if settled.resolved}

@@ -7,6 +7,7 @@ deletes.
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -102,11 +103,13 @@ def check_merged(
     without a rule are never read.
     """
     view = TargetView(session, target)
-    changes = {
-        key: _table_change(session, catalog.type_of(key), rows)
+    begun = {
+        key: session.submit(_table_change, session, catalog.type_of(key), rows)
         for key, rows in tables.items()
         if not rows.changes.empty
     }
+    wait(begun.values())
+    changes = {key: each.result() for key, each in begun.items()}
     verdict = Verdict()
     try:
         validate(catalog, changes, view)

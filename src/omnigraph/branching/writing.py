@@ -6,8 +6,9 @@ unless the sidecar was confirmed: then every table is complete and recovery publ
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
     from omnigraph.manifest.changes import Change
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
-
-
-STAGED_AT_ONCE: Final = 4
-"""Tables whose rows are written beside each other; each holds one piece of rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,12 @@ class _Effects:
     changes: list[Change] = field(default_factory=list["Change"])
     achieved: dict[TableKey, int] = field(default_factory=dict["TableKey", int])
     files: list[str] = field(default_factory=list[str])
+    _complete: set[TableKey] = field(default_factory=set["TableKey"])
+
+    def finished(self, key: TableKey) -> int:
+        """Note that all commits of a table are made; how many tables that is true of."""
+        self._complete.add(key)
+        return len(self._complete)
 
 
 def write_merge(
@@ -93,12 +96,11 @@ def write_merge(
     """
     operation_id = OperationId(new_ulid())
     written = {step.table_key: step for step in plan.steps if step.writes_rows}
-    parts = session.map_tables(
-        lambda key: stage_step(session, written[key], plan.target, operation_id),
-        list(written),
-        threads=STAGED_AT_ONCE,
-    )
-    staged = dict(zip(written, parts, strict=True))
+    parts = [
+        session.submit(stage_step, session, step, plan.target, operation_id) for step in written.values()
+    ]
+    wait(parts)
+    staged = dict(zip(written, [each.result() for each in parts], strict=True))
     failpoint(Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE)
     cancel.raise_if_requested()
     keys = [(key, plan.target.branch) for key in plan.expected]
@@ -284,19 +286,23 @@ def _sidecar(
 def _apply_steps(
     session: GraphSession, plan: MergePlan, staged: dict[TableKey, StagedStep], effects: _Effects
 ) -> None:
-    """Phase B: references first, then every table's own commits, in key order."""
+    """Phase B: references first, then every table's own commits, several tables beside each other.
+
+    Tables do not depend on each other, and a merge that stops among them is rolled back whatever is done.
+    """
     handles = {
         key: _fork(session, plan, each.step, effects) if _inherits(plan, each.step) else each.handle
         for key, each in sorted(staged.items())
     }
-    remaining = len(staged)
+    begun = [
+        session.submit(_commit_parts, session, staged[key], handles[key], effects, len(staged))
+        for key in sorted(staged)
+    ]
+    wait(begun)  # one that failed must not leave others at work
+    updates = dict(zip(sorted(staged), [each.result() for each in begun], strict=True))
     for step in plan.steps:
-        if step.table_key in staged:
-            each = staged[step.table_key]
-            _commit_parts(session, each, handles[step.table_key], effects)
-            remaining -= 1
-            if remaining:
-                failpoint(Window.BRANCH_MERGE_BETWEEN_TABLES)
+        if step.table_key in updates:
+            effects.changes.append(updates[step.table_key])
         elif step.action is TableAction.SWITCH:
             effects.changes.extend(_shown(plan, step))
         elif step.action is TableAction.FORK:
@@ -320,8 +326,9 @@ def _fork(session: GraphSession, plan: MergePlan, step: MergeStep, effects: _Eff
 
 
 def _commit_parts(
-    session: GraphSession, staged: StagedStep, handle: SnapshotHandle, effects: _Effects
-) -> None:
+    session: GraphSession, staged: StagedStep, handle: SnapshotHandle, effects: _Effects, tables: int
+) -> SubTableUpdate:
+    """The commits of one table; `tables` is how many the merge writes rows to."""
     key = staged.step.table_key
     inherited = handle is not staged.handle
     for number, part in enumerate(staged.parts):
@@ -333,8 +340,9 @@ def _commit_parts(
         effects.achieved[key] = handle.version
         effects.files.extend((*ready.files, *session.storage.new_files(handle)))
         failpoint(part.window)
-    uuid = staged.parts[-1].staged.transaction_uuid
-    effects.changes.append(_update(session, staged.step, handle, uuid))
+    if effects.finished(key) < tables:
+        failpoint(Window.BRANCH_MERGE_BETWEEN_TABLES)
+    return _update(session, staged.step, handle, staged.parts[-1].staged.transaction_uuid)
 
 
 def _update(

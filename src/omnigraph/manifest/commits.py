@@ -248,8 +248,11 @@ class CommitLog:
         return record_from_json(found["metadata"][0].as_py(), row=found[KEY][0].as_py())
 
     def lineage(self) -> pa.Table:
-        """Ids, both parents, branch and manifest version of every commit (columns `LINEAGE_COLUMNS`)."""
-        return self._known_rows(LINEAGE_COLUMNS)
+        """Ids, both parents, branch and manifest version of every commit (columns `LINEAGE_COLUMNS`).
+
+        Commits the tables lack are not written now, unless they are many: who asks is about to write.
+        """
+        return self._known_rows(LINEAGE_COLUMNS, kept_back_max=COMMIT_PROJECTION_BATCH)
 
     def _history(self, branch: Branch) -> Iterator[CommitRecord]:
         head = self.head(branch)
@@ -265,14 +268,19 @@ class CommitLog:
             yield record_from_json(metadata[row].as_py(), row=current)
             current = parents[row].as_py()
 
-    def _known_rows(self, columns: Sequence[str], heads: Sequence[CommitRecord] | None = None) -> pa.Table:
-        """Rows of all commits: those of the table and those it lacks, which a writer adds now."""
+    def _known_rows(
+        self, columns: Sequence[str], heads: Sequence[CommitRecord] | None = None, *, kept_back_max: int = 0
+    ) -> pa.Table:
+        """Rows of all commits: those of the table and those it lacks.
+
+        A writer adds the lacking ones now if they are more than `kept_back_max`.
+        """
         if heads is None:
             heads = self._heads()
         with self._lock:
             queued = dict(self._pending)
         missing = self._missing([*heads, *queued.values()], queued)
-        if missing and not self._read_only:
+        if len(missing) > kept_back_max and not self._read_only:
             try:
                 self._write(missing)
             except OmnigraphError as error:
