@@ -42,14 +42,6 @@ def test_without_a_command_help_is_shown_and_nothing_is_done(run: Run) -> None:
     assert "Commands:" in ran.err
 
 
-@pytest.mark.parametrize("path", sorted(COMMANDS), ids=" ".join)
-def test_help_of_every_command_teaches_with_an_example(run: Run, path: tuple[str, ...]) -> None:
-    ran = run(*path, "--help")
-    assert ran.err == ""
-    assert "Example" in ran.out
-    assert f"omnigraph {' '.join(path)}" in ran.out.split("Example", 1)[1]
-
-
 def test_the_table_of_commands_is_the_tree_of_commands(run: Run) -> None:
     def listed(*group: str) -> set[str]:
         after = run(*group, "--help").out.split("Commands:\n", 1)[1]

@@ -1,5 +1,6 @@
 """The two streams. Only results go to stdout; a pipe nobody reads any more ends the program quietly."""
 
+import io
 import json
 import os
 import sys
@@ -15,6 +16,9 @@ class PipeClosed(BaseException):
 
 def prepare_streams() -> None:
     """Text is UTF-8 whatever the locale says; what cannot be encoded is shown escaped, never a crash."""
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        # PYTHONUNBUFFERED: a raw stream may take a part of what it is given, and nobody reads that number.
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -45,9 +45,11 @@ def confirm(action: str, uri: str, *, yes: bool, as_json: bool) -> None:
 @contextmanager
 def reading(store: str | None) -> "Generator[Graph]":
     """The addressed graph, opened so that nothing of it can change, not even by recovery."""
+    # Before anything heavy is imported: a graph that is not named fails at once.
+    uri, settings = addressed(store), effective_settings()
     from omnigraph.api.graph import open_read_only
 
-    with open_read_only(addressed(store), settings=effective_settings()) as graph:
+    with open_read_only(uri, settings=settings) as graph:
         yield graph
 
 
@@ -57,8 +59,9 @@ def writing(
 ) -> "Generator[Graph]":
     """The addressed graph, opened for writing after its name was announced."""
     uri = addressed(store)
+    chosen = settings or effective_settings()
     announce(command, uri, quiet=quiet)
     from omnigraph.api.graph import open_graph
 
-    with open_graph(uri, settings=settings or effective_settings()) as graph:
+    with open_graph(uri, settings=chosen) as graph:
         yield graph
