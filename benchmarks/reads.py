@@ -1,19 +1,19 @@
-"""Warm reads beside what a user would pick instead, interleaved in one run and printed as ratios.
+"""Reads beside what a user would pick instead, in one run and printed as ratios.
 
-Run by `python -m benchmarks.reads [--persons N] [--edges N] [--keys N] [--where DIR]`. The graph is made once
-into DIR and kept; 30 % of the edges start at few, very busy people. Every answer is compared with every
-peer's before anything is timed. Each key is asked of every contender in turn, so that a busy machine slows
-all of them alike; p50 of whole calls that end in Python rows.
+Run by `python -m benchmarks.reads [--persons N] [--edges N] [--keys N] [--where DIR] [--without PEER...]`.
+The graph and the peers' databases are made once into DIR and kept; 30 % of the edges start at few, very busy
+people. Every answer is compared with every peer's before anything is timed. Contenders take turns, a few
+keys at a time, so that a busy machine slows all of them alike. A time is that of a whole call that ends in
+Python rows: plan or prepared statement, parameters, freshness, answer.
 """
 
 import argparse
-import sqlite3
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks._read_peers import FAST, PEERS, Ask, Asks, Timed, lance_tables
 
 import omnigraph
-from omnigraph.core.settings import Settings
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  city: String? }
 edge Knows: Person -> Person { since: I32? }
 """
 CITIES = 200
-FAST = Settings(durability="os", cache_bytes=4 << 30)
-
-Ask = Callable[[str], Any]
-"""A question about one person, answered as a comparable value."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,15 @@ WORKLOADS = {
         0.25,
     ),
     "group-by over all edges": Workload(
+        "query q() { match { $p: Person $p $k: knows $x } return { $p.city, avg($x.age) as a } }",
+        "match (p:Person)-[:Knows]->(x:Person) return p.city, avg(x.age)",
+        "select p.city, avg(x.age) from knows k"
+        " join person p on p.name = k.src join person x on x.name = k.dst group by p.city",
+        "duckdb",
+        0.15,
+        keyed=False,
+    ),
+    "group-by over distinct pairs": Workload(
         "query q() { match { $p: Person $p knows $x } return { $p.city, avg($x.age) as a } }",
         "match (p:Person)-[:Knows]->(x:Person) with distinct p, x return p.city, avg(x.age)",
         "select p.city, avg(x.age) from (select distinct src, dst from knows) k"
@@ -126,182 +131,149 @@ def make_data(where: Path, persons: int, edges: int) -> None:
             graph.load(where / f"{name}.parquet", mode="append", engine="local", type_name=name)
 
 
-# --- contenders ------------------------------------------------------------------------------------------
+# --- measuring -------------------------------------------------------------------------------------------
+
+TURN = 20
+"""Keys asked of one contender before the next has its turn."""
+SLOW_S = 0.02
+"""A contender that needs longer for one key is asked for few of them."""
+FEW = 5
 
 
 def comparable(rows: Any) -> Any:
-    """Rows as a sorted list; averages rounded, because their sums are made in another order."""
+    """Rows of any form as a sorted list; averages rounded, because their sums are made in another order."""
+    plain = (row.values() if isinstance(row, dict) else row for row in rows)
     return sorted(
-        tuple(round(value, 6) if isinstance(value, float) else value for value in row) for row in rows
+        tuple(round(value, 6) if isinstance(value, float) else value for value in row) for row in plain
     )
-
-
-@contextmanager
-def omnigraph_asks(where: Path) -> Iterator[dict[str, Ask]]:
-    with omnigraph.open(where / "graph", settings=FAST) as graph:
-
-        def ask(workload: Workload) -> Ask:
-            return lambda key: [
-                tuple(row.values())
-                for row in graph.query(workload.ours, {"n": key} if workload.keyed else None).to_dicts()
-            ]
-
-        yield {name: ask(workload) for name, workload in WORKLOADS.items()}
-
-
-@contextmanager
-def ladybug_asks(where: Path) -> Iterator[dict[str, Ask]]:
-    import ladybug
-
-    made = (where / "ladybug.db").exists()
-    database = ladybug.Database(str(where / "ladybug.db"))
-    connection = ladybug.Connection(database, num_threads=1)
-    if not made:
-        connection.execute("create node table Person(name string, age int32, city string, primary key(name))")
-        connection.execute("create rel table Knows(from Person to Person, since int32)")
-        for name in ("Person", "Knows"):
-            connection.execute(f"copy {name} from '{where / name}.parquet'")
-
-    def ask(workload: Workload) -> Ask:
-        return lambda key: [
-            tuple(row)
-            for row in connection.execute(workload.cypher, {"n": key} if workload.keyed else {}).get_all()
-        ]
-
-    yield {name: ask(workload) for name, workload in WORKLOADS.items()}
-
-
-@contextmanager
-def duckdb_asks(where: Path) -> Iterator[dict[str, Ask]]:
-    import duckdb
-
-    connection = duckdb.connect(str(where / "duck.db"))
-    connection.execute("set threads = 1")
-    connection.execute(
-        f"create table if not exists person as select * from read_parquet('{where}/Person.parquet')"
-    )
-    connection.execute(
-        'create table if not exists knows as select "from" as src, "to" as dst, since'
-        f" from read_parquet('{where}/Knows.parquet')"
-    )
-    connection.execute("create index if not exists person_name on person(name)")
-    connection.execute("create index if not exists knows_src on knows(src)")
-
-    def ask(workload: Workload) -> Ask:
-        return lambda key: connection.execute(workload.sql, [key] if workload.keyed else []).fetchall()
-
-    yield {name: ask(workload) for name, workload in WORKLOADS.items()}
-    connection.close()
-
-
-@contextmanager
-def sqlite_asks(where: Path) -> Iterator[dict[str, Ask]]:
-    made = (where / "sqlite.db").exists()
-    connection = sqlite3.connect(where / "sqlite.db")
-    if not made:
-        connection.execute("create table person(name text primary key, age int, city text) without rowid")
-        connection.execute("create table knows(src text, dst text, since int)")
-        for name, marks in (("Person", "?, ?, ?"), ("Knows", "?, ?, ?")):
-            for batch in pq.ParquetFile(where / f"{name}.parquet").iter_batches():
-                values = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-                connection.executemany(f"insert into {name.lower()} values ({marks})", values)
-        connection.execute("create index knows_src on knows(src, dst)")
-        connection.commit()
-
-    def ask(workload: Workload) -> Ask:
-        return lambda key: connection.execute(workload.sql, [key] if workload.keyed else []).fetchall()
-
-    yield {name: ask(workload) for name, workload in WORKLOADS.items()}
-    connection.close()
-
-
-@contextmanager
-def pylance_asks(where: Path) -> Iterator[dict[str, Ask]]:
-    """The bare table format: indexed lookups for the first two questions; it has no joins."""
-    import lance
-
-    from omnigraph.storage.handles import lance_dataset
-
-    with omnigraph.open_read_only(where / "graph", settings=FAST) as graph:
-        entries = graph.snapshot().entries
-        tables = {
-            key: lance.dataset(lance_dataset(graph.session.open_entry(entry)).uri)
-            for key, entry in entries.items()
-        }
-
-    def point(key: str) -> Any:
-        found = tables["node:Person"].to_table(columns=["age", "city"], filter=f"id = '{key}'")
-        return [tuple(row.values()) for row in found.to_pylist()]
-
-    def hop(key: str) -> Any:
-        ends = tables["edge:Knows"].to_table(columns=["dst"], filter=f"src = '{key}'").column("dst")
-        if not len(ends):
-            return []
-        names = ", ".join(f"'{end}'" for end in set(ends.to_pylist()))
-        found = tables["node:Person"].to_table(columns=["name", "age"], filter=f"id in ({names})")
-        return [tuple(row.values()) for row in found.to_pylist()]
-
-    yield {"point": point, "1 hop": hop}
-
-
-CONTENDERS = {
-    "omnigraph": omnigraph_asks,
-    "ladybug": ladybug_asks,
-    "duckdb": duckdb_asks,
-    "sqlite": sqlite_asks,
-    "pylance": pylance_asks,
-}
-SLOW_S = 0.05
-"""A contender that needs longer for one key is asked for few of them."""
-
-
-# --- measuring -------------------------------------------------------------------------------------------
 
 
 def timed(ask: Ask, key: str) -> tuple[float, Any]:
     begun = time.perf_counter()
     answer = ask(key)
+    if isinstance(answer, Timed):
+        return answer
     return time.perf_counter() - begun, answer
 
 
-def measure(name: str, asks: dict[str, dict[str, Ask]], keys: list[str]) -> dict[str, list[float]]:
+def measure(name: str, asks: dict[str, Asks], keys: list[str]) -> dict[str, list[float]]:
     """Seconds per call of each contender, after all of them agreed on the first keys."""
     mine = {who: each[name] for who, each in asks.items() if name in each}
-    agreed = keys[:5] if WORKLOADS[name].keyed else keys[:1]
-    spent = dict.fromkeys(mine, 0.0)
-    for key in agreed:
+    slow: set[str] = set()
+    for key in keys[:FEW] if WORKLOADS[name].keyed else keys[:1]:
         expected = None
         for who, ask in mine.items():
-            seconds, answer = timed(ask, key)
-            spent[who] = max(spent[who], seconds)
-            found = comparable(answer)
+            if who in slow:
+                continue
+            found = comparable(timed(ask, key)[1])
             if expected is None:
                 expected = found
             elif found != expected:
                 raise SystemExit(f"{name}: {who} and omnigraph differ about {key}")
+            if timed(ask, key)[0] > SLOW_S:
+                slow.add(who)
     times: dict[str, list[float]] = {who: [] for who in mine}
-    for number, key in enumerate(keys if WORKLOADS[name].keyed else keys[:5]):
+    asked = keys if WORKLOADS[name].keyed else keys[:3]
+    for begin in range(0, len(asked), TURN):
         for who, ask in mine.items():
-            if spent[who] < SLOW_S or number < 5:
-                times[who].append(timed(ask, key)[0])
+            if who in slow and begin:
+                continue
+            some = asked[begin : begin + TURN][: FEW if who in slow else None]
+            times[who] += [timed(ask, key)[0] for key in some]
     return times
 
 
-def report(name: str, times: dict[str, list[float]]) -> tuple[list[str], bool]:
-    workload = WORKLOADS[name]
+def shown(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} us" if seconds < 0.01 else f"{seconds * 1e3:,.1f} ms"
+
+
+def percentile(seconds: list[float], share: float) -> float:
+    return sorted(seconds)[min(int(len(seconds) * share), len(seconds) - 1)]
+
+
+def report(title: str, times: dict[str, list[float]], goals: dict[str, float]) -> int:
+    """Print one workload; how many goals it missed."""
     ours = statistics.median(times["omnigraph"])
-    lines = [f"{name}: omnigraph {ours * 1e6:,.0f} us"]
-    met = True
+    print(f"{title}: omnigraph p50 {shown(ours)}, p99 {shown(percentile(times['omnigraph'], 0.99))}")
+    missed = 0
     for who, seconds in times.items():
         if who == "omnigraph":
             continue
         ratio = ours / statistics.median(seconds)
-        goal = ""
-        if who == workload.peer:
-            met = ratio <= workload.goal
-            goal = f"  goal {workload.goal} {'met' if met else 'MISSED'}"
-        lines.append(f"    {who:<8} {statistics.median(seconds) * 1e6:>12,.0f} us   ratio {ratio:.2f}{goal}")
-    return lines, met
+        verdict = ""
+        if who in goals:
+            met = ratio <= goals[who]
+            missed += not met
+            verdict = f"   goal {goals[who]} {'met' if met else 'MISSED'}"
+        half, most = statistics.median(seconds), percentile(seconds, 0.99)
+        tail = percentile(times["omnigraph"], 0.99) / most
+        print(
+            f"    {who:<8} p50 {shown(half):>11}  p99 {shown(most):>11}"
+            f"   ratio {ratio:.3f} (p99 {tail:.2f}){verdict}",
+            flush=True,
+        )
+    return missed
+
+
+def busy_keys(where: Path, count: int) -> list[str]:
+    """People with ten to ten thousand ties, spread over that range."""
+    heads = pq.read_table(where / "Knows.parquet", columns=["from"]).column("from").value_counts()
+    names, degrees = heads.field("values"), np.asarray(heads.field("counts"))
+    some = np.flatnonzero((degrees >= 10) & (degrees <= 10_000))
+    ordered = some[np.argsort(degrees[some], kind="stable")]
+    wanted = np.geomspace(10, degrees[ordered[-1]], count)
+    places = np.minimum(np.searchsorted(degrees[ordered], wanted), len(ordered) - 1)
+    return [names[int(ordered[place])].as_py() for place in places]
+
+
+def cold(what: str, where: Path, key: str) -> dict[str, Any]:
+    """What a process that has read nothing yet reports."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks._read_cold", what, str(where), key],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    return json.loads(done.stdout)
+
+
+def report_opening(where: Path, keys: list[str], used: list[str]) -> int:
+    """Opening to the first row, each time in a new process; what was read before is kept in files."""
+    (where / "person.uri").write_text(lance_tables(where)["node:Person"], encoding="utf-8")
+    times: dict[str, list[float]] = {}
+    hops: dict[str, list[float]] = {}
+    for key in keys[:7]:
+        answers = []
+        for who in ("omnigraph", "ladybug", "pylance"):
+            if who in used:
+                found = cold(f"open-{who}", where, key)
+                times.setdefault(who, []).append(found["seconds"])
+                hops.setdefault(who, []).append(found.get("then a hop", 0.0))
+                answers.append(comparable(found["rows"]))
+        if any(answer != answers[0] for answer in answers):
+            raise SystemExit(f"open to first row: the answers about {key} differ")
+    missed = report("open to first row", times, {"ladybug": 1.0, "pylance": 2.0})
+    after = ", ".join(f"{who} {shown(statistics.median(each))}" for who, each in hops.items() if any(each))
+    print(f"    a hop after that: {after}")
+    return missed
+
+
+def report_memory(where: Path, duckdb_s: float | None) -> int:
+    """A group-by over all edges in a process that has nothing, and what it takes once it has."""
+    found = cold("group-by-cold", where, "")
+    ratio = "" if duckdb_s is None else f", {found['seconds'] / duckdb_s:.2f}x duckdb   goal 2.0"
+    met = duckdb_s is None or found["seconds"] <= 2.0 * duckdb_s
+    print(
+        f"group-by over all edges, cold: {found['seconds']:.2f} s{ratio}{'' if met else ' MISSED'};"
+        f" resident {found['rss before']:.0f} MB before, {found['rss peak']:.0f} MB at most"
+    )
+    warm = cold("group-by-memory", where, "")
+    print(
+        f"group-by over all edges, structures in files: resident {warm['rss before']:.0f} MB before it,"
+        f" {warm['rss peak']:.0f} MB at most"
+    )
+    return 0 if met else 1
 
 
 def main() -> int:
@@ -310,7 +282,8 @@ def main() -> int:
     parser.add_argument("--edges", type=int, default=5_000_000)
     parser.add_argument("--keys", type=int, default=300)
     parser.add_argument("--where", type=Path, default=None)
-    parser.add_argument("--without", nargs="*", default=[], choices=[*CONTENDERS])
+    parser.add_argument("--without", nargs="*", default=[], choices=[*PEERS])
+    parser.add_argument("--make", action="store_true", help="only make the graph and the peers' databases")
     chosen = parser.parse_args()
     root = chosen.where or Path(tempfile.gettempdir()) / "omnigraph-bench-reads"
     where = root / f"{chosen.persons}-{chosen.edges}"
@@ -318,17 +291,26 @@ def main() -> int:
         make_data(where, chosen.persons, chosen.edges)
     numbers = np.random.default_rng(1).integers(0, chosen.persons, chosen.keys)
     keys = [f"person-{number:08d}" for number in numbers]
-    used = [who for who in CONTENDERS if who not in chosen.without]
-    opened = {who: CONTENDERS[who](where) for who in used}
+    used = [who for who in PEERS if who not in chosen.without]
+    opened = {who: PEERS[who](where, WORKLOADS) for who in used}
     asks = {who: context.__enter__() for who, context in opened.items()}
-    print(f"{chosen.persons:,} persons, {chosen.edges:,} edges, {chosen.keys} keys, one thread each")
     missed = 0
-    for name in WORKLOADS:
-        lines, met = report(name, measure(name, asks, keys))
-        missed += not met
-        print("\n".join(lines), flush=True)
+    duckdb_s = None
+    if not chosen.make:
+        print(f"{chosen.persons:,} persons, {chosen.edges:,} edges, {chosen.keys} keys, one thread each")
+        for name, workload in WORKLOADS.items():
+            times = measure(name, asks, keys)
+            missed += report(name, times, {workload.peer: workload.goal})
+            if name == "group-by over all edges" and "duckdb" in times:
+                duckdb_s = statistics.median(times["duckdb"])
+        graphs = {who: each for who, each in asks.items() if who in {"omnigraph", "ladybug", "kuzu", "numpy"}}
+        for name in ("1 hop", "2 hops distinct", "3 hops, filter"):
+            report(f"{name}, busy start", measure(name, graphs, busy_keys(where, 40)), {})
     for context in opened.values():
         context.__exit__(None, None, None)
+    if not chosen.make:
+        missed += report_opening(where, keys, used)
+        missed += report_memory(where, duckdb_s)
     return 1 if missed else 0
 
 

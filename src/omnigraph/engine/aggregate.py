@@ -199,9 +199,13 @@ def _total(reading: Reading, aggregate: ir.Aggregate, groups: _Groups) -> _Count
     return _Extreme(reading, aggregate, groups.width)
 
 
-def _segments(values: NDArray[Any], lengths: NDArray[np.int64], kind: type[np.generic]) -> NDArray[Any]:
-    """The sums of consecutive spans, none of them empty."""
-    return np.add.reduceat(values, np.cumsum(lengths) - lengths, dtype=kind) if len(lengths) else values[:0]
+def _segments(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sums of consecutive spans of integers, none of them empty."""
+    if not len(lengths):
+        return np.zeros(0, np.int64)
+    sums = np.cumsum(values, dtype=np.int64)[np.cumsum(lengths) - 1]
+    sums[1:] -= sums[:-1].copy()
+    return sums
 
 
 class _Count:
@@ -230,7 +234,7 @@ class _Count:
             weights = lengths
             if isinstance(argument, ir.PropertyRef):
                 known = _gather(self._reading, argument, entries[argument.variable])[1]
-                weights = lengths if known is None else _segments(known, lengths, np.int64)
+                weights = lengths if known is None else _segments(known, lengths)
         else:
             weights = lengths
             ordinals = frame[argument.variable]
@@ -268,10 +272,10 @@ class _Sum:
         assert isinstance(argument, ir.PropertyRef)  # noqa: S101 - `_Fold` saw to it
         if argument.variable in entries:
             values, known = _gather(self._reading, argument, entries[argument.variable])
-            counts = lengths if known is None else _segments(known, lengths, np.int64)
+            counts = lengths if known is None else _segments(known, lengths)
             if known is not None:
                 values = np.where(known, values, 0)
-            sums = _segments(values, lengths, np.int64)
+            sums = _segments(values, lengths)
         else:
             values, known = _gather(self._reading, argument, frame[argument.variable])
             counts = lengths if known is None else lengths * known
