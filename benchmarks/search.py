@@ -1,8 +1,8 @@
 """The ten nearest and the ten most relevant of 100,000 documents, beside pylance, sqlite FTS5 and numpy.
 
 Run by `python -m benchmarks.search [--rows N] [--questions N] [--where DIR]`. The documents are made once
-into DIR and kept. Before anything is timed every answer is checked: ours against brute force, exactly; those of
-the others against the same, as far as they define relevance as we do. Each question is asked of every
+into DIR and kept. Before anything is timed every answer is checked: ours against brute force, exactly; those
+of the others against the same, as far as they define relevance as we do. Each question is asked of every
 contender in turn, so that a busy machine slows all of them alike; p50 of whole calls that end in Python rows.
 """
 
@@ -52,7 +52,7 @@ def make_data(where: Path, rows: int) -> None:
     rng = np.random.default_rng(11)
     # Vectors of a few hundred subjects, as embeddings of texts are; uniform noise has no near and far.
     subjects = rng.standard_normal((300, WIDTH))
-    vectors = (subjects[rng.integers(0, 300, rows)] + 1.5 * rng.standard_normal((rows, WIDTH))).astype(
+    vectors = (subjects[rng.integers(0, 300, rows)] + 1.0 * rng.standard_normal((rows, WIDTH))).astype(
         np.float32
     )
     lengths = rng.integers(5, 41, rows)
@@ -162,7 +162,7 @@ def questions(where: Path, count: int) -> dict[str, list[Any]]:
     """What is asked: vectors near documents, and words from common to rare."""
     rng = np.random.default_rng(3)
     vectors, _ = read_vectors(where)
-    near = vectors[rng.integers(0, len(vectors), count)] + 1.0 * rng.standard_normal((count, WIDTH))
+    near = vectors[rng.integers(0, len(vectors), count)] + 0.7 * rng.standard_normal((count, WIDTH))
     words = [f"w{int(place)}" for place in np.geomspace(1, 2000, count)]
     asked = [[float(number) for number in row] for row in near.astype(np.float32)]
     return {
@@ -290,7 +290,10 @@ def main() -> int:
         base = chosen.where or Path(held.enter_context(tempfile.TemporaryDirectory()))
         where = base / f"search-{chosen.rows}"
         if not where.exists():
-            make_data(where, chosen.rows)
+            # Renamed when whole: a run that was stopped leaves nothing that looks finished.
+            unfinished = Path(tempfile.mkdtemp(dir=base)) / "made"
+            make_data(unfinished, chosen.rows)
+            unfinished.rename(where)
         print(f"{chosen.rows} documents, top {TOP}; p50 in ms and our share of each peer's time")
         show_first_answers(where)
         asks = contenders(where, held)
