@@ -1,9 +1,11 @@
 """Durable writes beside what a user would pick instead, interleaved in one run and printed as ratios.
 
-Run by `python -m benchmarks.writes [--rows N] [--rounds N]`. Every round measures every contender once, so
-that a busy machine slows all of them alike. `raw` is an append of 128 bytes with fdatasync; `create` is the
-median cost of making an empty file, which rises for half a minute after mass deletes: nothing is deleted
-before the end.
+Run by `python -m benchmarks.writes`. Every round measures every contender once, so that a busy machine slows
+all of them alike; growth is measured in the same way, on a young and on an old graph in turn. `raw` is an
+append of 128 bytes with fdatasync, `create` the making of an empty file: the latter rises for half a minute
+after mass deletes nearby, which slows everything that makes files, so nothing is deleted before the end.
+`pylance` is neither atomic over tables nor durable; `sqlite` (WAL, synchronous=full) and `ladybug` are both.
+Exit status 1: a goal was missed.
 """
 
 import argparse
@@ -11,25 +13,31 @@ import os
 import shutil
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import omnigraph
 from omnigraph.api.graph import Graph
-from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.core.ids import CommitId, OperationId, new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.commit import WriteIntent, finalize
 from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.manifest.changes import CommitIntent
 from omnigraph.recovery.sidecar import WriterKind
 
 TABLES = 8
+UPSERTED = 10_000
 SCHEMA = "\n".join(f"node T{n} {{ name: String @key  age: I32?  city: String? }}" for n in range(TABLES))
 EIGHT = (
     "query eight($k: String) { "
@@ -37,6 +45,9 @@ EIGHT = (
     + " }"
 )
 ONE = 'query one($k: String) { insert T0 { name: $k, age: 1, city: "c" } }'
+OURS = "omnigraph"
+GROWTH_GOAL = 1.2
+PUBLISH_GROWTH_GOAL = 1.5
 GOALS = {
     ("one row", "raw"): 45.0,
     ("one row", "pylance"): 3.5,
@@ -44,10 +55,62 @@ GOALS = {
     ("10k upsert", "pylance"): 0.25,
 }
 
-Contender = Callable[[int], object]
+
+@dataclass(frozen=True)
+class Contender:
+    """What is timed, and what makes its input beforehand."""
+
+    work: Callable[[Any], object]
+    input: Callable[[int], Any] = lambda number: number
 
 
-def rows(names: list[str], ages: np.ndarray) -> pa.Table:
+class Report:
+    """Prints results and remembers what was missed."""
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+
+    def judge(self, title: str, ratio: float, goal: float | None) -> str:
+        if goal is None:
+            return f"{ratio:8.2f}x"
+        if ratio > goal:
+            self.missed.append(title)
+        return f"{ratio:8.2f}x   goal <= {goal}x: {'met' if ratio <= goal else 'MISSED'}"
+
+    def race(self, title: str, contenders: dict[str, Contender], rounds: int) -> None:
+        """Interleaved rounds; medians, 95th percentiles and what we cost in terms of each other one."""
+        taken = interleave(contenders, rounds)
+        ours = statistics.median(taken[OURS])
+        print(f"\n{title} (median and 95th percentile of {rounds})")
+        for name, values in taken.items():
+            median, late = statistics.median(values), sorted(values)[int(len(values) * 0.95)]
+            verdict = self.judge(f"{title} / {name}", ours / median, GOALS.get((title, name)))
+            said = "" if name == OURS else f"   {OURS} costs {verdict}"
+            print(f"  {name:<14}{median * 1000:9.3f} {late * 1000:9.3f} ms{said}", flush=True)
+
+    def growth(
+        self, title: str, young: Contender, old: Contender, rounds: int, goal: float = GROWTH_GOAL
+    ) -> None:
+        """The same work on a young and on an old graph, in turn."""
+        taken = interleave({"young": young, "old": old}, rounds)
+        early, late = (statistics.median(taken[name]) for name in ("young", "old"))
+        verdict = self.judge(f"growth: {title}", late / early, goal)
+        print(f"  {title:<52}{early * 1000:9.3f} -> {late * 1000:9.3f} ms {verdict}", flush=True)
+
+
+def interleave(contenders: dict[str, Contender], rounds: int) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(-2, rounds):  # two rounds to warm up
+        for name, contender in contenders.items():
+            given = contender.input(number)
+            start = time.perf_counter()
+            contender.work(given)
+            if number >= 0:
+                taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def rows(names: list[str], ages: Any) -> pa.Table:
     return pa.table(
         {
             "id": names,
@@ -58,28 +121,7 @@ def rows(names: list[str], ages: np.ndarray) -> pa.Table:
     )
 
 
-def timed(work: Contender, number: int) -> float:
-    start = time.perf_counter()
-    work(number)
-    return time.perf_counter() - start
-
-
-def race(title: str, contenders: dict[str, Contender], rounds: int) -> dict[str, float]:
-    """Medians of interleaved rounds, printed with the ratios to the first contender's."""
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds):
-        for name, work in contenders.items():
-            taken[name].append(timed(work, number))
-    medians = {name: statistics.median(values) for name, values in taken.items()}
-    ours = medians["omnigraph"]
-    print(f"\n{title} (median of {rounds})")
-    for name, median in medians.items():
-        goal = GOALS.get((title, name))
-        met = goal is not None and ours / median <= goal
-        verdict = "" if goal is None else f"   goal <= {goal}x: {'met' if met else 'MISSED'}"
-        ratio = "" if name == "omnigraph" else f"   omnigraph is {ours / median:7.2f}x{verdict}"
-        print(f"  {name:<22}{median * 1000:9.3f} ms{ratio}")
-    return medians
+# --- the others ----------------------------------------------------------------------------------------
 
 
 def raw_append(place: Path) -> Contender:
@@ -89,21 +131,26 @@ def raw_append(place: Path) -> Contender:
         os.write(descriptor, b"x" * 128)
         os.fdatasync(descriptor)
 
-    return work
+    return Contender(work)
 
 
 def file_create(place: Path) -> Contender:
     home = place / "created"
     home.mkdir()
-    return lambda number: os.close(os.open(home / str(number), os.O_CREAT | os.O_WRONLY))
+    return Contender(lambda number: os.close(os.open(home / str(number), os.O_CREAT | os.O_WRONLY)))
 
 
-def sqlite_insert(place: Path, tables: int) -> Contender:
-    connection = sqlite3.connect(place / f"sqlite{tables}.db", isolation_level=None)
+def sqlite_tables(place: Path, name: str, tables: int) -> sqlite3.Connection:
+    connection = sqlite3.connect(place / f"{name}.db", isolation_level=None)
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
     for n in range(tables):
         connection.execute(f"create table t{n} (name text primary key, age int, city text)")
+    return connection
+
+
+def sqlite_insert(place: Path, tables: int) -> Contender:
+    connection = sqlite_tables(place, f"rows{tables}", tables)
 
     def work(number: int) -> None:
         connection.execute("begin")
@@ -111,45 +158,75 @@ def sqlite_insert(place: Path, tables: int) -> Contender:
             connection.execute(f"insert into t{n} values (?, ?, ?)", (f"s{number}", n, "c"))
         connection.execute("commit")
 
-    return work
+    return Contender(work)
 
 
 def pylance_append(place: Path, tables: int) -> Contender:
-    """Neither atomic over the tables nor durable."""
     uris = [str(place / f"bare{tables}-{n}.lance") for n in range(tables)]
     for uri in uris:
-        lance.write_dataset(rows(["first"], np.array([0])), uri)
+        lance.write_dataset(rows(["first"], [0]), uri)
 
     def work(number: int) -> None:
-        one = rows([f"b{number}"], np.array([number]))
+        one = rows([f"b{number}"], [1])
         for uri in uris:
             lance.write_dataset(one, uri, mode="append")
 
-    return work
+    return Contender(work)
 
 
-def embedded_peers(place: Path) -> dict[str, Contender]:
-    """Durable single-row inserts of the graph and SQL engines that are installed."""
-    found: dict[str, Contender] = {}
-    try:
-        import duckdb
-    except ImportError:
-        print("duckdb is not installed and left out")
-    else:
-        duck = duckdb.connect(str(place / "peer.duckdb"))
-        duck.execute("create table t0 (name text primary key, age int, city text)")
-        found["duckdb"] = lambda number: duck.execute("insert into t0 values (?, 1, 'c')", [f"d{number}"])
-    try:
-        import ladybug
-    except ImportError:
-        print("ladybug is not installed and left out")
-    else:
-        connection = ladybug.Connection(ladybug.Database(str(place / "peer.lbug")))
-        connection.execute("create node table T0(name string primary key, age int32, city string)")
-        found["ladybug"] = lambda number: connection.execute(
-            "create (:T0 {name: $n, age: 1, city: 'c'})", {"n": f"l{number}"}
-        )
+def ladybug_tables(place: Path, name: str, tables: int) -> Any:
+    import ladybug
+
+    connection = ladybug.Connection(ladybug.Database(str(place / f"{name}.lbug")))
+    for n in range(tables):
+        connection.execute(f"create node table T{n}(name string primary key, age int32, city string)")
+    return connection
+
+
+def ladybug_insert(place: Path, tables: int) -> Contender:
+    connection = ladybug_tables(place, f"rows{tables}", tables)
+
+    def work(number: int) -> None:
+        connection.execute("begin transaction")
+        for n in range(tables):
+            connection.execute(f"create (:T{n} {{name: $n, age: 1, city: 'c'}})", {"n": f"l{number}"})
+        connection.execute("commit")
+
+    return Contender(work)
+
+
+def duckdb_insert(place: Path, tables: int) -> Contender:
+    import duckdb
+
+    connection = duckdb.connect(str(place / f"rows{tables}.duckdb"))
+    for n in range(tables):
+        connection.execute(f"create table t{n} (name text primary key, age int, city text)")
+
+    def work(number: int) -> None:
+        connection.execute("begin")
+        for n in range(tables):
+            connection.execute(f"insert into t{n} values (?, 1, 'c')", [f"d{number}"])
+        connection.execute("commit")
+
+    return Contender(work)
+
+
+def databases(place: Path, tables: int) -> dict[str, Contender]:
+    """What else is installed; a package that is missing is named and left out."""
+    found = {"sqlite": sqlite_insert(place, tables)}
+    for name, make in (("ladybug", ladybug_insert), ("duckdb", duckdb_insert)):
+        try:
+            found[name] = make(place, tables)
+        except ImportError:
+            print(f"{name} is not installed and left out")
     return found
+
+
+# --- ours ----------------------------------------------------------------------------------------------
+
+
+def mutation(graph: Graph, query: str, prefix: str) -> Contender:
+    return Contender(lambda number: graph.mutate(query, {"k": f"{prefix}{number}"}))
 
 
 def stage_and_publish(graph: Graph, table: pa.Table, mode: PendingMode, kind: MutationOpKind) -> None:
@@ -164,99 +241,169 @@ def stage_and_publish(graph: Graph, table: pa.Table, mode: PendingMode, kind: Mu
     finalize(session, staging, intent, cancel=NEVER)
 
 
-def upsert_contenders(place: Path, count: int) -> dict[str, Contender]:
-    graph = omnigraph.init(place / "big", schema=SCHEMA)
-    names = [f"person-{n:08d}" for n in range(count)]
-    whole = rows(names, np.arange(count) % 90)
-    stage_and_publish(graph, whole, PendingMode.APPEND, MutationOpKind.INSERT)
-    bare = lance.write_dataset(whole, str(place / "big.lance"))
-    bare.create_scalar_index("id", "BTREE")
+def upsert(graph: Graph, batch: Callable[[int], pa.Table]) -> Contender:
+    def work(table: pa.Table) -> None:
+        stage_and_publish(graph, table, PendingMode.MERGE, MutationOpKind.MERGE)
+
+    return Contender(work, batch)
+
+
+def filled(place: Path, count: int, settings: Settings) -> Graph:
+    graph = omnigraph.init(place / f"filled{count}", schema=SCHEMA, settings=settings)
+    stage_and_publish(graph, people(count), PendingMode.APPEND, MutationOpKind.INSERT)
+    return graph
+
+
+def people(count: int) -> pa.Table:
+    return rows([f"person-{n:08d}" for n in range(count)], np.arange(count) % 90)
+
+
+def batches(count: int) -> Callable[[int], pa.Table]:
     generator = np.random.default_rng(1)
 
-    def batch() -> pa.Table:
-        chosen = generator.choice(count, min(10_000, count), replace=False)
-        return rows([names[n] for n in chosen], chosen % 50)
+    def batch(_number: int) -> pa.Table:
+        chosen = generator.choice(count, min(UPSERTED, count), replace=False)
+        return rows([f"person-{n:08d}" for n in chosen], chosen % 50)
 
-    def ours(_number: int) -> None:
-        stage_and_publish(graph, batch(), PendingMode.MERGE, MutationOpKind.MERGE)
+    return batch
 
-    def theirs(_number: int) -> None:
+
+def upsert_contenders(place: Path, graph: Graph, count: int) -> dict[str, Contender]:
+    batch, whole = batches(count), people(count)
+    found = {OURS: upsert(graph, batch)}
+    bare = lance.write_dataset(whole, str(place / "big.lance"))
+    bare.create_scalar_index("id", "BTREE")
+
+    def merge_insert(table: pa.Table) -> None:
         dataset = lance.dataset(str(place / "big.lance"))
-        dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(batch())
+        dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
 
-    ours(0)  # builds the key index, which a process does once
-    return {"omnigraph": ours, "pylance": theirs}
+    found["pylance"] = Contender(merge_insert, batch)
+    connection = sqlite_tables(place, "big", 1)
 
+    def replace(values: list[tuple[Any, ...]]) -> None:
+        connection.execute("begin")
+        connection.executemany("insert or replace into t0 values (?, ?, ?)", values)
+        connection.execute("commit")
 
-def publish_growth(graph: Graph, commits: int) -> None:
-    """The publish alone, early and late in a history."""
-    publisher, manifest = graph.session.publisher, graph.session.manifest
-    from omnigraph.manifest.changes import CommitIntent
+    def tuples(table: pa.Table) -> list[tuple[Any, ...]]:
+        return list(zip(*(table[name].to_pylist() for name in ("name", "age", "city")), strict=True))
 
-    def publish(_number: int) -> None:
-        publisher.publish(None, [], {}, CommitIntent(CommitId(new_ulid()), "benchmark"))
-
-    early = statistics.median(timed(publish, n) for n in range(20))
-    while manifest.current(None).manifest_version < commits:
-        publish(0)
-    late = statistics.median(timed(publish, n) for n in range(20))
-    print(f"\npublish alone: {early * 1000:.2f} ms early, {late * 1000:.2f} ms after {commits} commits")
-    print(f"  growth {late / early:.2f}x   goal <= 1.5x: {'met' if late / early <= 1.5 else 'MISSED'}")
-
-
-def run(place: Path, *, row_count: int, rounds: int, commits: int, durability: str) -> None:
-    settings = Settings(durability=durability)
-    graph = omnigraph.init(place / "small", schema=SCHEMA, settings=settings)
-    print(f"durability {durability}")
-    base = {"raw": raw_append(place), "create": file_create(place)}
-    race(
-        "one row",
-        {
-            "omnigraph": lambda n: graph.mutate(ONE, {"k": f"one{n}"}),
-            **base,
-            "sqlite": sqlite_insert(place, 1),
-            "pylance": pylance_append(place, 1),
-            **embedded_peers(place),
-        },
-        rounds,
-    )
-    race(
-        "one row into 8 tables",
-        {
-            "omnigraph": lambda n: graph.mutate(EIGHT, {"k": f"eight{n}"}),
-            "raw": base["raw"],
-            "sqlite": sqlite_insert(place, TABLES),
-            "pylance": pylance_append(place, TABLES),
-        },
-        rounds,
-    )
-    if row_count:
-        race("10k upsert", upsert_contenders(place, row_count), max(5, rounds // 10))
-    if commits:
-        publish_growth(graph, commits)
-    assert graph.session.manifest.current(None).entries[TableKey("node:T0")].row_count >= rounds
-    graph.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="table upserted into; 0: skip")
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--commits", type=int, default=2_000, help="history of the publish; 0: skip")
-    parser.add_argument("--durability", default="full", choices=["full", "os", "syncfs"])
-    chosen = parser.parse_args()
-    place = Path(tempfile.mkdtemp(prefix="omnigraph-bench-"))
+    replace(tuples(whole))
+    found["sqlite"] = Contender(replace, lambda number: tuples(batch(number)))
     try:
-        run(
-            place,
-            row_count=chosen.rows,
-            rounds=chosen.rounds,
-            commits=chosen.commits,
-            durability=chosen.durability,
-        )
+        found["ladybug"] = ladybug_upsert(place, whole, batch)
+    except ImportError:
+        print("ladybug is not installed and left out")
+    return found
+
+
+def ladybug_upsert(place: Path, whole: pa.Table, batch: Callable[[int], pa.Table]) -> Contender:
+    connection = ladybug_tables(place, "big", 1)
+    file = place / "rows.parquet"
+
+    def write(table: pa.Table) -> None:
+        pq.write_table(table.select(["name", "age", "city"]).rename_columns(["n", "a", "c"]), file)
+
+    def work(_number: int) -> None:
+        connection.execute(f"load from '{file}' merge (p:T0 {{name: n}}) set p.age = a, p.city = c")
+
+    write(whole)
+    connection.execute(f"copy T0 from '{file}'")
+    return Contender(work, lambda number: write(batch(number)))
+
+
+# --- growth --------------------------------------------------------------------------------------------
+
+
+def publish_alone(graph: Graph) -> Contender:
+    publisher = graph.session.publisher
+    return Contender(
+        lambda _number: publisher.publish(None, [], {}, CommitIntent(CommitId(new_ulid()), "benchmark"))
+    )
+
+
+def with_history(place: Path, name: str, commits: int, settings: Settings, *, tables: int) -> Graph:
+    """A graph of so many commits of one row each, in turn over so many tables; the last `commits`-th is real
+    history: nothing was compacted.
+    """
+    # History is made without waiting for the device; the graph is opened anew for what is measured.
+    quick = omnigraph.init(place / name, schema=SCHEMA, settings=Settings(durability="os"))
+    for number in range(commits):
+        table = f"T{number % tables}"
+        quick.mutate(f"query h($k: String) {{ insert {table} {{ name: $k, age: 1 }} }}", {"k": f"h{number}"})
+    quick.close()
+    return omnigraph.open(place / name, settings=settings)
+
+
+def growth(report: Report, place: Path, commits: int, rounds: int, settings: Settings) -> None:
+    print(f"\ngrowth from 10 to {commits} commits of history, in turn (median of {rounds})")
+    young = with_history(place, "young", 10, settings, tables=TABLES)
+    old = with_history(place, "old", commits, settings, tables=TABLES)
+    deep = with_history(place, "deep", commits, settings, tables=1)
+    publishing = (publish_alone(young), publish_alone(old))
+    report.growth("publish alone", *publishing, rounds, PUBLISH_GROWTH_GOAL)
+    spread = (mutation(young, ONE, "a"), mutation(old, ONE, "a"))
+    report.growth("one row, history spread over 8 tables", *spread, rounds)
+    spread = (mutation(young, EIGHT, "b"), mutation(old, EIGHT, "b"))
+    report.growth("one row into 8 tables, history spread over them", *spread, rounds)
+    worst = (mutation(young, ONE, "c"), mutation(deep, ONE, "c"))
+    report.growth("one row, all history in its table, not compacted", *worst, rounds)
+    for graph in (young, old, deep):
+        graph.close()
+
+
+def run(report: Report, place: Path, chosen: argparse.Namespace) -> None:
+    settings = Settings(durability=chosen.durability)
+    graph = omnigraph.init(place / "small", schema=SCHEMA, settings=settings)
+    print(f"durability {chosen.durability}")
+    raw, create = raw_append(place), file_create(place)
+    one = {
+        OURS: mutation(graph, ONE, "one"),
+        "raw": raw,
+        "create": create,
+        "pylance": pylance_append(place, 1),
+    }
+    report.race("one row", {**one, **databases(place, 1)}, chosen.rounds)
+    eight = {OURS: mutation(graph, EIGHT, "eight"), "raw": raw, "pylance": pylance_append(place, TABLES)}
+    report.race("one row into 8 tables", {**eight, **databases(place, TABLES)}, chosen.rounds)
+    counted = graph.session.manifest.current(None).entries
+    assert sum(entry.row_count for entry in counted.values()) == (1 + TABLES) * (chosen.rounds + 2)
+    graph.close()
+    few = max(5, chosen.rounds // 8)
+    if chosen.rows:
+        large = filled(place, chosen.rows, settings)
+        report.race("10k upsert", {**upsert_contenders(place, large, chosen.rows), "raw": raw}, few)
+        small_count = chosen.rows // 10
+        small = filled(place, small_count, settings)
+        print(f"\ngrowth from {small_count} to {chosen.rows} rows, in turn (median of {few})")
+        sizes = (upsert(small, batches(small_count)), upsert(large, batches(chosen.rows)))
+        report.growth("10k upsert", *sizes, few)
+        large.close()
+        small.close()
+    if chosen.commits:
+        growth(report, place, chosen.commits, max(10, chosen.rounds // 2), settings)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="table upserted into; 0: skip")
+    parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--commits", type=int, default=2_000, help="length of an old history; 0: skip")
+    parser.add_argument("--durability", default="full", choices=["full", "os", "syncfs"])
+    # Not the usual place for temporary files: that may be memory, where a sync costs nothing.
+    home = "/var/tmp" if Path("/var/tmp").is_dir() else None
+    parser.add_argument("--directory", default=home, help="where to write, on the disk to be measured")
+    chosen = parser.parse_args()
+    report = Report()
+    place = Path(tempfile.mkdtemp(prefix="omnigraph-bench-", dir=chosen.directory))
+    try:
+        run(report, place, chosen)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+    print(f"\nmissed: {'; '.join(report.missed)}" if report.missed else "\nevery goal met")
+    return 1 if report.missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -175,8 +175,11 @@ def _prepare_ahead(
         return None
     expected = _expected(staging, staging.snapshot)
     sidecar = _sidecar(session, staging, planned, intent)
-    record = _record(staging, intent)
-    return Ahead(session, sidecar, lambda: session.publisher.prepare(staging.branch, known, expected, record))
+    try:
+        rows = session.publisher.plan(staging.branch, known, expected, _record(staging, intent))
+    except OmnigraphError:
+        return None  # the write itself finds out, under its queues, what this means for it
+    return Ahead(session, sidecar, rows)
 
 
 def _expected(staging: MutationStaging, current: Snapshot) -> dict[TableKey, int]:

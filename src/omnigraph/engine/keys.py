@@ -335,6 +335,7 @@ class _Kept:
     version: int
     handle: SnapshotHandle | None
     index: KeyIndex
+    nbytes: int
 
 
 class KeyIndexCache:
@@ -445,7 +446,7 @@ class KeyIndexCache:
     def nbytes(self) -> int:
         """Memory in use."""
         with self._lock:
-            return sum(entry.index.nbytes for entry in self._entries.values())
+            return sum(entry.nbytes for entry in self._entries.values())
 
     def _current(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex | None:
         with self._lock:
@@ -503,12 +504,12 @@ class KeyIndexCache:
             before = self._entries.get(key)
             if before is not None and before.version > handle.version:
                 return  # an older reader must not push the newest index out
-            self._entries[key] = _Kept(handle.version, handle, index)
+            self._entries[key] = _Kept(handle.version, handle, index, index.nbytes)
             self._entries.move_to_end(key)
-            total = sum(entry.index.nbytes for entry in self._entries.values())
+            total = sum(entry.nbytes for entry in self._entries.values())
             while total > self._bytes_max and self._entries:
                 _, dropped = self._entries.popitem(last=False)
-                total -= dropped.index.nbytes
+                total -= dropped.nbytes
             due = self._is_due(key, index)
         if due:
             self._save_later(key, handle.location, index)

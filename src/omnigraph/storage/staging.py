@@ -25,6 +25,7 @@ from omnigraph.storage.handles import (
     lance_dataset,
     staged_work,
 )
+from omnigraph.storage.parallel import each_of, side_by_side
 from omnigraph.storage.probe import probe_addresses
 from omnigraph.storage.whole import file_name, require_whole, written_sizes
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 Addresses = npt.NDArray[np.uint64]
 ROWS_PER_FILE_MAX: Final = 1024 * 1024
 KEY_COLUMN: Final = "id"
+SIDE_BY_SIDE_ROWS_MIN: Final = 256
+"""Replaced rows from which on they are hidden while the new ones are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,20 @@ def stage_merge_insert(
     the branch that does not exist yet. Raises InternalError when the source names one id twice.
     """
     ids, source = _keys_of(data)
+    where = _as_addresses(addresses) if addresses is not None else None
+    if where is not None and len(where) >= SIDE_BY_SIDE_ROWS_MIN and not before_fork:
+        hidden, fragments = side_by_side(
+            lambda: _hide_rows(pool, handle, where), lambda: _write_rows(pool, handle, source, mode="append")
+        )
+        _require_unique(ids(), handle)
+        return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
     fragments = _write_rows(pool, handle, source, mode="append")
     keys = ids()
     _require_unique(keys, handle)
-    where = _as_addresses(addresses) if addresses is not None else None
     if where is None:
         where = probe_addresses(pool, handle, KEY_COLUMN, keys)
-    return _staged_merge(pool, handle, tuple(fragments), where, stamp, deferred=before_fork)
+    hidden = None if before_fork else _hide_rows(pool, handle, where)
+    return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
 
 
 def stage_overwrite(
@@ -148,7 +158,8 @@ def stage_fragments(
             return _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
         case "merge":
             where = np.empty(0, np.uint64) if addresses is None else _as_addresses(addresses)
-            return _staged_merge(pool, handle, tuple(metadata), where, stamp, deferred=before_fork)
+            hidden = None if before_fork else _hide_rows(pool, handle, where)
+            return _staged_merge(pool, handle, tuple(metadata), where, stamp, hidden=hidden)
 
 
 def rebase(
@@ -189,7 +200,7 @@ def rebase(
     if staged.primitive == "stage_delete":
         fresh = _delete_operation(pool, handle, where)
     else:
-        fresh = _update_operation(pool, handle, list(moved), where)
+        fresh = _update_operation(handle, list(moved), _hide_rows(pool, handle, where))
     kept = replace(work, operation=fresh, addresses=where)
     return _staged(pool, handle, staged.primitive, kept, removed=len(where), adopted=staged)
 
@@ -270,9 +281,10 @@ def _staged_merge(
     where: Addresses,
     stamp: Stamp,
     *,
-    deferred: bool,
+    hidden: "_Hidden | None",
 ) -> StagedHandle:
-    operation = None if deferred else _update_operation(pool, handle, list(fragments), where)
+    """`hidden`: None while the deletion files cannot be written yet."""
+    operation = None if hidden is None else _update_operation(handle, list(fragments), hidden)
     work = Work(operation, stamp, fragments, where, str(lance_dataset(handle).uri))
     return _staged(pool, handle, "stage_merge_insert", work, removed=len(where))
 
@@ -325,12 +337,10 @@ def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[s
     return tuple(files)
 
 
-def _update_operation(
-    pool: DatasetPool, handle: SnapshotHandle, fragments: list[Any], where: Addresses
-) -> Any:
+def _update_operation(handle: SnapshotHandle, fragments: list[Any], hidden: "_Hidden") -> Any:
     from lance import LanceOperation  # noqa: PLC0415
 
-    updated, removed = _hide_rows(pool, handle, where)
+    updated, removed = hidden
     return LanceOperation.Update(
         removed_fragment_ids=removed,
         updated_fragments=updated,
@@ -347,7 +357,7 @@ def _delete_operation(pool: DatasetPool, handle: SnapshotHandle, where: Addresse
     return LanceOperation.Delete(updated, removed, "by row address")
 
 
-def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> tuple[list[Any], list[int]]:
+def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "_Hidden":
     """Write one deletion file per touched fragment; fragments with new deletions, ids of those emptied."""
     updated: list[Any] = []
     removed: list[int] = []
@@ -357,18 +367,21 @@ def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> t
     ordered = np.sort(where)
     numbers = (ordered >> np.uint64(32)).astype(np.int64)
     offsets = (ordered & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]).tolist()
+    bounds: list[tuple[int, int]] = list(zip(starts, [*starts[1:], len(ordered)], strict=True))
     if listening():
         emit(DurableOperation("stage_deletions", str(dataset.uri), "before"))
+
+    def hide(part: tuple[int, int]) -> tuple[int, Any]:
+        start, end = part
+        number = int(numbers[start])
+        fragment = dataset.get_fragment(number)
+        if fragment is None:
+            raise InternalError(f"row addresses name fragment {number}, which version {handle.version} lacks")
+        return number, fragment.delete_rows(offsets[start:end].tolist())
+
     with substrate(lambda: circumstances(pool, handle, writes=True)):
-        for start, end in zip(starts, np.r_[starts[1:], len(ordered)], strict=True):
-            number = int(numbers[start])
-            fragment = dataset.get_fragment(number)
-            if fragment is None:
-                raise InternalError(
-                    f"row addresses name fragment {number}, which version {handle.version} lacks"
-                )
-            metadata = fragment.delete_rows(offsets[start:end].tolist())
+        for number, metadata in each_of(hide, bounds):
             if metadata is None:
                 removed.append(number)
             else:
@@ -376,6 +389,10 @@ def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> t
     if listening():
         emit(DurableOperation("stage_deletions", str(dataset.uri), "after"))
     return updated, removed
+
+
+_Hidden = tuple[list[Any], list[int]]
+"""Metadata of the fragments that have more deleted rows now, and the ids of those without any row left."""
 
 
 def _matching(pool: DatasetPool, handle: SnapshotHandle, predicate: str) -> Addresses:
