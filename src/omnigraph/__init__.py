@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from omnigraph.engine.mutate import MutationResult
     from omnigraph.engine.result import Rows
     from omnigraph.notebook.picture import Picture, picture
+    from omnigraph.pipeline.datasource import register_spark
+    from omnigraph.pipeline.export import ExportReport
     from omnigraph.pipeline.report import LoadReport
     from omnigraph.recovery.verify import VerifyReport
 
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 _HOMES: Final[Mapping[str, str]] = {
     "Diff": "omnigraph.branching.history",
     "Explanation": "omnigraph.engine.explain",
+    "ExportReport": "omnigraph.pipeline.export",
     "Graph": "omnigraph.api.graph",
     "LoadReport": "omnigraph.pipeline.report",
     "MergePreview": "omnigraph.branching.report",
@@ -39,6 +42,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "open": "omnigraph.api.graph",
     "open_read_only": "omnigraph.api.graph",
     "picture": "omnigraph.notebook.picture",
+    "register_spark": "omnigraph.pipeline.datasource",
 }
 _MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.events"}
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
@@ -46,6 +50,7 @@ _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
 __all__ = [
     "Diff",
     "Explanation",
+    "ExportReport",
     "Graph",
     "LoadReport",
     "MergePreview",
@@ -63,6 +68,7 @@ __all__ = [
     "open",
     "open_read_only",
     "picture",
+    "register_spark",
 ]
 
 

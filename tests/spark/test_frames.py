@@ -10,7 +10,14 @@ import pytest
 
 from graphs import make_graph, rows_of, run, unchanged
 from omnigraph.api.graph import Graph
-from omnigraph.core.errors import BadRequest, ConstraintViolation, LoadFormatError
+from omnigraph.core.errors import (
+    BadRequest,
+    ConstraintViolation,
+    LoadFormatError,
+    OmnigraphError,
+    TargetConflict,
+    TypeNotFound,
+)
 from omnigraph.pipeline.session import SparkRuntime
 
 KINDS = """
@@ -116,6 +123,35 @@ def test_a_type_as_a_frame_is_pinned_to_its_commit(graph: Graph, runtime: SparkR
     assert [row.dst for row in joined.collect()] == ["k1"]
     with pytest.raises(BadRequest):
         graph.frames("Thing", columns=["hue"])
+
+
+def test_conditions_columns_and_branches(graph: Graph, runtime: SparkRuntime) -> None:
+    rows = [{"k": f"k{n}", "i": n, "w": 2**64 - 1 - n, "t": n, "tags": [str(n % 2)]} for n in range(6)]
+    graph.load_frames({"Thing": pa.Table.from_pylist(rows, pa.schema(
+        [("k", pa.string()), ("i", pa.int32()), ("w", pa.uint64()), ("t", pa.timestamp("ms", tz="UTC")),
+         ("tags", pa.list_(pa.string()))]
+    ))}, mode="append", engine="local")  # fmt: skip
+    graph.branches.create("side")
+    run(graph, 'delete Thing where k = "k0"', branch="side")
+    run(graph, 'insert Link { from: "k1", to: "k2", weight: 0.5 }', branch="side")
+
+    def keys(where: str, **words) -> set[str]:
+        return {row.k for row in graph.frames("Thing", columns=["k"], where=where, **words).collect()}
+
+    assert keys("i >= 2.5 and not (i = 4)") == {"k3", "k5"}
+    assert keys("i > 4 or i is null") == {"k5"}
+    assert keys('tags contains "1" and k starts_with "k"') == {"k1", "k3", "k5"}
+    assert keys("i < 2", branch="side") == {"k1"}
+    assert keys("i < 2", at=graph.commits.head().id) == {"k0", "k1"}
+    links = graph.frames("link", branch="side", where='from = "k1"', columns=["dst", "src"])
+    assert [row.asDict() for row in links.collect()] == [{"dst": "k2", "src": "k1"}]
+    for where in ("hue = 1", "i = 1 }", "i = 1 delete Link where weight > 0"):
+        with pytest.raises(OmnigraphError):
+            graph.frames("Thing", where=where)
+    with pytest.raises(TypeNotFound):
+        graph.frames("Thin")
+    with pytest.raises(TargetConflict):
+        graph.frames("Thing", branch="side", at="x")
 
 
 def test_a_frame_of_an_empty_type(graph: Graph, runtime: SparkRuntime) -> None:

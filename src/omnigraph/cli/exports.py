@@ -1,7 +1,8 @@
 """The export command."""
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,10 +24,10 @@ from omnigraph.cli.targets import addressed, reading
 from omnigraph.core.errors import AmbiguousTarget, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+    from collections.abc import Iterator
 
     from omnigraph.api.graph import Graph
+    from omnigraph.core.settings import Settings
     from omnigraph.pipeline.export import ExportReport
 
 
@@ -36,6 +37,42 @@ class ExportEngine(StrEnum):
     AUTO = "auto"
     LOCAL = "local"
     SPARK = "spark"
+
+
+NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The same as NAME.")]
+BranchOption = Annotated[
+    str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
+]
+At = Annotated[
+    str | None, typer.Option("--at", "--snapshot", metavar="ID", help="Read the state of this commit.")
+]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
+]
+Form = Annotated[
+    DataFormat | None, typer.Option("--format", help="What is written; else by the end of --out.")
+]
+Out = Annotated[
+    str | None, typer.Option("--out", metavar="PATH", help="A file or directory; it appears when complete.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an export that is at PATH already.")]
+EngineOption = Annotated[
+    ExportEngine, typer.Option("--engine", help="Spark, this process, or by size; Spark needs --out.")
+]
+Silent = Annotated[bool, typer.Option("--quiet", help="Say nothing on stderr.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be exported, as a user said it."""
+
+    query: str | None
+    name: str | None
+    values: dict[str, Any]
+    types: list[str] | None
+    branch: str | None
+    at: str | None
+    form: DataFormat | None
 
 
 def register(app: typer.Typer) -> None:
@@ -60,37 +97,21 @@ def export(
     query_name: QueryName = None,
     file: QueryFile = None,
     text: QueryText = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The same as NAME.")] = None,
+    name: NameOption = None,
     params: Params = None,
     params_file: ParamsFile = None,
     param: Param = None,
     store: Store = None,
-    branch: Annotated[
-        str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", "--snapshot", metavar="ID", help="Read the state of this commit.")
-    ] = None,
-    types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
-    ] = None,
-    form: Annotated[
-        DataFormat | None,
-        typer.Option("--format", help="What is written; else by the end of --out."),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="PATH", help="A file or directory; it appears when complete."),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an export that is at PATH already.")
-    ] = False,
-    engine: Annotated[
-        ExportEngine, typer.Option("--engine", help="Spark, this process, or by size; Spark needs --out.")
-    ] = ExportEngine.AUTO,
+    branch: BranchOption = None,
+    at: At = None,
+    types: Types = None,
+    form: Form = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    engine: EngineOption = ExportEngine.AUTO,
     spark_master: SparkMaster = None,
     spark_conf: SparkConf = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing on stderr.")] = False,
+    quiet: Silent = False,
     as_json: Json = False,
 ) -> None:
     """Write what a graph holds."""
@@ -98,73 +119,78 @@ def export(
         raise AmbiguousTarget("--branch and --at exclude each other", hint="give one of them")
     if query_name is not None and name is not None:
         raise UsageError("the query is named twice", hint="give NAME or --name")
-    queried = file is not None or text is not None
-    query = query_source(file, text) if queried else None
+    query = query_source(file, text) if file is not None or text is not None else None
     values = parameters(params, params_file, param)
-    chosen = query_name or name
-    if query is None and (chosen is not None or values):
-        raise UsageError("a name and parameters need a query", hint="pass -e 'query …' or --query FILE")
-    if query is not None and types:
-        raise UsageError("--type and a query exclude each other")
+    wanted = _Wanted(query, query_name or name, values, types or None, branch, at, form)
+    _check(wanted)
     if out is None:
         if as_json or overwrite or engine is ExportEngine.SPARK:
             raise UsageError("--json, --overwrite and --engine spark describe files", hint="pass --out PATH")
         with reading(store) as graph:
-            for chunk in _stream(graph, query, chosen, values, types, branch, at, form):
+            for chunk in _stream(graph, wanted):
                 output.write_bytes(chunk)
         return
+    uri = addressed(store)
+    settings = spark_settings(spark_master, spark_conf)
+    report = _write(uri, settings, wanted, out, engine, overwrite=overwrite, quiet=quiet)
+    if as_json:
+        output.document({"uri": uri, **report.to_dict()})
+    elif not quiet:
+        rows = output.counted(report.rows, "row")
+        where = f"{report.target} ({report.format}, {report.engine})"
+        output.note(f"exported {rows}, {report.bytes:,} bytes, to {where}; commit {report.commit_id}")
+
+
+def _check(wanted: _Wanted) -> None:
+    if wanted.query is None and (wanted.name is not None or wanted.values):
+        raise UsageError("a name and parameters need a query", hint="pass -e 'query …' or --query FILE")
+    if wanted.query is not None and wanted.types:
+        raise UsageError("--type and a query exclude each other")
+
+
+def _stream(graph: "Graph", wanted: _Wanted) -> "Iterator[bytes]":
+    chosen = wanted.form or DataFormat.JSONL
+    if chosen is DataFormat.PARQUET:
+        raise UsageError("parquet is not a stream", hint="pass --out PATH")
+    if wanted.query is None:
+        return graph.export_chunks(
+            branch=wanted.branch, at=wanted.at, types=wanted.types, format=chosen.value
+        )
+    from omnigraph.pipeline.export import encoded_text
+    from omnigraph.pipeline.plan import SourceFormat
+
+    rows = graph.query(wanted.query, wanted.values, name=wanted.name, branch=wanted.branch, at=wanted.at)
+    return encoded_text(rows, SourceFormat(chosen.value))
+
+
+def _write(
+    uri: str,
+    settings: "Settings",
+    wanted: _Wanted,
+    out: str,
+    engine: ExportEngine,
+    *,
+    overwrite: bool,
+    quiet: bool,
+) -> "ExportReport":
     from omnigraph.api.graph import open_read_only
     from omnigraph.cli.progress import TerminalListener
     from omnigraph.core.events import listen
 
-    settings = spark_settings(spark_master, spark_conf)
     listener = TerminalListener(quiet=quiet)
-    uri = addressed(store)
     with open_read_only(uri, settings=settings) as graph, listen(listener, everywhere=True):
         try:
-            report = graph.export_to(
+            return graph.export_to(
                 out,
-                format=None if form is None else form.value,
-                types=types or None,
-                query=query,
-                name=chosen,
-                params=values if query is not None else None,
-                branch=branch,
-                at=at,
+                format=None if wanted.form is None else wanted.form.value,
+                types=wanted.types,
+                query=wanted.query,
+                name=wanted.name,
+                params=wanted.values if wanted.query is not None else None,
+                branch=wanted.branch,
+                at=wanted.at,
                 engine=engine.value,
                 overwrite=overwrite,
             )
         finally:
             listener.clear()
-    if as_json:
-        output.document({"uri": uri, **report.to_dict()})
-    elif not quiet:
-        _note(report)
-
-
-def _stream(
-    graph: "Graph",
-    query: str | None,
-    name: str | None,
-    values: "Mapping[str, Any]",
-    types: list[str] | None,
-    branch: str | None,
-    at: str | None,
-    form: DataFormat | None,
-) -> "Iterator[bytes]":
-    chosen = form or DataFormat.JSONL
-    if chosen is DataFormat.PARQUET:
-        raise UsageError("parquet is not a stream", hint="pass --out PATH")
-    if query is None:
-        return graph.export_chunks(branch=branch, at=at, types=types or None, format=chosen.value)
-    from omnigraph.pipeline.export import encoded_text
-    from omnigraph.pipeline.plan import SourceFormat
-
-    rows = graph.query(query, values, name=name, branch=branch, at=at)
-    return encoded_text(rows, SourceFormat(chosen.value))
-
-
-def _note(report: "ExportReport") -> None:
-    rows = output.counted(report.rows, "row")
-    where = f"{report.target} ({report.format}, {report.engine})"
-    output.note(f"exported {rows}, {report.bytes:,} bytes, to {where}; commit {report.commit_id}")
