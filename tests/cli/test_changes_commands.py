@@ -19,22 +19,23 @@ def store(tmp_path, run):
 def test_a_diff_is_printed_by_entity_then_counted(run, store):
     done = run("diff", "v1", "main", "--store", store)
     assert done.out.splitlines() == [
-        "+ Person bob",
         "~ Person ada  age: 36 -> 37",
+        "+ Person bob",
         "node:Person: 1 inserted, 1 updated",
     ]
 
 
 def test_a_diff_as_json_has_counts_and_images(run, store):
     done = run("diff", "v1", "main", "--op", "update", "--json", "--store", store).json
-    assert done["types"] == {"node:Person": {"inserted": 1, "updated": 1, "deleted": 0}}
+    assert done["stats"] == {"node:Person": {"inserts": 1, "updates": 1, "deletes": 0}}
     (change,) = done["changes"]
-    assert (change["op"], change["node"], change["before"]["age"], change["after"]["age"]) == (
+    assert (change["op"], change["kind"], change["type"]["name"], change["id"]) == (
         "update",
+        "node",
         "Person",
-        36,
-        37,
+        "ada",
     )
+    assert (change["before"]["properties"]["age"], change["after"]["properties"]["age"]) == (36, 37)
 
 
 def test_blame_names_actor_and_commit(run, store):
@@ -70,3 +71,61 @@ def test_a_commit_is_reverted(run, store):
         store,
     )
     assert sorted(rows.out.split()[1:]) == ["ada,36", "bob,null"]
+
+
+def test_a_commit_shows_its_changes(run, store):
+    commits = run("commit", "list", "--json", "--store", store).json["commits"]
+    newest, raised = commits[0]["graph_commit_id"], commits[1]["graph_commit_id"]
+    assert run("commit", "changes", newest, "--store", store).out.splitlines() == [
+        "insert node Person bob",
+        "  + age: <null>",
+        "  + name: bob",
+    ]
+    assert run("commit", "changes", raised, "--store", store).out.splitlines() == [
+        "update node Person ada",
+        "  age: 36 -> 37",
+    ]
+    told = run("commit", "changes", newest, "--json", "--store", store).json
+    assert told["cause"]["graph_commit_id"] == newest
+    assert [change["id"] for change in told["changes"]] == ["bob"]
+    first = run("commit", "changes", commits[-1]["graph_commit_id"], "--json", "--store", store, rc=3)
+    assert first.error["kind"] == "parentless_commit"
+
+
+def test_pages_of_a_commit_are_printed_one_by_one(run, store):
+    text = " ".join(f'insert Person {{ name: "n{n}" }}' for n in range(3))
+    run("mutate", "-e", f"query m() {{ {text} }}", "--store", store)
+    newest = run("commit", "list", "--json", "--store", store).json["commits"][0]["graph_commit_id"]
+    everything = run("commit", "changes", newest, "--limit", "1", "--json", "--store", store).json
+    assert [change["id"] for change in everything["changes"]] == ["n0", "n1", "n2"]
+    assert "next_page_token" not in everything
+
+
+def test_a_poll_prints_blocks_and_the_cursor(run, store):
+    told = run("changes", "poll", "--start", "beginning", "--limit", "1", "--json", "--store", store).json
+    assert [len(block["changes"]) for block in told["blocks"]] == [1, 1, 1]
+    assert told["caught_up"]
+    again = run("changes", "poll", "--cursor", told["cursor"], "--store", store).out.splitlines()
+    assert again[0] == "(no new commits)"
+    run("mutate", "-e", 'query d() { delete Person where name = "bob" }', "--store", store)
+    later = run("changes", "poll", "--cursor", told["cursor"], "--store", store).out.splitlines()
+    assert later[1] == "delete node Person bob"
+    assert later[-1].startswith("cursor: ")
+    both = run("changes", "poll", "--cursor", "x", "--start", "now", "--json", "--store", store, rc=2)
+    assert both.error["kind"] == "usage"
+    wrong = run(
+        "changes", "poll", "--cursor", told["cursor"], "--op", "insert", "--json", "--store", store, rc=1
+    )
+    assert wrong.error["kind"] == "change_cursor_rejected"
+    assert wrong.error["error"].startswith("change cursor rejected:")
+
+
+def test_a_baseline_and_its_cursor_miss_nothing(run, store, tmp_path):
+    made = run("changes", "baseline", "--out", "base.jsonl", "--json", "--store", store).json
+    lines = (tmp_path / "base.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert all(made["resume_cursor"] not in line for line in lines)
+    run("mutate", "-e", 'query e() { insert Person { name: "cyd" } }', "--store", store)
+    told = run("changes", "poll", "--cursor", made["resume_cursor"], "--json", "--store", store).json
+    assert [change["id"] for block in told["blocks"] for change in block["changes"]] == ["cyd"]
+    assert sorted(each.name for each in tmp_path.iterdir() if "base" in each.name) == ["base.jsonl"]

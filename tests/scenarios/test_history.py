@@ -46,9 +46,9 @@ def test_a_diff_tells_inserts_updates_and_deletes(graph):
     run(graph, 'insert Knows { from: "ann", to: "bob", since: 2001 }')
     found = graph.diff(before, "main")
     assert [t for t in told(found) if t[0] == "node:Person"] == [
-        ("node:Person", "insert", "dan"),
         ("node:Person", "update", "bob"),
         ("node:Person", "delete", "cyd"),
+        ("node:Person", "insert", "dan"),
     ]
     assert found.stats["edge:Knows"] == {"inserted": 1, "updated": 0, "deleted": 0}
     assert len(found) == 4
@@ -170,13 +170,71 @@ def test_the_feed_gives_each_commit_once_and_in_order(graph):
     second = run(graph, 'delete Person where name = "ann"').commit
     page = graph.feed.poll(cursor, commits_max=1)
     assert [b.commit.id for b in page.blocks] == [first.id]
-    assert page.more
-    rest = graph.feed.poll(page.cursor)
+    assert (page.cursor, page.caught_up) == (None, None)
+    rest = graph.feed.poll(page.next_page_token)
     assert [(b.commit.id, told(b.changes)) for b in rest.blocks] == [
         (second.id, [("node:Person", "delete", "ann")])
     ]
-    assert not rest.more
+    assert rest.next_page_token is None
+    assert rest.caught_up
     assert graph.feed.poll(rest.cursor).blocks == ()
+
+
+def test_pages_stop_inside_a_commit_and_end_at_the_head_they_began_with(graph):
+    cursor = graph.feed.start()
+    made = people(graph, "ann", "bob", "cyd").commit
+    later = people(graph, "dan").commit
+    seen, position, pages = [], cursor, 0
+    while True:
+        page = graph.feed.poll(position, changes_max=2)
+        pages += 1
+        seen += [(block.commit.id, change.id) for block in page.blocks for change in block.changes]
+        if pages == 1:
+            people(graph, "eve")  # after the poll began: the next poll tells it
+        if page.next_page_token is None:
+            break
+        assert page.cursor is None
+        position = page.next_page_token
+    assert seen == [(made.id, "ann"), (made.id, "bob"), (made.id, "cyd"), (later.id, "dan")]
+    assert not page.caught_up
+    rest = graph.feed.poll(page.cursor)
+    assert [change.id for block in rest.blocks for change in block.changes] == ["eve"]
+    assert rest.caught_up
+
+
+def test_the_feed_starts_after_a_commit(graph):
+    first = people(graph, "ann").commit
+    second = people(graph, "bob").commit
+    page = graph.feed.poll(graph.feed.start(f"after:{first.id}"))
+    assert [block.commit.id for block in page.blocks] == [second.id]
+    with pytest.raises(CommitNotFound):
+        graph.feed.start("after:01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    with pytest.raises(BadRequest, match="no start of a feed"):
+        graph.feed.start("yesterday")
+
+
+def test_a_feed_of_one_kind_tells_nodes_before_edges(graph):
+    cursor = graph.feed.start()
+    nodes_only = graph.feed.start(kinds=["node"])
+    run(
+        graph,
+        'insert Person { name: "ann" } insert Person { name: "bob" } insert Knows { from: "ann", to: "bob" }',
+    )
+    (block,) = graph.feed.poll(cursor).blocks
+    assert [change.kind for change in block.changes] == ["node", "node", "edge"]
+    (block,) = graph.feed.poll(nodes_only, kinds=["node"]).blocks
+    assert [change.kind for change in block.changes] == ["node", "node"]
+
+
+def test_a_feed_whose_commits_are_gone_says_so(graph):
+    graph.branches.create("review")
+    people(graph, "ann", branch="review")
+    cursor = graph.feed.start(branch="review")
+    people(graph, "bob", branch="review")
+    graph.branches.delete("review")
+    graph.branches.create("review")
+    with pytest.raises(ChangeCursorRejected):
+        graph.feed.poll(cursor, branch="review")
 
 
 def test_the_feed_from_the_beginning_rebuilds_the_graph(graph):
@@ -184,7 +242,7 @@ def test_the_feed_from_the_beginning_rebuilds_the_graph(graph):
     run(graph, 'update Person set { age: 1 } where name = "ann"')
     run(graph, 'delete Person where name = "bob"')
     state = {}
-    for block in graph.feed.poll(graph.feed.start(after="beginning")).blocks:
+    for block in graph.feed.poll(graph.feed.start("beginning")).blocks:
         for change in block.changes:
             state.pop(change.id, None)
             if change.after is not None:

@@ -192,12 +192,12 @@ def test_merge_separator_in_text_detected(graph):
 
 
 def test_merge_row_prefixed_property_detected(tmp_path):
-    with make_graph(tmp_path / "g", "node Doc { name: String @key  row_note: String? }") as graph:
-        run(graph, 'insert Doc { name: "a", row_note: "x" }')
+    with make_graph(tmp_path / "g", "node Doc { name: String @key  _row_note: String? }") as graph:
+        run(graph, 'insert Doc { name: "a", _row_note: "x" }')
         graph.branches.create("topic")
-        run(graph, 'update Doc set { row_note: "y" } where name = "a"', branch="topic")
+        run(graph, 'update Doc set { _row_note: "y" } where name = "a"', branch="topic")
         graph.branches.merge("topic")
-        assert rows_of(graph, "Doc")["a"]["row_note"] == "y"
+        assert rows_of(graph, "Doc")["a"]["_row_note"] == "y"
 
 
 def netzero(graph):

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from omnigraph.branching.baseline import Baseline, write_baseline
 from omnigraph.branching.blame import Blame, blame
-from omnigraph.branching.feed import COMMITS_PER_POLL_MAX, FeedPage, poll, start_cursor
+from omnigraph.branching.feed import (
+    CHANGES_PER_PAGE_MAX,
+    COMMITS_PER_PAGE_MAX,
+    NOW,
+    ChangesPage,
+    FeedPage,
+    commit_changes,
+    poll,
+    start_cursor,
+)
 from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots, resolve_reference
+from omnigraph.branching.tokens import FeedFilter
+from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import CommitId, normalize_branch
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from omnigraph.engine.session import GraphSession
@@ -49,41 +62,102 @@ class Feed:
 
     def start(
         self,
+        at: str = NOW,
         *,
         branch: str = "main",
-        after: str | None = None,
         types: Sequence[str] | None = None,
         ops: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> str:
-        """A cursor at the head of the branch, after a commit, or at the `beginning`."""
+        """A cursor at the head of the branch (`now`), at the `beginning`, or `after:` a commit."""
         self._session.check_open()
-        return start_cursor(
-            self._session, normalize_branch(branch), after=after, types=types, ops=change_ops(ops)
-        )
+        chosen = feed_filter(types, ops, kinds)
+        return start_cursor(self._session, normalize_branch(branch), start=at, chosen=chosen)
 
     def poll(
         self,
-        cursor: str,
+        position: str,
         *,
         branch: str = "main",
         types: Sequence[str] | None = None,
         ops: Sequence[str] | None = None,
-        commits_max: int = COMMITS_PER_POLL_MAX,
+        kinds: Sequence[str] | None = None,
+        changes_max: int = CHANGES_PER_PAGE_MAX,
+        commits_max: int = COMMITS_PER_PAGE_MAX,
     ) -> FeedPage:
-        """The commits after the cursor, oldest first, and the next cursor. Keep that one and come again."""
+        """One page of the commits after a cursor, oldest first.
+
+        A page that is not the last has a token to go on with; the last one has the next cursor. Keep that one
+        and come again: nothing is stored here.
+        """
         self._session.check_open()
         return poll(
             self._session,
             normalize_branch(branch),
-            cursor,
-            types=types,
-            ops=change_ops(ops),
+            position,
+            chosen=feed_filter(types, ops, kinds),
+            changes_max=changes_max,
             commits_max=commits_max,
         )
 
+    def changes(
+        self,
+        commit_id: str,
+        *,
+        types: Sequence[str] | None = None,
+        ops: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        page_token: str | None = None,
+        changes_max: int = CHANGES_PER_PAGE_MAX,
+    ) -> ChangesPage:
+        """One page of what a commit changed against its first parent."""
+        self._session.check_open()
+        return commit_changes(
+            self._session,
+            CommitId(commit_id),
+            chosen=feed_filter(types, ops, kinds),
+            page_token=page_token,
+            changes_max=changes_max,
+        )
+
+    def baseline(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        branch: str = "main",
+        types: Sequence[str] | None = None,
+        ops: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> Baseline:
+        """Write the state of a branch as JSON lines and give the cursor that goes on from it.
+
+        The file appears whole or not at all. `ops` only narrows what the cursor will tell.
+        """
+        self._session.begin_read()
+        chosen = feed_filter(types, ops, kinds)
+        return write_baseline(self._session, normalize_branch(branch), path, chosen=chosen)
+
+
+def feed_filter(
+    types: Sequence[str] | None, ops: Sequence[str] | None, kinds: Sequence[str] | None
+) -> FeedFilter:
+    """The filter of these names. Raises `BadRequest` for a kind or operation that does not exist."""
+    for kind in kinds or ():
+        if kind not in {"node", "edge"}:
+            raise BadRequest(f"'{kind}' is no kind of entity", hint="use node or edge")
+    chosen = change_ops(ops)
+    return FeedFilter(
+        None if not types else tuple(types),
+        None if not chosen else tuple(chosen),
+        None if not kinds else tuple(kinds),
+    )
+
 
 def change_ops(names: Sequence[str] | None) -> Sequence[ChangeOp] | None:
-    """The operations of these names."""
+    """The operations of these names. Raises `BadRequest` for a name that is none."""
+    for name in names or ():
+        if name not in set(ChangeOp):
+            raise BadRequest(f"'{name}' is no operation", hint="use insert, update or delete")
     return None if names is None else [ChangeOp(name) for name in names]
 
 

@@ -1,167 +1,248 @@
-"""The change feed of a branch: its commits in order, each with what it changed."""
+"""The change feed of a branch: its commits in first-parent order, each with what it changed.
+
+A *cursor* stands behind a complete commit and is all a reader keeps between two polls. A *page token* goes on
+with one poll: it also holds the head the poll was made for, and the place inside a commit.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots
-from omnigraph.core.errors import ChangeCursorRejected, ChangeFeedGap, CommitNotFound, SnapshotNotFound
+from omnigraph.branching.history import diff_snapshots
+from omnigraph.branching.tokens import FeedFilter, Place, read_token, write_token
+from omnigraph.core.errors import (
+    BadRequest,
+    ChangeCursorRejected,
+    ChangeFeedGap,
+    CommitNotFound,
+    ParentlessCommit,
+    SchemaBoundary,
+    SnapshotNotFound,
+)
 from omnigraph.core.ids import CommitId, show_branch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from omnigraph.branching.history import Diff, EntityChange
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.record import CommitRecord
-    from omnigraph.manifest.state import Snapshot
 
-COMMITS_PER_POLL_MAX: Final = 100
-_FORMAT: Final = 1
+COMMITS_PER_PAGE_MAX: Final = 100
+CHANGES_PER_PAGE_MAX: Final = 8_192
+BEGINNING: Final = "beginning"
+NOW: Final = "now"
+EVERYTHING: Final = FeedFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The commit behind changes."""
+
+    commit: CommitRecord
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cause as JSON says it."""
+        commit = self.commit
+        optional = {
+            "parent_commit_id": commit.parent,
+            "merged_parent_commit_id": commit.merged_parent,
+            "actor_id": commit.actor,
+        }
+        return {
+            "graph_commit_id": commit.id,
+            **{name: value for name, value in optional.items() if value is not None},
+            "authored_branch": show_branch(commit.branch),
+            "authored_at": commit.time_us,
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeedBlock:
-    """One commit and what it changed against its first parent; nothing, for work that keeps every value."""
+    """One commit and what it changed against its first parent; nothing, for work that keeps every value.
+
+    A page that stops inside a commit has a part of its changes.
+    """
 
     commit: CommitRecord
-    changes: Diff
+    changes: tuple[EntityChange, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The block as JSON says it."""
+        changes = [each.to_dict() for each in self.changes]
+        return {"cause": Cause(self.commit).to_dict(), "changes": changes}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeedPage:
-    """Complete commits in order, and the cursor after the last of them. Delivery is at least once."""
+    """Some commits in order. Either a page token, or on the last page of a poll the cursor behind it.
+
+    Delivery is at least once: a reader that lost its place polls its last cursor again.
+    """
 
     blocks: tuple[FeedBlock, ...]
-    cursor: str
-    more: bool
-    """Whether further commits wait already."""
+    next_page_token: str | None
+    cursor: str | None
+    caught_up: bool | None
+    """On the last page: whether the branch still shows the commit the poll ended at."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The page as JSON says it."""
+        optional = {
+            "next_page_token": self.next_page_token,
+            "cursor": self.cursor,
+            "caught_up": self.caught_up,
+        }
+        return {
+            "blocks": [each.to_dict() for each in self.blocks],
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangesPage:
+    """Some changes of one commit, and the token of the next page."""
+
+    commit: CommitRecord
+    changes: tuple[EntityChange, ...]
+    next_page_token: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The page as JSON says it."""
+        more = {} if self.next_page_token is None else {"next_page_token": self.next_page_token}
+        return {**FeedBlock(self.commit, self.changes).to_dict(), **more}
 
 
 def start_cursor(
-    session: GraphSession,
-    branch: Branch,
-    *,
-    after: str | None = None,
-    types: Sequence[str] | None = None,
-    ops: Sequence[ChangeOp] | None = None,
+    session: GraphSession, branch: Branch, *, start: str = NOW, chosen: FeedFilter = EVERYTHING
 ) -> str:
-    """A cursor at the head of the branch, or after a commit of its first-parent history.
+    """The cursor at a starting point: `now`, `beginning`, or `after:` with a commit of the branch.
 
-    `after="beginning"` starts at the first commit of the graph. Raises `CommitNotFound`.
+    Raises `BadRequest`, `CommitNotFound`.
     """
-    head = session.manifest.current(branch)
-    position = head.head if after is None else CommitId(after)
-    if after == "beginning":
-        position = _history(session, head)[-1].id
-    elif after is not None:
-        session.commits.show(position)
-    return _encode(session, branch, position, types, ops)
+    head = session.manifest.current(branch).head
+    if start == NOW:
+        return write_token(session, branch, chosen, Place(head))
+    history = [record.id for record in session.commits.list(branch)]
+    if start == BEGINNING:
+        return write_token(session, branch, chosen, Place(history[-1]))
+    word, _, commit_id = start.partition(":")
+    if word != "after" or not commit_id:
+        raise BadRequest(f"'{start}' is no start of a feed", hint="use now, beginning or after:COMMIT")
+    if commit_id not in history:
+        raise CommitNotFound(commit_id)
+    return write_token(session, branch, chosen, Place(CommitId(commit_id)))
 
 
 def poll(
     session: GraphSession,
     branch: Branch,
-    cursor: str,
+    position: str,
     *,
-    types: Sequence[str] | None = None,
-    ops: Sequence[ChangeOp] | None = None,
-    commits_max: int = COMMITS_PER_POLL_MAX,
+    chosen: FeedFilter = EVERYTHING,
+    changes_max: int = CHANGES_PER_PAGE_MAX,
+    commits_max: int = COMMITS_PER_PAGE_MAX,
 ) -> FeedPage:
-    """The commits after the cursor, oldest first, at most `commits_max` of them.
+    """One page from a cursor or a page token on, oldest commit first.
 
-    The cursor belongs to one graph, branch and filter: with another one it is `ChangeCursorRejected`, and
-    `ChangeFeedGap` when the commit it names is no longer in the history of the branch.
+    Raises `ChangeCursorRejected` for a position of another graph, branch or filter, `ChangeFeedGap` when
+    commits behind it are gone, `SchemaBoundary` at a commit that changed the schema. Cost: follows the
+    changes of the commits that are looked at.
     """
-    position = _decode(session, branch, cursor, types, ops)
-    head = session.manifest.current(branch)
-    waiting: list[CommitRecord] = []
-    for record in _history(session, head):
-        if record.id == position:
-            break
-        waiting.append(record)
-    else:
-        raise _gap(position)
-    waiting.reverse()
-    blocks = tuple(_block(session, record, types, ops) for record in waiting[:commits_max])
-    last = blocks[-1].commit.id if blocks else position
-    return FeedPage(blocks, _encode(session, branch, last, types, ops), more=len(waiting) > commits_max)
+    _check_limits(changes_max, commits_max)
+    place = read_token(session, branch, chosen, position)
+    cut = place.cut or session.manifest.current(branch).head
+    waiting = _between(session, branch, place.after, cut)
+    blocks: list[FeedBlock] = []
+    left, offset, done = changes_max, place.offset, place.after
+    while waiting and left > 0 and len(blocks) < commits_max:
+        record = waiting[0]
+        changes = commit_diff(session, record, chosen)
+        end = min(len(changes), offset + left)
+        blocks.append(FeedBlock(record, tuple(changes.part(offset, end))))
+        left -= end - offset
+        if end < len(changes):
+            token = write_token(session, branch, chosen, Place(done, cut, end))
+            return FeedPage(tuple(blocks), token, None, None)
+        waiting.pop(0)
+        done, offset = record.id, 0
+    if waiting:
+        token = write_token(session, branch, chosen, Place(done, cut, 0))
+        return FeedPage(tuple(blocks), token, None, None)
+    cursor = write_token(session, branch, chosen, Place(done))
+    return FeedPage(tuple(blocks), None, cursor, session.manifest.current(branch).head == done)
 
 
-def _history(session: GraphSession, head: Snapshot) -> list[CommitRecord]:
-    return session.commits.list(head.branch)
+def commit_changes(
+    session: GraphSession,
+    commit_id: CommitId,
+    *,
+    chosen: FeedFilter = EVERYTHING,
+    page_token: str | None = None,
+    changes_max: int = CHANGES_PER_PAGE_MAX,
+) -> ChangesPage:
+    """One page of what a commit changed against its first parent.
+
+    Raises `CommitNotFound`, `ParentlessCommit`, `SchemaBoundary`, `ChangeFeedGap`, `ChangeCursorRejected`.
+    """
+    _check_limits(changes_max, 1)
+    record = session.commits.show(commit_id)
+    if record.parent is None:
+        raise ParentlessCommit(f"commit '{commit_id}' is the first one and has nothing to be compared with")
+    start = 0
+    if page_token is not None:
+        place = read_token(session, None, chosen, page_token)
+        if place.after != commit_id:
+            raise ChangeCursorRejected("change cursor rejected: the page token belongs to another commit")
+        start = place.offset
+    changes = commit_diff(session, record, chosen)
+    end = min(len(changes), start + changes_max)
+    token = None
+    if end < len(changes):
+        token = write_token(session, None, chosen, Place(commit_id, None, end))
+    return ChangesPage(record, tuple(changes.part(start, end)), token)
 
 
-def _block(
-    session: GraphSession, record: CommitRecord, types: Sequence[str] | None, ops: Sequence[ChangeOp] | None
-) -> FeedBlock:
+def commit_diff(session: GraphSession, record: CommitRecord, chosen: FeedFilter) -> Diff:
+    """What a commit changed: nodes before edges, by type and id; nothing for the first commit of all."""
     try:
         after = session.manifest.at_commit(record.id)
         before = after if record.parent is None else session.manifest.at_commit(record.parent)
     except (CommitNotFound, SnapshotNotFound) as error:
         raise _gap(record.id) from error
-    return FeedBlock(record, diff_snapshots(session, before, after, types=types, ops=ops))
+    if before.schema_hash != after.schema_hash:
+        raise SchemaBoundary(
+            f"commit '{record.id}' changed the schema",
+            hint="take a baseline and go on from its cursor",
+        )
+    return diff_snapshots(
+        session, before, after, types=chosen.types, ops=chosen.ops, kinds=chosen.kinds
+    ).nodes_first()
+
+
+def _between(session: GraphSession, branch: Branch, after: CommitId, cut: CommitId) -> list[CommitRecord]:
+    """The commits after one up to another, oldest first."""
+    found: list[CommitRecord] = []
+    seen_cut = False
+    for record in session.commits.list(branch):
+        seen_cut = seen_cut or record.id == cut
+        if record.id == after:
+            return found[::-1]
+        if seen_cut:
+            found.append(record)
+    raise _gap(after)
+
+
+def _check_limits(changes_max: int, commits_max: int) -> None:
+    if not 0 < changes_max <= CHANGES_PER_PAGE_MAX:
+        raise BadRequest(f"a page has 1 to {CHANGES_PER_PAGE_MAX:,} changes, not {changes_max:,}")
+    if commits_max <= 0:
+        raise BadRequest(f"a page has at least one commit, not {commits_max}")
 
 
 def _gap(commit_id: CommitId) -> ChangeFeedGap:
     return ChangeFeedGap(
         f"commit '{commit_id}' is not in the readable history of the branch any more",
-        hint="export the branch and start a new cursor at its head",
+        hint="take a baseline of the branch and go on from its cursor",
         details={"change_feed_gap": {"first_unreadable_commit_id": commit_id}},
     )
-
-
-def _binding(
-    session: GraphSession, branch: Branch, types: Sequence[str] | None, ops: Sequence[ChangeOp] | None
-) -> str:
-    """What a cursor is good for: this graph, this incarnation of the branch, this filter."""
-    genesis = _history(session, session.manifest.current(None))[-1].id
-    parts = [
-        genesis,
-        show_branch(branch),
-        session.branch_identity(branch),
-        sorted(types) if types is not None else None,
-        sorted(op.value for op in ops) if ops is not None else None,
-    ]
-    return hashlib.sha256(orjson.dumps(parts)).hexdigest()[:32]
-
-
-def _encode(
-    session: GraphSession,
-    branch: Branch,
-    position: CommitId,
-    types: Sequence[str] | None,
-    ops: Sequence[ChangeOp] | None,
-) -> str:
-    value = {"format": _FORMAT, "after": position, "for": _binding(session, branch, types, ops)}
-    body = orjson.dumps(value)
-    check = hashlib.sha256(body).digest()[:4]
-    return base64.urlsafe_b64encode(check + body).decode()
-
-
-def _decode(
-    session: GraphSession,
-    branch: Branch,
-    cursor: str,
-    types: Sequence[str] | None,
-    ops: Sequence[ChangeOp] | None,
-) -> CommitId:
-    try:
-        raw = base64.urlsafe_b64decode(cursor.encode("ascii"))
-    except (binascii.Error, ValueError) as error:
-        raise ChangeCursorRejected("the cursor is damaged") from error
-    check, body = raw[:4], raw[4:]
-    if hashlib.sha256(body).digest()[:4] != check:
-        raise ChangeCursorRejected("the cursor is damaged")
-    value: dict[str, Any] = orjson.loads(body)
-    if value["format"] != _FORMAT:
-        raise ChangeCursorRejected("the cursor was made by a newer program")
-    if value["for"] != _binding(session, branch, types, ops):
-        raise ChangeCursorRejected("the cursor belongs to another graph, branch or filter")
-    return CommitId(value["after"])

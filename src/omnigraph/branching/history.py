@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
-from omnigraph.branching.changes import RowPairs, RowSet, TableDelta, table_delta
+from omnigraph.branching.changes import TableDelta, id_order, table_delta
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.core import html
 from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
 from omnigraph.core.ids import CommitId, TableKey, normalize_branch
+from omnigraph.engine.key_segments import ABSENT
 from omnigraph.engine.result import json_values
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from omnigraph.branching.equality import Addresses
     from omnigraph.catalog.schema import TableType
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
@@ -42,6 +45,9 @@ class ChangeOp(StrEnum):
     DELETE = "delete"
 
 
+_COUNTED: Final = {ChangeOp.INSERT: "inserted", ChangeOp.UPDATE: "updated", ChangeOp.DELETE: "deleted"}
+
+
 @dataclass(frozen=True, slots=True)
 class EntityChange:
     """One entity that differs. Images hold `id`, for edges `src` and `dst`, and every property."""
@@ -52,6 +58,8 @@ class EntityChange:
     op: ChangeOp
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
+    type_id: str = ""
+    """The identity of the type, which survives a rename."""
 
     @property
     def table_key(self) -> str:
@@ -66,14 +74,22 @@ class EntityChange:
         return tuple(n for n in names if n not in before or n not in after or before[n] != after[n])
 
     def to_dict(self) -> dict[str, Any]:
-        """The change as JSON says it."""
+        """The change as JSON says it: an insert has only `after`, a delete only `before`."""
+        sides = {"before": self.before, "after": self.after}
         return {
-            "op": self.op.value,
-            self.kind: self.type_name,
+            "kind": self.kind,
+            "type": {"id": self.type_id, "name": self.type_name},
             "id": self.id,
-            "before": self.before,
-            "after": self.after,
+            "op": self.op.value,
+            **{name: self._image(image) for name, image in sides.items() if image is not None},
         }
+
+    def _image(self, image: Mapping[str, Any]) -> dict[str, Any]:
+        ends = {"src", "dst"} if self.kind == "edge" else set[str]()
+        values = {name: value for name, value in image.items() if name != "id" and name not in ends}
+        if not ends:
+            return {"properties": values}
+        return {"properties": values, "endpoints": {"from": image["src"], "to": image["dst"]}}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,12 +110,26 @@ class TableChanges:
             "deleted": len(self.delta.deleted),
         }
 
+    def ordered(self, ops: frozenset[ChangeOp]) -> tuple[Addresses, Addresses]:
+        """Where the rows of these changes were and are, by ascending id; `ABSENT` where there is no row."""
+        inserted, updated, deleted = self.delta.inserted, self.delta.updated, self.delta.deleted
+        nowhere = np.full(max(len(inserted), len(deleted)), ABSENT, np.uint64)
+        groups = {
+            ChangeOp.INSERT: (inserted.ids, nowhere[: len(inserted)], inserted.addresses),
+            ChangeOp.UPDATE: (updated.ids, updated.before, updated.after),
+            ChangeOp.DELETE: (deleted.ids, deleted.addresses, nowhere[: len(deleted)]),
+        }
+        chosen = [groups[op] for op in ChangeOp if op in ops]
+        order = id_order(pa.concat_arrays([ids for ids, _, _ in chosen]))
+        before = np.concatenate([former for _, former, _ in chosen])
+        after = np.concatenate([present for _, _, present in chosen])
+        return before[order], after[order]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diff:
-    """The difference of two states. Iterating reads the rows, a bounded piece at a time.
-
-    Order: by type (nodes and edges by table key), then by id within each operation.
+    """The difference of two states, by type and then by id. Iterating reads the rows, a bounded piece at a
+    time.
     """
 
     session: GraphSession
@@ -109,11 +139,23 @@ class Diff:
     ops: frozenset[ChangeOp]
 
     def __len__(self) -> int:
-        return sum(sum(each.counts[f"{op.value.rstrip('e')}ed"] for op in self.ops) for each in self.tables)
+        return sum(self._count(each) for each in self.tables)
 
     def __iter__(self) -> Iterator[EntityChange]:
+        return self.part(0, len(self))
+
+    def part(self, start: int, stop: int) -> Iterator[EntityChange]:
+        """The changes from one position up to another; reads the rows of these only."""
         for table in self.tables:
-            yield from self._table(table)
+            count = self._count(table)
+            if start < count and stop > 0:
+                yield from self._table(table, max(0, start), min(stop, count))
+            start, stop = start - count, stop - count
+
+    def nodes_first(self) -> Diff:
+        """The same changes with all nodes before all edges, types by their identity."""
+        ordered = sorted(self.tables, key=lambda each: (isinstance(each.type, EdgeType), each.type.type_id))
+        return replace(self, tables=tuple(ordered))
 
     @property
     def stats(self) -> dict[str, dict[str, int]]:
@@ -126,8 +168,13 @@ class Diff:
             yield orjson.dumps(change.to_dict()) + b"\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary: both commits and the counts."""
-        return {"from": self.from_commit, "to": self.to_commit, "types": self.stats}
+        """The summary: both commits and the counts by type."""
+        names = {"inserted": "inserts", "updated": "updates", "deleted": "deletes"}
+        stats = {
+            key: {names[what]: number for what, number in counts.items()}
+            for key, counts in self.stats.items()
+        }
+        return {"from": self.from_commit, "to": self.to_commit, "stats": stats}
 
     def __repr__(self) -> str:
         return f"Diff({self.from_commit}..{self.to_commit}, {len(self)} changes)"
@@ -142,31 +189,29 @@ class Diff:
         )
         return html.counts(self.stats, f"{self.from_commit} → {self.to_commit}") + listed
 
-    def _table(self, table: TableChanges) -> Iterator[EntityChange]:
-        delta = table.delta
-        if ChangeOp.INSERT in self.ops:
-            yield from self._one_sided(table, table.new, delta.inserted, ChangeOp.INSERT)
-        if ChangeOp.UPDATE in self.ops:
-            yield from self._updated(table, delta.updated)
-        if ChangeOp.DELETE in self.ops:
-            yield from self._one_sided(table, table.old, delta.deleted, ChangeOp.DELETE)
+    def _count(self, table: TableChanges) -> int:
+        counts = table.counts
+        return sum(counts[_COUNTED[op]] for op in self.ops)
 
-    def _one_sided(
-        self, table: TableChanges, side: SnapshotHandle | None, rows: RowSet, op: ChangeOp
-    ) -> Iterator[EntityChange]:
-        for begin in range(0, len(rows), ROWS_READ_MAX):
-            piece = rows.addresses[begin : begin + ROWS_READ_MAX]
-            for image in self._images(table.type, side, piece):
-                before, after = (None, image) if op is ChangeOp.INSERT else (image, None)
-                yield self._change(table.type, op, before, after)
+    def _table(self, table: TableChanges, start: int, stop: int) -> Iterator[EntityChange]:
+        """Some of the changes of one type, by id."""
+        before, after = table.ordered(self.ops)
+        for begin in range(start, stop, ROWS_READ_MAX):
+            end = min(stop, begin + ROWS_READ_MAX)
+            was = self._side(table.type, table.old, before[begin:end])
+            now = self._side(table.type, table.new, after[begin:end])
+            for former, present in zip(was, now, strict=True):
+                yield self._change(table.type, former, present)
 
-    def _updated(self, table: TableChanges, rows: RowPairs) -> Iterator[EntityChange]:
-        for begin in range(0, len(rows), ROWS_READ_MAX):
-            end = begin + ROWS_READ_MAX
-            before = self._images(table.type, table.old, rows.before[begin:end])
-            after = self._images(table.type, table.new, rows.after[begin:end])
-            for was, now in zip(before, after, strict=True):
-                yield self._change(table.type, ChangeOp.UPDATE, was, now)
+    def _side(
+        self, type_: TableType, side: SnapshotHandle | None, addresses: Addresses
+    ) -> list[dict[str, Any] | None]:
+        """The rows of one side at these addresses; None where the side has no row."""
+        there = np.flatnonzero(addresses != ABSENT)
+        found: list[dict[str, Any] | None] = [None] * len(addresses)
+        for at, image in zip(there.tolist(), self._images(type_, side, addresses[there]), strict=True):
+            found[at] = image
+        return found
 
     def _images(self, type_: TableType, side: SnapshotHandle | None, addresses: Any) -> list[dict[str, Any]]:
         if side is None or len(addresses) == 0:
@@ -179,11 +224,12 @@ class Diff:
 
     @staticmethod
     def _change(
-        type_: TableType, op: ChangeOp, before: dict[str, Any] | None, after: dict[str, Any] | None
+        type_: TableType, before: dict[str, Any] | None, after: dict[str, Any] | None
     ) -> EntityChange:
+        op = ChangeOp.INSERT if before is None else ChangeOp.DELETE if after is None else ChangeOp.UPDATE
         image = after if after is not None else before
         kind = "edge" if isinstance(type_, EdgeType) else "node"
-        return EntityChange(type_.name, kind, str((image or {})["id"]), op, before, after)
+        return EntityChange(type_.name, kind, str((image or {})["id"]), op, before, after, str(type_.type_id))
 
 
 def _told(change: EntityChange) -> str:
@@ -204,6 +250,7 @@ def diff_snapshots(
     *,
     types: Sequence[str] | None = None,
     ops: Sequence[ChangeOp] | None = None,
+    kinds: Sequence[str] | None = None,
 ) -> Diff:
     """What differs between two states, wherever they live.
 
@@ -220,6 +267,8 @@ def diff_snapshots(
         type_ = known[key]
         before, after = old.entries.get(key), new.entries.get(key)
         if (types is not None and type_.name not in types) or before == after:
+            continue
+        if kinds is not None and key.partition(":")[0] not in kinds:
             continue
         old_handle = None if before is None else session.open_entry(before)
         new_handle = None if after is None else session.open_entry(after)

@@ -10,6 +10,7 @@ from omnigraph.cli import (
     completion,
     explain,
     exports,
+    feeds,
     graphs,
     history,
     language,
@@ -85,6 +86,7 @@ explain.register(app)
 history.register(app, branch_app, commit_app)
 merges.register(branch_app)
 changes.register(app, tag_app)
+feeds.register(app, commit_app)
 personal.register(profile_app, config_app)
 completion.register(app)
 app.add_typer(schema_app, name="schema")
