@@ -111,7 +111,7 @@ class Window(StrEnum):
     BRANCH_MERGE_REWRITE_AFTER_DELETE_PRE_INDEX = "branch_merge.rewrite_after_delete_pre_index"
     """The deletions of a table both sides changed are committed; nothing is confirmed."""
     BRANCH_MERGE_BETWEEN_TABLES = "branch_merge.between_tables"
-    """One more table of a merge has all its commits; others have none; nothing is confirmed."""
+    """One more table of a merge has all its commits; others have some or none; nothing is confirmed."""
     BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM = "branch_merge.post_effects_pre_confirm"
     """Every table of a merge has all its commits, durably; the sidecar does not say so."""
     BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT = "branch_merge.post_phase_b_pre_manifest_commit"
