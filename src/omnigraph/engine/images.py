@@ -343,7 +343,7 @@ class TableImage:
         """Few rows of columns that are not in memory, read from the table; None when the columns are
         better loaded. Columns that are asked for again and again are loaded beside the readers.
         """
-        if self.extent < SAMPLED_EXTENT_MIN or len(ordinals) > SAMPLED_ROWS_MAX:
+        if self.extent < SAMPLED_EXTENT_MIN or len(ordinals) > min(SAMPLED_ROWS_MAX, self.extent // 8):
             return None
         absent = [name for name in columns if name not in self._columns]
         if not absent:
@@ -358,6 +358,8 @@ class TableImage:
                 return None
         known = distinct(ordinals[ordinals >= 0])
         rows = self.storage.take(self.handle, self.to_addresses(known), columns)
+        if rows.num_rows != len(known):
+            return None  # dead rows were asked for as well; in a column they are null
         place = np.minimum(np.searchsorted(known, ordinals), max(len(known) - 1, 0))
         return rows.take(pa.array(place, mask=ordinals < 0))
 
