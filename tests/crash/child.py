@@ -96,6 +96,7 @@ def recover(command):
         "violations": [f"{each.rule} {each.where}: {each.message}" for each in report.violations],
         "recoveries": [[each.operation_id, each.recovery_kind] for each in graph.recoveries()],
         "commits": len(graph.commits.list()),
+        "tags": graph.tags.list(),
     }
     graph.close()
     Path(command["result"]).write_text(json.dumps(result))
@@ -181,6 +182,7 @@ def break_protocol(part):
     match part:
         case "phase_a":
             sidecar.SidecarStore.write = lambda self, note: None
+            sidecar.SidecarStore.write_prepared = lambda self, note, prepared: None
         case "restore":
             back._restored = lambda context, note, seen: (
                 context.storage.open_version(

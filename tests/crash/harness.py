@@ -128,6 +128,9 @@ class Bench:
         problems = list(found["violations"])
         if now not in (before, after):
             problems.append(f"neither before nor after: {now}")
-        if self._returned.exists() and now != after:
+        returned = self._returned.exists()
+        if returned and now != after:
             problems.append("an acknowledged write is gone")
+        if writer.check is not None:
+            problems.extend(writer.check(found, tag, returned=returned))
         return problems

@@ -54,6 +54,10 @@ class Writer:
     on_new_branch: bool = False
     act: Callable[[Any, str], None] | None = None
     """What it calls instead of `mutate`."""
+    check: Callable[..., list[str]] | None = None
+    """What else must hold of what was found, given the tag and whether the call had returned."""
+    once: bool = False
+    """Whether a graph has work for it only once, so that every cut needs a graph of its own."""
 
     def after(self, before: Model, tag: str) -> Model:
         changed = before.copy()
@@ -142,6 +146,49 @@ def _load(graph: Any, tag: str) -> None:
         graph.load(file.name, mode="append", engine="local", actor="ana")
 
 
+def _unchanged(model: Model, tag: str) -> None:
+    """Nothing a reader can see."""
+
+
+def _is_there(what: str, names: Any, name: str, *, wanted: bool, returned: bool) -> list[str]:
+    """A name that a finished call must have made or removed."""
+    return (
+        [f"{what} {name} after the call had returned"] if returned and (name in names) is not wanted else []
+    )
+
+
+def _branch_made(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    name, exports = f"n{tag}", found["exports"]
+    problems = _is_there("branch", exports, name, wanted=True, returned=returned)
+    if name in exports and Model.read(exports[name]) != Model.read(exports["main"]):
+        problems.append(f"branch {name} does not show what main shows")
+    return problems
+
+
+def _branch_gone(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    name, exports = f"b{tag}", found["exports"]
+    problems = _is_there("branch", exports, name, wanted=False, returned=returned)
+    if name in exports and f"a-{tag}" not in Model.read(exports[name]).people:
+        problems.append(f"branch {name} is there without its rows")
+    return problems
+
+
+def _tag_made(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    return _is_there("tag", found["tags"], f"t{tag}", wanted=True, returned=returned)
+
+
+def _tag_gone(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    return _is_there("tag", found["tags"], f"t{tag}", wanted=False, returned=returned)
+
+
+def _reverted(model: Model, tag: str) -> None:
+    a, b = f"a-{tag}", f"b-{tag}"
+    for name in (a, b):
+        del model.people[name]
+    model.knows = Counter({key: n for key, n in model.knows.items() if a not in key[:2]})
+    model.likes = Counter({key: n for key, n in model.likes.items() if a not in key})
+
+
 INSERT = Writer("insert", _insert, _inserted)
 UPDATE = Writer("update", _update, _updated)
 DELETE = Writer("delete", _delete, _deleted)
@@ -149,8 +196,34 @@ BRANCH_INSERT = Writer("branch_insert", _insert, _inserted, on_new_branch=True)
 FAST_FORWARD = Writer("fast_forward", _insert, _merged, act=_merge)
 THREE_WAY = Writer("three_way", _insert, _merged, act=_merge)
 LOAD = Writer("load", _insert, _inserted, act=_load)
+INDICES = Writer("indices", _insert, _unchanged, act=lambda graph, _tag: graph.ensure_indices(), once=True)
+BRANCH_CREATE = Writer(
+    "branch_create",
+    _insert,
+    _unchanged,
+    act=lambda graph, tag: graph.branches.create(f"n{tag}"),
+    check=_branch_made,
+)
+BRANCH_DELETE = Writer(
+    "branch_delete",
+    _insert,
+    _unchanged,
+    act=lambda graph, tag: graph.branches.delete(f"b{tag}"),
+    check=_branch_gone,
+)
+TAG_CREATE = Writer(
+    "tag_create", _insert, _unchanged, act=lambda graph, tag: graph.tags.create(f"t{tag}"), check=_tag_made
+)
+TAG_DELETE = Writer(
+    "tag_delete", _insert, _unchanged, act=lambda graph, tag: graph.tags.delete(f"t{tag}"), check=_tag_gone
+)
+REVERT = Writer(
+    "revert", _insert, _reverted, act=lambda graph, _tag: graph.revert(graph.commits.head().id, actor="ana")
+)
 MUTATIONS = (INSERT, UPDATE, DELETE, BRANCH_INSERT)
-WRITERS = {each.name: each for each in (*MUTATIONS, FAST_FORWARD, THREE_WAY, LOAD)}
+NAMES = (BRANCH_CREATE, BRANCH_DELETE, TAG_CREATE, TAG_DELETE)
+"""Writers of references: a handful of durable operations each."""
+WRITERS = {each.name: each for each in (*MUTATIONS, FAST_FORWARD, THREE_WAY, LOAD, INDICES, REVERT, *NAMES)}
 
 
 def prepare(graph: Any, writer: Writer, tag: str) -> str:
@@ -168,6 +241,15 @@ def prepare(graph: Any, writer: Writer, tag: str) -> str:
                  insert Likes { from: $k, to: $k } }""",
             {"n": f"victim-{tag}", "k": f"kept-{tag}"},
         )
+    if writer is REVERT:
+        source, params = _insert(tag)
+        graph.mutate(source, params)
+    if writer is TAG_DELETE:
+        graph.tags.create(f"t{tag}")
+    if writer is BRANCH_DELETE:
+        graph.branches.create(f"b{tag}")
+        source, params = _insert(tag)
+        graph.mutate(source, params, branch=f"b{tag}")
     if writer.on_new_branch:
         graph.branches.create(f"b{tag}")
         return f"b{tag}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from omnigraph.core.events import StorageCall, emit, listening
+from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.storage.datasets import DATA_STORAGE_VERSION, create_dataset, manifest_object
 from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories
@@ -189,6 +189,7 @@ class ControlDataset:
         from lance.dataset import Transaction  # noqa: PLC0415
 
         emit(StorageCall("commit", self.location))
+        emit(DurableOperation("commit_control", self.location, "before"))
         try:
             with substrate(self._about_writing(branch)):
                 made = LanceDataset.commit(
@@ -201,6 +202,7 @@ class ControlDataset:
             if not is_contention(error):
                 raise
             return self.settle_contention(handle.version, branch, rows)
+        emit(DurableOperation("commit_control", self.location, "after"))
         self.sync(self.version_file(branch, made.version))
         return made
 
@@ -241,8 +243,10 @@ class ControlDataset:
         reference: Any = from_version if from_branch is None else (from_branch, from_version)
         # A dataset of its own: the call borrows it exclusively and would fail beside a thread that reads it.
         own = self.open_version(None, handle.version)
+        emit(DurableOperation("create_branch", self.location, "before"))
         with substrate(self._about_writing(None)):
             own.create_branch(branch, reference=reference, storage_options=self._options())
+        emit(DurableOperation("create_branch", self.location, "after"))
 
     def tags(self) -> "dict[str, tuple[Branch, int]]":
         """Every tag: its name, and the branch and version it names."""
@@ -258,8 +262,10 @@ class ControlDataset:
         """Name one version. The caller has seen that the name is free."""
         emit(StorageCall("create_tag", self.location))
         reference: Any = version if branch is None else (branch, version)
+        emit(DurableOperation("create_tag", self.location, "before"))
         with substrate(self._about_writing(None)):
             self.open_head(None).tags.create(name, reference)
+        emit(DurableOperation("create_tag", self.location, "after"))
         self.sync(f"{self.location}/_refs/tags/{name}.json")
 
     def delete_tag(self, name: str) -> None:
