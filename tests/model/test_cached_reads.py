@@ -298,7 +298,8 @@ def test_threads_read_while_another_commits(tmp_path):
         for reader in readers:
             reader.start()
         for _ in range(30):
-            expected[commit(graph, program.next())] = program.answers()
+            made = commit(graph, program.next())
+            expected[made] = program.answers()
         done.set()
         for reader in readers:
             reader.join()
