@@ -159,8 +159,13 @@ class Diff:
 
     @property
     def stats(self) -> dict[str, dict[str, int]]:
-        """Counts by table key, for the types that differ."""
-        return {each.type.table_key: each.counts for each in self.tables}
+        """Counts by table key, for the types that differ; operations nobody asked for count nothing."""
+        asked = {f"{op.value.rstrip('e')}ed" for op in self.ops}
+        counted = {
+            each.type.table_key: {name: number * (name in asked) for name, number in each.counts.items()}
+            for each in self.tables
+        }
+        return {key: counts for key, counts in counted.items() if any(counts.values())}
 
     def json_lines(self) -> Iterator[bytes]:
         """One change a line."""
