@@ -51,7 +51,7 @@ def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
     """The text a caller means, and the file it came from: a string with a brace or a line break is the
     text itself.
     """
-    if isinstance(source, str) and any(mark in source for mark in "{}\n"):
+    if isinstance(source, str) and ("{" in source or "}" in source or "\n" in source):
         return source, None
     path = Path(source)
     try:
@@ -96,6 +96,10 @@ class Graph(Exports):
     ) -> MutationResult:
         """Run a mutation query as one atomic, durable commit, or change nothing.
 
+        ```python
+        graph.mutate("queries.gq", {"handle": "ada", "name": "Ada"}, name="add_person", actor="ines")
+        ```
+
         `source` is query text or a path. `if_commit` makes the write conditional on the head of the branch.
         Raises `OmnigraphError`: the kind says whether trying again can help.
         """
@@ -139,6 +143,10 @@ class Graph(Exports):
         cancel: Cancellation | None = None,
     ) -> LoadReport:
         """Load files, directories, patterns or a stream as one atomic commit, or change nothing.
+
+        ```python
+        report = graph.load("people/*.jsonl", mode="merge", actor="import")
+        ```
 
         `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
         missing branch is made from `base`. With `rejects`, refused records are set aside in that directory
@@ -188,6 +196,10 @@ class Graph(Exports):
     ) -> LoadReport:
         """Load DataFrames, one per type, as one atomic commit, or change nothing.
 
+        ```python
+        graph.load_frames({"Person": people, "Knows": knows}, mode="append", branch="review", base="main")
+        ```
+
         A frame is a Spark or pandas DataFrame, an Arrow table or a list of rows with the columns `id`, `from`
         and `to` for edges, and properties. Everything else is as in `load`.
         """
@@ -219,6 +231,11 @@ class Graph(Exports):
     ) -> Rows:
         """Run a read query at the head of a branch (`main` unless named), or at the commit `at`.
 
+        ```python
+        rows = graph.query("queries.gq", {"handle": "ada"}, name="friends")
+        rows.to_arrow(), rows.to_pandas(), list(rows), rows[0]["friend.name"]
+        ```
+
         The whole query sees one commit. `source` is query text or a path.
         """
         from omnigraph.engine.query import run_query  # noqa: PLC0415  a writer never needs it
@@ -248,7 +265,12 @@ class Graph(Exports):
         branch: str | None = None,
         at: str | None = None,
     ) -> Explanation:
-        """How a read query would be answered; with `analyze` it is run and measured."""
+        """How a read query would be answered; with `analyze` it is run and measured.
+
+        ```python
+        print(graph.explain("queries.gq", {"handle": "ada"}, name="friends", analyze=True))
+        ```
+        """
         from omnigraph.engine.query import explain_query  # noqa: PLC0415  as in query
 
         if branch is not None and at is not None:
@@ -273,6 +295,11 @@ class Graph(Exports):
     ) -> Diff:
         """What differs between two states, each a branch, a tag or a commit id.
 
+        ```python
+        for change in graph.diff("main", "review", types=["Person"]):
+            print(change.op, change.id, change.properties)
+        ```
+
         `types` and `ops` (`insert`, `update`, `delete`) narrow it. Rows are read as the result is iterated.
         """
         return diff(self._session, old, new, types, ops)
@@ -281,6 +308,10 @@ class Graph(Exports):
         self, commit_id: str, *, branch: str = "main", parent: str | None = None, actor: str | None = None
     ) -> MergeReport:
         """Take back what one commit did, as a new commit; later changes of other entities stay.
+
+        ```python
+        graph.revert(graph.commits.list(actor="import")[0].id, actor="ines")
+        ```
 
         `parent` chooses which parent of a merge commit to go back to (the first unless named). Raises
         `MergeConflicts` when later commits changed the same entities.
@@ -299,11 +330,21 @@ class Graph(Exports):
         )
 
     def blame(self, type_name: str, entity_id: str, *, at: str = "main") -> Blame:
-        """Which commit, actor and branch gave each property of an entity its present value."""
+        """Which commit, actor and branch gave each property of an entity its present value.
+
+        ```python
+        graph.blame("Person", "ada")["name"].commit.actor
+        ```
+        """
         return blame_entity(self._session, type_name, entity_id, at)
 
     def entity(self, type_name: str, entity_id: str, *, branch: str = "main") -> Entity:
-        """One node or edge by its id. Raises `EntityNotFound`, `TypeNotFound`."""
+        """One node or edge by its id. Raises `EntityNotFound`, `TypeNotFound`.
+
+        ```python
+        graph.entity("Person", "ada").properties["name"]
+        ```
+        """
         return find_entity(self._session, self._snapshot(branch), type_name, entity_id)
 
     def schema_source(self) -> str:
@@ -396,6 +437,10 @@ def init(
 ) -> Graph:
     """Create a graph and open it. `schema` is schema text or a path.
 
+    ```python
+    graph = omnigraph.init("people.omni", schema="node Person { handle: String @key }")
+    ```
+
     Raises `AlreadyInitialized`; `force` only takes over what an interrupted creation left.
     """
     text, file = source_text(schema)
@@ -417,7 +462,15 @@ def open_graph(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Open a graph for reading and writing; what dead writers left is settled first."""
+    """Open a graph for reading and writing; what dead writers left is settled first.
+
+    ```python
+    with omnigraph.open("people.omni") as graph:
+        print(graph.branches.list())
+    ```
+
+    Raises `GraphNotFound`.
+    """
     return Graph(open_session(os.fspath(uri), settings=settings, storage_options=storage_options))
 
 
@@ -427,6 +480,8 @@ def open_read_only(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Open a graph without ever writing to it, not even to settle what dead writers left."""
+    """Open a graph without ever writing to it, not even to settle what dead writers left. Raises
+    `GraphNotFound`.
+    """
     session = open_session(os.fspath(uri), read_only=True, settings=settings, storage_options=storage_options)
     return Graph(session)

@@ -50,9 +50,9 @@ class Chain:
         key = reading.value(first.key)
         if not isinstance(key, str):
             return 0, []
+        reading.limits.claim(1)
         ordinal = reading.image(first.node).find_one(key)
         nodes = [] if ordinal < 0 else [ordinal]
-        reading.limits.claim(1)
         if nodes and first.rest is not None:
             nodes = _kept(reading, first.node, first.rest, nodes)
         done = 1

@@ -110,22 +110,27 @@ def _validity(chunk: pa.Array) -> Mask | None:
 class Picker:
     """A column by ordinal, as Python values, for few rows. Made once per column of an image and shared."""
 
-    __slots__ = ("_bases", "_only", "_picks")
+    __slots__ = ("_bases", "_picks", "present")
 
     def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals) -> None:
         self._picks: list[Pick] = [_pick_of(chunk) for chunk in chunks]
         self._bases: list[int] = bases.tolist()
-        self._only = self._picks[0] if len(self._picks) == 1 else None
+        self.present: Pick = self._picks[0] if len(self._picks) == 1 else self._from_chunks
+        """The values at ordinals of which none is -1; None where a value is null."""
 
     def pick(self, ordinals: Sequence[int]) -> list[Any]:
         """The values at the ordinals; None where the value is null and at -1."""
-        if self._only is not None and (len(ordinals) == 0 or min(ordinals) >= 0):
-            return self._only(ordinals)
-        return [None if ordinal < 0 else self._one(ordinal) for ordinal in ordinals]
+        if not ordinals or min(ordinals) >= 0:
+            return self.present(ordinals)
+        return [None if ordinal < 0 else self.present((ordinal,))[0] for ordinal in ordinals]
 
-    def _one(self, ordinal: int) -> Any:
-        position = bisect_right(self._bases, ordinal) - 1
-        return self._picks[position]((ordinal - self._bases[position],))[0]
+    def _from_chunks(self, ordinals: Sequence[int]) -> list[Any]:
+        bases, picks = self._bases, self._picks
+        found: list[Any] = []
+        for ordinal in ordinals:
+            position = bisect_right(bases, ordinal) - 1
+            found += picks[position]((ordinal - bases[position],))
+        return found
 
 
 def _pick_of(chunk: pa.Array) -> Pick:

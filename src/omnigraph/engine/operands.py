@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.engine.compare import Column, Constant, Mask, Values, as_array, compare
-from omnigraph.engine.search import Scores, distances, fuse, relevance, search_matches
+from omnigraph.engine.search import Scores, distances, fuse, relevance, search_hits, search_matches
 from omnigraph.planning import ir
 from omnigraph.planning.steps import constant_test
 
@@ -34,8 +34,10 @@ def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> 
             mask = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
             return ~mask if condition.negated else mask
         case ir.SearchTest():
+            if condition.wanted:
+                return search_hits(reading, condition.search, frame)
             hit, known = search_matches(reading, condition.search, frame)
-            return (hit if condition.wanted else ~hit) & known
+            return ~hit & known
         case _:
             assert_never(condition)
 

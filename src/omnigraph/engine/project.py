@@ -68,15 +68,21 @@ def shown(
 ) -> list[list[Any]]:
     """Few working rows as columns of Python values. A list stands for the one variable that is returned."""
     plan = prepared.plan
-    columns: list[list[Any]] = []
-    for variable, owner, column in references:
-        ordinals: list[int] = nodes if isinstance(nodes, list) else nodes[variable].tolist()
-        if plan.distinct:
-            ordinals = list(dict.fromkeys(ordinals))
-        if plan.offset or plan.limit is not None:
-            ordinals = ordinals[plan.offset : None if plan.limit is None else plan.offset + plan.limit]
-        columns.append(reading.image(owner).pick(column, ordinals))
-    return columns
+    if isinstance(nodes, list):
+        ordinals = _few_wanted(plan, nodes)
+        return [reading.image(owner).pick(column, ordinals) for _, owner, column in references]
+    return [
+        reading.image(owner).pick(column, _few_wanted(plan, nodes[variable].tolist()))
+        for variable, owner, column in references
+    ]
+
+
+def _few_wanted(plan: ir.ReadPlan, ordinals: list[int]) -> list[int]:
+    if plan.distinct:
+        ordinals = list(dict.fromkeys(ordinals))
+    if plan.offset or plan.limit is not None:
+        ordinals = ordinals[plan.offset : None if plan.limit is None else plan.offset + plan.limit]
+    return ordinals
 
 
 def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None) -> list[Any]:

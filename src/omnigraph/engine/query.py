@@ -13,13 +13,12 @@ from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.aggregate import aggregate_columns
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.explain import Explanation, Trace, describe
+from omnigraph.engine.explain import Explanation, Trace, describe, keep_choices
 from omnigraph.engine.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.match import Matcher
 from omnigraph.engine.project import result_columns, shown
 from omnigraph.engine.reading import Limits, ReadCaches, Reading
 from omnigraph.engine.result import Rows
-from omnigraph.planning.params import bind_params
 from omnigraph.planning.values import as_instant
 
 if TYPE_CHECKING:
@@ -87,11 +86,7 @@ def explain_query(
         rows = len(run.columns()[0])
     seconds = time.perf_counter() - begun - trace.aside_seconds
     measured = describe(run.reading, run.prepared, run.nodes, trace, rows)
-    for before, after in zip(planned, measured, strict=True):
-        # What a step found when it began is the choice it made; the run has filled the caches since. A search
-        # tells its choice itself.
-        if after.exact is None:
-            after.access, after.why = before.access, before.why
+    keep_choices(planned, measured)
     return Explanation(
         run.prepared.plan.name,
         snapshot.commit.id,
@@ -128,7 +123,7 @@ class _Run:
         seconds = settings.query_seconds
         self.reading = Reading(
             view,
-            bind_params(plan, params),
+            prepared.bind(params),
             _now(session) if plan.uses_now else None,
             Limits(
                 settings.query_memory_bytes,

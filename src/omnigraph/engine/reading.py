@@ -27,11 +27,12 @@ from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.traverse import Neighbours
 from omnigraph.planning import ir, predicate
+from omnigraph.planning.params import binder
 from omnigraph.planning.steps import needed_after, steps_of
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -86,6 +87,8 @@ class Prepared:
     working rows, in their order."""
     chain: Chain | None
     """The steps that run over lists while the rows are few."""
+    bind: Callable[[Mapping[str, Any] | None], Mapping[str, Value]]
+    """What turns the caller's parameters into values."""
 
 
 def prepare(plan: ir.ReadPlan) -> Prepared:
@@ -107,6 +110,7 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         as_set=as_set,
         references=_references(plan),
         chain=chain_of(steps, needed, as_set=as_set),
+        bind=binder(plan),
     )
 
 
@@ -206,7 +210,8 @@ class Limits:
                 actual=size,
                 hint="narrow the match, or raise OMNIGRAPH_QUERY_MEMORY_BYTES",
             )
-        self.check()
+        if self.deadline is not None or self.cancellation is not NEVER:
+            self.check()
 
     def check(self) -> None:
         """Notice cancellation and the time limit."""

@@ -40,6 +40,37 @@ def is_contention(error: BaseException) -> bool:
     return is_commit_conflict(error)
 
 
+class Watch:
+    """A state of a branch that nothing has followed, as two probes of local files tell.
+
+    The file that the next version will have is absent, and the hint that every commit rewrites is the one
+    that was seen. Made where the state was found to be the newest; while it is at rest, so is the branch.
+    """
+
+    __slots__ = ("_hint", "_next", "_seen")
+
+    def __init__(self, following: str, hint: str) -> None:
+        self._next = following
+        self._hint = hint
+        self._seen = self._look()
+
+    def is_seen_with(self, token: str | None) -> bool:
+        """Whether the hint was the one of this token (`newest_hint`) when the watch was made."""
+        seen = self._seen
+        return seen is not None and token == f"{seen[0]}-{seen[1]}-{seen[2]}"
+
+    def at_rest(self) -> bool:
+        """Whether nothing has happened since."""
+        return not os.access(self._next, os.F_OK) and self._look() == self._seen
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._hint)  # noqa: PTH116 - a path object costs more than the call
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 class ControlDataset:
     """One of the engine's own datasets, at a fixed place below the graph root. Holds no state."""
 
@@ -124,6 +155,16 @@ class ControlDataset:
             return None
         directory = branch_directory(self.location, branch)
         return self._adapter.identity(f"{directory}/_versions/latest_version_hint.json")
+
+    def watch(self, branch: Branch, version: int) -> Watch | None:
+        """A watch on the newest version of a branch; None where the store has no cheap probes."""
+        if not self._root.is_local:
+            return None
+        directory = branch_directory(self.location, branch)
+        return Watch(
+            self._root.local_path(self.version_file(branch, version + 1)),
+            self._root.local_path(f"{directory}/_versions/latest_version_hint.json"),
+        )
 
     def write_rows(
         self, handle: "LanceDataset", branch: Branch, rows: pa.Table, *, replacing: bool

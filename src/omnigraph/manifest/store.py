@@ -22,12 +22,13 @@ from omnigraph.core.errors import (
     StorageNotFound,
     StoragePrecondition,
 )
+from omnigraph.core.events import listening
 from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.changes import genesis_snapshot
 from omnigraph.manifest.commits import CommitLog
-from omnigraph.manifest.dataset import ControlDataset, is_contention
+from omnigraph.manifest.dataset import ControlDataset, Watch, is_contention
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import (
@@ -120,6 +121,8 @@ class ManifestStore:
         self.references: Final = BranchStore(self)
         self.tags: Final = TagStore(self)
         self._heads: dict[Branch, Head] = {}
+        self._watched: tuple[Head, Watch] | None = None
+        """The head of main, when its being the newest can be told cheaply."""
         self._past: OrderedDict[tuple[Branch, str | None, int], Snapshot] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -194,6 +197,11 @@ class ManifestStore:
     def head(self, branch: Branch) -> Head:
         """The newest state of the branch and its open version."""
         known = self._heads.get(branch)
+        if branch is None and known is not None:
+            watched = self._watched
+            # With a listener every probe is reported, one by one, below.
+            if watched is not None and watched[0] is known and not listening() and watched[1].at_rest():
+                return known
         token = None if branch is None else self._token(branch)
         if known is None or known.token != token:
             return self._load_newest(branch, token)
@@ -210,6 +218,10 @@ class ManifestStore:
         if hint is None:
             return known if self.dataset.has_version(branch, version) else self._load_newest(branch, token)
         if hint == known.hint:
+            if branch is None:
+                watch = self.dataset.watch(branch, version)
+                if watch is not None and watch.is_seen_with(hint):
+                    self._watched = (known, watch)
             return known
         newest = self.dataset.newest_version(known.handle)
         if newest != version:

@@ -4,7 +4,7 @@ import datetime as dt
 import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
@@ -47,6 +47,46 @@ def bind_params(
             raise ParameterTypeError(param.name, expected=param.type.text(), reason=str(misfit)) from None
     _check_search_numbers(plan, bound)
     return bound
+
+
+def binder(plan: ir.Plan) -> Callable[[Mapping[str, Any] | None], Mapping[str, Value]]:
+    """`bind_params` of one plan, made once.
+
+    Values that are already what their declaration says are taken as they are, without looking at each
+    possibility; anything else, errors included, is left to `bind_params`.
+    """
+    kinds = {param.name: param.type.kind for param in plan.params if param.type.is_scalar}
+    plain = len(kinds) == len(plan.params) and all(kind in _TAKEN for kind in kinds.values())
+    if not plain or (isinstance(plan, ir.ReadPlan) and plan.number_params):
+        return lambda given: bind_params(plan, given)
+    checks = tuple((name, _TAKEN[kind]) for name, kind in kinds.items())
+
+    def bind(given: Mapping[str, Any] | None) -> Mapping[str, Value]:
+        if type(given) is dict and len(given) == len(checks):
+            values = given.copy()
+            for name, taken in checks:
+                if name not in values or not taken(values[name]):
+                    break
+            else:
+                return values
+        return bind_params(plan, given)
+
+    return bind
+
+
+def _taken_integer(kind: ScalarKind) -> Callable[[Any], bool]:
+    low, high = INTEGER_BOUNDS[kind]
+    return lambda value: type(value) is int and low <= value <= high
+
+
+_TAKEN: Final[Mapping[ScalarKind, Callable[[Any], bool]]] = {
+    # A lone surrogate is not text; ASCII has none.
+    ScalarKind.STRING: lambda value: type(value) is str and value.isascii(),
+    ScalarKind.BOOL: lambda value: type(value) is bool,
+    ScalarKind.F64: lambda value: type(value) is float and math.isfinite(value),
+    **{kind: _taken_integer(kind) for kind in INTEGER_BOUNDS},
+}
+"""For each kind a test for values that need no conversion."""
 
 
 def _missing(param: ir.Parameter, *, present: bool) -> MissingParameter:
