@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -125,25 +126,33 @@ def fresh(home: Path, name: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home)) / "g"
 
 
-def ours(engine: str, source: Path, home: Path) -> dict[str, float]:
-    """One load in this process; the session is warm before the clock starts."""
+def ours(name: str, source: Path, home: Path) -> dict[str, float]:
+    """One load in this process; the session is warm before the clock starts.
+
+    `memory` is the Spark load again, watched: reading the memory maps of its processes slows them down.
+    """
     import omnigraph
 
+    engine = "local" if name == "local" else "spark"
     if engine == "spark":
         warm_up(home)
-    with omnigraph.init(fresh(home, engine), schema=SCHEMA) as graph:
-        with PeakMemory() as memory:
+    with omnigraph.init(fresh(home, name), schema=SCHEMA) as graph:
+        with PeakMemory() if name == "memory" else nullcontext() as memory:
             began = time.perf_counter()
             report = graph.load(source, mode="append", engine=engine)
             seconds = time.perf_counter() - began
         index = report.seconds.get("index", 0.0)
-        stages = ", ".join(f"{name} {took:.1f}" for name, took in report.seconds.items())
-        parts = ", ".join(f"{name} {size:.0f}" for name, size in sorted(memory.parts.items()))
-        print(f"   {engine}: {seconds:.1f} s ({stages}); {memory.peak_mb:.0f} MB ({parts})", flush=True)
+        stages = ", ".join(f"{stage} {took:.1f}" for stage, took in report.seconds.items())
+        print(f"   {name}: {seconds:.1f} s ({stages})", flush=True)
         rows = sum(entry.row_count for entry in graph.snapshot().entries.values())
         counted = graph.query("query q() { match { $p: Person } return { count($p) as n } }")
         assert counted.to_arrow().column("n").to_pylist() == [report.nodes[0].inserted]
-    return {"rows": rows, "seconds": seconds - index, "index": index, "memory": memory.peak_mb}
+    found = {"rows": rows, "seconds": seconds - index, "index": index}
+    if memory is not None:
+        parts = ", ".join(f"{kind} {size:.0f}" for kind, size in sorted(memory.parts.items()))
+        print(f"   {memory.peak_mb:.0f} MB at most ({parts})", flush=True)
+        found["memory"] = memory.peak_mb
+    return found
 
 
 # --- peers ---
@@ -349,7 +358,7 @@ def measure(home: Path, people: int, only: list[str], forms: list[str]) -> int:
                 f"{form:8} {name:8} {found['seconds']:7.1f} s {speed[name] / 1000:7.0f} krows/s{index}",
                 flush=True,
             )
-            if name == "spark" and found["memory"] > MEMORY_MB_MAX:
+            if found.get("memory", 0) > MEMORY_MB_MAX:
                 missed += 1
                 print(f"peak memory {found['memory']:.0f} MB, goal <= {MEMORY_MB_MAX} MB MISSED")
             figures.write_text(json.dumps(known))
@@ -360,7 +369,7 @@ def measure(home: Path, people: int, only: list[str], forms: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--people", type=int, default=200_000)
-    parser.add_argument("--only", default=",".join(["spark", "local", *PEERS, "ten"]))
+    parser.add_argument("--only", default=",".join(["spark", "local", *PEERS, "memory", "ten"]))
     parser.add_argument("--forms", default="jsonl,parquet")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("NAME", "SOURCE"))

@@ -79,7 +79,7 @@ class CheckTask:
 
     def facts(self, space: str, *, with_void: bool = False) -> pa.Table | None:
         """The facts of this partition; those of refused and of void records are left out."""
-        table = read_facts(self.files, space, self.partition)
+        table = read_facts(self.plan.root, self.files, space, self.partition)
         left_out = self.refused if with_void else np.concatenate([self.refused, self.void])
         if table is None or not len(left_out) or "order" not in table.column_names:
             return table
@@ -128,7 +128,7 @@ def _is_in(values: pa.StringArray, among: pa.StringArray) -> NDArray[np.bool_]:
 def check_ids(task: CheckTask) -> Checked:
     """Duplicates within the input, ids that exist already, and what an upsert replaces and frees."""
     result = Checked(ProblemLog(kept_max=task.plan.problems_kept))
-    writer = FactWriter(task.plan.exchange, task.plan.partitions)
+    writer = FactWriter(task.plan.root, task.plan.exchange, task.plan.partitions)
     for table_type in task.types():
         facts = task.facts(id_space(table_type.table_key))
         if facts is None or facts.num_rows == 0:

@@ -3,18 +3,26 @@
 A *fact file* holds a few columns of many rows, cut into partitions by the hash of the first column: rows with
 equal keys are in the same partition of every file. Files are named by their writer, so a retried task leaves
 a file that nobody reads, never a row twice.
+
+The files lie in a directory that every task sees, or, when there is none because the graph is in an object
+store and the tasks are elsewhere, as objects below the graph's root.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import new_ulid
 from omnigraph.engine.key_segments import hash_keys, string_array
+from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.objects import ObjectAdapter, open_adapter
 
 FactFiles = dict[str, list[str]]
 """Files per space. A space is a name such as `id/node:Person`."""
@@ -28,10 +36,27 @@ def partition_of(keys: pa.StringArray, partitions: int) -> NDArray[np.int64]:
     return (hash_keys(string_array(filled)) % np.uint64(partitions)).astype(np.int64)
 
 
+IN_STORE: Final = "store:"
+"""How the place of fact files begins that are objects of the graph's own store."""
+
+
+@functools.lru_cache(maxsize=4)
+def _objects(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectAdapter:
+    adapter = open_adapter(uri, dict(options))
+    if not isinstance(adapter, ObjectAdapter):
+        raise InternalError(f"{uri} is not in an object store")
+    return adapter
+
+
+def _store_of(root: GraphRoot) -> ObjectAdapter:
+    return _objects(root.uri, tuple(sorted(root.storage_options.items())))
+
+
 @dataclass(slots=True)
 class FactWriter:
-    """Writes fact files below one directory. One writer per task; the names say which."""
+    """Writes fact files at one place. One writer per task; the names say which."""
 
+    root: GraphRoot
     directory: str
     partitions: int
     _tables: dict[str, list[pa.Table]] = field(default_factory=dict[str, list[pa.Table]])
@@ -50,16 +75,30 @@ class FactWriter:
     def flush(self) -> None:
         """Write what was added since the last flush: one file per space."""
         for space, tables in self._tables.items():
-            whole = pa.concat_tables(tables)
-            folder = Path(self.directory) / space.replace("/", "~").replace(":", ".")
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"{new_ulid()}.arrow"
-            _write_partitioned(whole, path, self.partitions)
-            self.files.setdefault(space, []).append(str(path))
+            whole = pa.concat_tables(tables, promote_options="default")
+            path = f"{self.directory}/{space.replace('/', '~').replace(':', '.')}/{new_ulid()}.arrow"
+            parts = _partitioned(whole, self.partitions)
+            if path.startswith(IN_STORE):
+                _write_objects(self.root, path, whole.schema, parts)
+            else:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+                    for part in parts:
+                        writer.write_batch(part)
+            self.files.setdefault(space, []).append(path)
         self._tables.clear()
 
 
-def _write_partitioned(table: pa.Table, path: Path, partitions: int) -> None:
+def _write_objects(root: GraphRoot, path: str, schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> None:
+    """One object per partition; a part of an object cannot be mapped into memory."""
+    for number, part in enumerate(parts):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(part)
+        _store_of(root).write_bytes(f"{path.removeprefix(IN_STORE)}/{number}", sink.getvalue())
+
+
+def _partitioned(table: pa.Table, partitions: int) -> Iterator[pa.RecordBatch]:
     """One record batch per partition, so that a reader gets its partition without reading the others."""
     where = partition_of(string_array(table.column(0)), partitions)
     if partitions > 1:
@@ -69,20 +108,25 @@ def _write_partitioned(table: pa.Table, path: Path, partitions: int) -> None:
     sizes = np.bincount(where, minlength=partitions)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     table = table.combine_chunks()
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for begin, size in zip(starts[:-1].tolist(), sizes.tolist(), strict=True):
-            part = table.slice(begin, size).combine_chunks().to_batches()
-            writer.write_batch(part[0] if part else _empty(table.schema))
+    for begin, size in zip(starts[:-1].tolist(), sizes.tolist(), strict=True):
+        part = table.slice(begin, size).combine_chunks().to_batches()
+        yield part[0] if part else _empty(table.schema)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def read_facts(files: Mapping[str, Sequence[str]], space: str, partition: int) -> pa.Table | None:
+def read_facts(
+    root: GraphRoot, files: Mapping[str, Sequence[str]], space: str, partition: int
+) -> pa.Table | None:
     """The rows of one partition of a space; None when nobody wrote any."""
     tables: list[pa.Table] = []
     for path in files.get(space, ()):
+        if path.startswith(IN_STORE):
+            content = _store_of(root).read_bytes(f"{path.removeprefix(IN_STORE)}/{partition}")
+            tables.append(pa.ipc.open_stream(pa.py_buffer(content)).read_all())
+            continue
         with pa.memory_map(path) as source:
             batch = pa.ipc.open_file(source).get_batch(partition)
             tables.append(pa.Table.from_batches([batch]))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
 from omnigraph.core.events import Progress, emit
 from omnigraph.core.settings import Settings
+from omnigraph.pipeline.memory import give_back
 from omnigraph.pipeline.session import SparkRuntime
 
 _stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("stop", default=None)
@@ -147,6 +148,7 @@ def run_numbered(packed: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield result_batch(number, packed_result(function, items[number]))
+            give_back()
 
 
 def packed_result(function: Callable[[Any], Any], item: Any) -> bytes:

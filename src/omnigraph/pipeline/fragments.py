@@ -109,7 +109,7 @@ class _SplitStage:
         self.skip = task.skip
         self.base = order_of(task.split.number, 0)
         self.result = SplitResult(task.split.number, log=ProblemLog(kept_max=task.plan.problems_kept))
-        self.facts = FactWriter(task.plan.exchange, task.plan.partitions)
+        self.facts = FactWriter(task.plan.root, task.plan.exchange, task.plan.partitions)
         self.write_facts = task.write_facts
         self.refused: list[int] = []
         self.at_fault: list[NDArray[np.int64]] = []
@@ -305,7 +305,7 @@ def scan_committed(task: ScanTask) -> FactFiles:
     store = open_tables(plan.root, plan.settings, plan.operation_id)
     handle = open_pinned(store, target.table_key, target.location, target.branch, target.version)
     columns = committed_columns(task, table_type)
-    writer = FactWriter(plan.exchange, plan.partitions)
+    writer = FactWriter(plan.root, plan.exchange, plan.partitions)
     reader = store.scan(handle, columns=columns, fragments=task.fragments, with_row_address=True)
     for batch in reader:
         add_committed(task, table_type, pa.Table.from_batches([batch]), writer)

@@ -76,12 +76,12 @@ def load_files(
     kind = None if format_ is None else _word(SourceFormat, format_, "format")
     if _is_stream(sources):
         stream = sources
-        return _load(
-            session,
-            lambda workspace, _: plan_splits([spool(stream, workspace)], format_=kind, type_name=type_name),
-            0,
-            words,
-        )
+
+        def spooled(workspace: Path | None, _executor: Executor) -> list[Split]:
+            path = spool(stream, _seen_by_tasks(workspace))
+            return plan_splits([path], format_=kind, type_name=type_name)
+
+        return _load(session, spooled, 0, words)
     splits = plan_splits(expand(_listed(sources)), format_=kind, type_name=type_name)
     return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), words)
 
@@ -96,16 +96,16 @@ def load_frames(session: GraphSession, frames: Mapping[str, Any], **words: Unpac
         owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
         words["spark"] = None if owner is None else owner.sparkSession
 
-    def splits(workspace: Path, executor: Executor) -> list[Split]:
+    def splits(workspace: Path | None, executor: Executor) -> list[Split]:
         runtime = executor.runtime if isinstance(executor, SparkExecutor) else None
-        return spool_frames(frames, workspace, runtime)
+        return spool_frames(frames, _seen_by_tasks(workspace), runtime)
 
     return _load(session, splits, 0, words)
 
 
 def _load(
     session: GraphSession,
-    make_splits: Callable[[Path, Executor], list[Split]],
+    make_splits: Callable[[Path | None, Executor], list[Split]],
     size: int,
     words: LoadWords,
 ) -> LoadReport:
@@ -115,7 +115,8 @@ def _load(
     load_id = OperationId(new_ulid())
     with only_driver(session, load_id):
         workspace = _workspace(session, executor, load_id)
-        workspace.mkdir(parents=True)
+        if workspace is not None:
+            workspace.mkdir(parents=True)
         load = Load(session, request, executor, workspace, load_id)
         return _run(load, partial(make_splits, workspace, executor))
 
@@ -154,7 +155,8 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)
         executor = _executor(session, words, sum(each.size for each in record.inputs))
-        load = Load(session, request, executor, Path(record.workspace), OperationId(load_id), record)
+        workspace = None if record.workspace is None else Path(record.workspace)
+        load = Load(session, request, executor, workspace, OperationId(load_id), record)
         return _run(load, lambda: list(record.splits))
 
 
@@ -165,7 +167,8 @@ def _run(load: Load, make_splits: Callable[[], list[Split]]) -> LoadReport:
     finally:
         if not load.resumable:
             load.journal.end()
-            shutil.rmtree(load.workspace, ignore_errors=True)
+            if load.workspace is not None:
+                shutil.rmtree(load.workspace, ignore_errors=True)
 
 
 def _request(words: LoadWords) -> LoadRequest:
@@ -211,10 +214,19 @@ def _executor(session: GraphSession, words: LoadWords, size: int) -> Executor:
             return SparkExecutor(runtime, "load")
 
 
-def _workspace(session: GraphSession, executor: Executor, load_id: str) -> Path:
-    """A directory for spooled input and key facts that every task sees."""
+def _workspace(session: GraphSession, executor: Executor, load_id: str) -> Path | None:
+    """A directory for spooled input and key facts that every task sees; None: they go through the store."""
     if session.root.is_local:
         return Path(session.root.local_path(LOADS)) / load_id
     if executor.shares_files:
         return session.settings.merge_staging_dir / f"omnigraph-load-{load_id}"
-    raise BadRequest("a load through a cluster needs a graph on a file system the cluster shares")
+    return None
+
+
+def _seen_by_tasks(workspace: Path | None) -> Path:
+    if workspace is None:
+        raise BadRequest(
+            "a stream or a frame cannot be loaded through a cluster into an object store",
+            hint="write it to files that the cluster sees, and load those",
+        )
+    return workspace

@@ -47,9 +47,10 @@ from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.columns import type_named
-from omnigraph.pipeline.exchange import merged
+from omnigraph.pipeline.exchange import IN_STORE, merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor
 from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
+from omnigraph.pipeline.memory import give_back
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
@@ -67,6 +68,7 @@ from omnigraph.pipeline.sources import input_bytes
 from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.sidecar import WriterKind
+from omnigraph.storage.layout import LOADS
 
 PARTITION_BYTES: Final = 64 * MIB
 """Input bytes whose key columns one check task compares."""
@@ -127,14 +129,14 @@ class _Staged:
 
 
 class Load:
-    """One load. `workspace` is a directory that every task sees."""
+    """One load. `workspace` is a directory that every task sees; None when there is none."""
 
     def __init__(
         self,
         session: GraphSession,
         request: LoadRequest,
         executor: Executor,
-        workspace: Path,
+        workspace: Path | None,
         load_id: OperationId,
         earlier: LoadRecord | None = None,
     ) -> None:
@@ -250,11 +252,17 @@ class Load:
             mode=self.request.mode,
             operation_id=self.operation_id,
             targets=targets,
-            exchange=str(self.workspace / "facts"),
+            exchange=self._exchange(),
             partitions=partitions,
             replaced_types=replaced,
             problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.request.rejects is None else REASONS_KEPT_MAX,
         )
+
+    def _exchange(self) -> str:
+        """Where tasks hand facts to each other."""
+        if self.workspace is None:
+            return f"{IN_STORE}{LOADS}/{self.operation_id}/facts"
+        return str(self.workspace / "facts")
 
     def _partitions(self, catalog: Catalog, targets: Mapping[TableKey, TableTarget]) -> int:
         """Enough partitions for the keys of the input and of the tables that will be scanned for it."""
@@ -317,7 +325,7 @@ class Load:
             schema=schema_hash(plan.catalog),
             head=snapshot.head,
             targets={key: (target.location, target.branch) for key, target in plan.targets.items()},
-            workspace=str(self.workspace),
+            workspace=None if self.workspace is None else str(self.workspace),
             partitions=plan.partitions,
             inputs=tuple(InputFile.of(path) for path in dict.fromkeys(split.path for split in self.splits)),
             splits=tuple(self.splits),
@@ -337,6 +345,7 @@ class Load:
                 self._stage_again(staged, left_out)
         self.request.cancel.raise_if_requested()
         failpoint(Window.LOAD_POST_VERIFY)
+        give_back()
         commit = self._committed(staged, verified, snapshot)
         return self._report(staged, verified, commit)
 

@@ -35,7 +35,7 @@ def probe_committed(
     if records > PROBED_KEYS_MAX or plan.mode is LoadMode.OVERWRITE:
         return {}, dict(wanted)
     store = open_tables(plan.root, plan.settings, plan.operation_id)
-    writer = FactWriter(plan.exchange, plan.partitions)
+    writer = FactWriter(plan.root, plan.exchange, plan.partitions)
     left: dict[str, TableNeed] = {}
     for key, need in wanted.items():
         table_type = plan.catalog.type_of(key)
@@ -106,7 +106,9 @@ class _Probe:
         self._add(texts, names[at], ids=False, unique=True, ends=())
 
     def _keys(self, space: str, column: str) -> pa.StringArray:
-        found = [read_facts(self.files, space, number) for number in range(self.plan.partitions)]
+        found = [
+            read_facts(self.plan.root, self.files, space, number) for number in range(self.plan.partitions)
+        ]
         parts = [string_array(table.column(column)) for table in found if table is not None]
         return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 

@@ -26,6 +26,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.exchange import IN_STORE
 from omnigraph.pipeline.fragments import SplitResult, StageTask, stage_split
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
@@ -77,7 +78,7 @@ class LoadRecord:
     """The commit of the branch at the plan."""
     targets: Mapping[str, tuple[str, str | None]]
     """Per table: its location and the branch that holds it."""
-    workspace: str
+    workspace: str | None
     partitions: int
     inputs: tuple[InputFile, ...]
     splits: tuple[Split, ...]
@@ -135,7 +136,7 @@ class Journal:
         """Nothing is left to resume."""
         with contextlib.suppress(StorageError):  # a record that stays names files; it harms nobody
             self._adapter.delete(load_record_name(self.load_id))
-            self._adapter.delete_prefix(_entries(self.load_id))
+            self._adapter.delete_prefix(f"{LOADS}/{self.load_id}")
 
 
 class _Lock(Protocol):
@@ -188,7 +189,7 @@ def write_entry(adapter: StorageAdapter, load_id: str, result: SplitResult, skip
         "refused": result.refused.tolist(),
         "at_fault": result.at_fault.tolist(),
         "skip": skip.tolist(),
-        "sizes": {path: Path(path).stat().st_size for path in files if "://" not in path},
+        "sizes": {path: Path(path).stat().st_size for path in files if not path.startswith(IN_STORE)},
     }
     adapter.write_text(f"{_entries(load_id)}/split-{result.split}.json", _dumped(members))
 

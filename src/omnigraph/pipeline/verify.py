@@ -28,6 +28,10 @@ SCAN_ROWS: Final = 2_000_000
 SCAN_ROWS_IN_PROCESS_MAX: Final = 200_000
 """Up to this many committed rows the driver reads the keys itself: a task would cost more than the scan."""
 
+PARTITIONS_IN_PROCESS_MAX: Final = 16
+"""Up to this many partitions are compared by threads of the driver when it shares its machine with the tasks:
+a job and its tasks would cost more than the comparison. Memory is that of a few partitions either way."""
+
 
 @dataclass(slots=True)
 class Verified:
@@ -125,7 +129,8 @@ class Verifier:
             CheckTask(self.plan, files, partition, self.touched, refused, void)
             for partition in range(self.plan.partitions)
         ]
-        executor = self.small if len(tasks) == 1 else self.executor
+        beside = len(tasks) <= PARTITIONS_IN_PROCESS_MAX and self.executor.shares_files
+        executor = self.small if len(tasks) == 1 or beside else self.executor
         return executor.map(stage, function, tasks)
 
     def _added_up(self, first: Sequence[Checked], second: Sequence[Checked]) -> Verified:

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, cast
@@ -32,6 +33,9 @@ class IndexKind(StrEnum):
 _SUFFIXES: Final = {IndexKind.BTREE: "btree", IndexKind.INVERTED: "fts", IndexKind.VECTOR: "vec"}
 
 _processors: Final = threading.BoundedSemaphore(os.cpu_count() or 1)
+_large_build: Final = threading.Lock()
+LARGE_BUILD_ROWS_MIN: Final = 2_000_000
+"""Over this many rows a build holds hundreds of megabytes: such builds run one after the other."""
 
 _ROWS_PER_PARTITION: Final = 4096
 _PARTITIONS_MAX: Final = 4096
@@ -176,9 +180,10 @@ def _build_all(
     pool: DatasetPool, handle: SnapshotHandle, wanted: Sequence[tuple[IndexPlan, list[int]]]
 ) -> list[Any]:
     """Build side by side, as many at once as the machine has processors: each build keeps one busy."""
+    large = lance_dataset(handle).count_rows() >= LARGE_BUILD_ROWS_MIN
 
     def build(each: tuple[IndexPlan, list[int]]) -> Any:
-        with _processors:
+        with _large_build if large else nullcontext(), _processors:
             # A dataset of its own: a build borrows it exclusively, and every reader of a shared one would
             # fail meanwhile.
             return _build(pool.private(handle.location, handle.branch, handle.version), *each)
