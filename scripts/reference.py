@@ -1,10 +1,16 @@
-"""Generated reference pages: commands and error kinds. `make docs` writes them, a test compares them."""
+"""Generated reference pages: commands, error kinds, Python. `make docs` writes them, a test compares them."""
 
+import dataclasses
+import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import typer
 
+import omnigraph
 from omnigraph.cli.app import app
 from omnigraph.cli.arguments import COMMANDS
 from omnigraph.core.errors import KINDS
@@ -60,7 +66,121 @@ def errors_page() -> str:
     return "\n".join([*parts, ""])
 
 
-PAGES = {"cli.md": commands_page, "errors.md": errors_page}
+SIGNATURE_WIDTH_MAX = 100
+PYTHON_HEAD = """# Python
+
+Made by `make docs` from the names of the package `omnigraph` and their docstrings. Import from the top
+package only; everything else may change. Importing it loads no table format, no Arrow and no Spark; that
+happens when a graph is opened.
+"""
+
+
+def python_page() -> str:
+    """Every public name: functions, then classes with their methods, then modules."""
+    names = sorted(set(omnigraph.__all__) - {"__version__"})
+    values = {name: getattr(omnigraph, name) for name in names}
+    parts = [PYTHON_HEAD, "`omnigraph.__version__` is the version.\n", "## Functions\n"]
+    for name, value in values.items():
+        if inspect.isfunction(value):
+            parts.append(member_text(f"omnigraph.{name}", value, level=3))
+    parts.append("## Classes\n")
+    for name, value in values.items():
+        if inspect.isclass(value) and not issubclass(value, BaseException):
+            parts += class_parts(name, value)
+            if value is omnigraph.Graph:
+                parts += graph_parts()
+    parts.append("## Errors\n")
+    parts.append(member_text("omnigraph.OmnigraphError", omnigraph.OmnigraphError, level=3))
+    parts.append("`omnigraph.errors` holds every class of [the table of kinds](errors.md).\n")
+    parts.append("## Events\n")
+    parts += event_parts(omnigraph.events)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def graph_parts() -> Iterator[str]:
+    """What hangs on a graph."""
+    from omnigraph.api.at import GraphAt  # noqa: PLC0415
+    from omnigraph.api.branches import Branches, Commits  # noqa: PLC0415
+    from omnigraph.api.history import Feed, Tags  # noqa: PLC0415
+
+    for name, cls in (
+        ("graph.branches", Branches),
+        ("graph.commits", Commits),
+        ("graph.tags", Tags),
+        ("graph.feed", Feed),
+        ("graph.at(…)", GraphAt),
+    ):
+        yield from class_parts(name, cls)
+
+
+def class_parts(name: str, cls: type) -> Iterator[str]:
+    """A class: what it is, its fields, its methods."""
+    yield f"### `{name}`\n"
+    yield paragraphs(cls)
+    if dataclasses.is_dataclass(cls):
+        fields = ", ".join(
+            f"`{each.name}`" for each in dataclasses.fields(cls) if not each.name.startswith("_")
+        )
+        yield f"Fields: {fields}.\n"
+    for member, value in sorted(inspect.getmembers(cls)):
+        if member.startswith("_"):
+            continue
+        if isinstance(value, property):
+            yield f"#### `.{member}`\n\n{paragraphs(value)}"
+        elif inspect.isfunction(value) or inspect.ismethod(value):
+            yield member_text(f".{member}", value, level=4)
+
+
+def member_text(name: str, value: Any, *, level: int) -> str:
+    """A function: its signature and its docstring."""
+    signature = "" if inspect.isclass(value) else signature_text(value)
+    shown = f"```text\n{name.rsplit('.', maxsplit=1)[-1]}{signature}\n```"
+    return f"{'#' * level} `{name}`\n\n{shown}\n\n{paragraphs(value)}"
+
+
+def signature_text(function: Any) -> str:
+    """The parameters, one a line when there are many."""
+    signature = inspect.signature(function)
+    parts: list[str] = []
+    for each in signature.parameters.values():
+        if each.name in {"self", "cls"}:
+            continue
+        if each.kind is each.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        given = "" if each.default is each.empty else f" = {each.default!r}"
+        parts.append(f"{each.name}: {type_text(each.annotation)}{given}")
+    returned = type_text(signature.return_annotation)
+    short = f"({', '.join(parts)}) -> {returned}"
+    if len(short) <= SIGNATURE_WIDTH_MAX:
+        return short
+    lines = "".join(f"    {part},\n" for part in parts)
+    return f"(\n{lines}) -> {returned}"
+
+
+def type_text(annotation: Any) -> str:
+    """An annotation as it was written."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return text.replace('"', "").replace("'", "")
+
+
+def paragraphs(value: Any) -> str:
+    """The docstring, or nothing."""
+    text = inspect.getdoc(value)
+    return f"{text}\n" if text else ""
+
+
+def event_parts(module: ModuleType) -> Iterator[str]:
+    """How to listen, and what is heard."""
+    yield member_text("omnigraph.events.listen", module.listen, level=3)
+    yield "| event | fields | when |\n|---|---|---|"
+    for name, cls in sorted(inspect.getmembers(module, inspect.isclass)):
+        if issubclass(cls, module.Event) and cls is not module.Event:
+            fields = ", ".join(f"`{each.name}`" for each in dataclasses.fields(cls))
+            first = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+            yield f"| `{name}` | {fields} | {first} |"
+
+
+PAGES = {"cli.md": commands_page, "errors.md": errors_page, "python.md": python_page}
 
 
 def main() -> int:

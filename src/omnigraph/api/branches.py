@@ -51,6 +51,10 @@ class Commits:
     ) -> list[CommitRecord]:
         """Commits of a branch, newest first.
 
+        ```python
+        [commit.id for commit in graph.commits.list(actor="omnigraph:recovery")]
+        ```
+
         `actor` keeps those of one actor, `since_us` and `until_us` (both inclusive, microseconds since the
         epoch) those of a time, `before` those older than a commit of the branch.
         """
@@ -91,7 +95,14 @@ class Branches:
         self._session = session
 
     def create(self, name: str, *, from_branch: str = "main") -> Snapshot:
-        """Make a branch that shows what `from_branch` shows now. Tables fork at their first write."""
+        """Make a branch that shows what `from_branch` shows now. Tables fork at their first write.
+
+        ```python
+        graph.branches.create("review")
+        ```
+
+        Raises `BranchExists`, `BranchPrefixClash`, `BranchNotFound`.
+        """
         session = self._session
         session.begin_write()
         with session.lease.hold():
@@ -115,6 +126,10 @@ class Branches:
         cancel: Cancellation | None = None,
     ) -> MergeReport:
         """Merge the head of `source` into another branch as one commit with two parents, or change nothing.
+
+        ```python
+        graph.branches.merge("review", into="main", actor="ines", on_conflict={"Person": "theirs"})
+        ```
 
         `on_conflict` is `ours` (the target wins) or `theirs`, for everything or per type; `resolve` is a
         conflict list written by `preview` and edited. Raises `MergeConflicts`.
@@ -140,7 +155,13 @@ class Branches:
         on_conflict: str | Mapping[str, str] | None = None,
         resolve: str | os.PathLike[str] | None = None,
     ) -> MergePreview:
-        """What `merge` would do now, and every conflict; nothing is written."""
+        """What `merge` would do now, and every conflict; nothing is written.
+
+        ```python
+        preview = graph.branches.preview("review")
+        preview.outcome, preview.stats, preview.conflicts_total
+        ```
+        """
         from omnigraph.branching.merge import preview_merge  # noqa: PLC0415
 
         self._session.begin_read()

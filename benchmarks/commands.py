@@ -1,0 +1,99 @@
+"""Whole commands, from the shell's point of view: start, work, exit.
+
+Run by `python -m benchmarks.commands`. Each is timed beside `python -c pass`, which no command in this
+language can beat, and `python -c "import lance"`, which every command that opens a graph pays for. Median of
+several runs, taken in turns so that a busy moment meets all of them alike; compiled modules are kept, as an
+installed package has them.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import omnigraph as og
+
+RUNS = 9
+VERSION_SECONDS_MAX = 0.4
+"""The goal for a command that opens no graph."""
+QUERY_OVER_LANCE_MAX = 2.5
+"""The goal for a query on a small graph, as a multiple of importing Lance."""
+
+SCHEMA = "node Person { handle: String @key  name: String }\nedge Knows: Person -> Person\n"
+SEED = """query seed() {
+  insert Person { handle: "ada", name: "Ada" }
+  insert Person { handle: "ben", name: "Ben" }
+  insert Knows { from: "ada", to: "ben" }
+}
+"""
+FRIENDS = 'query f() { match { $p: Person { handle: "ada" } $p knows $f } return { $f.name } }'
+
+
+def commands(store: Path) -> dict[str, list[str]]:
+    command = str(Path(sys.executable).with_name("omnigraph"))
+    return {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        'python -c "import lance"': [sys.executable, "-c", "import lance"],
+        "omnigraph version": [command, "version"],
+        "omnigraph query, small graph": [command, "query", "-e", FRIENDS, "--store", str(store)],
+        "omnigraph mutate, small graph": [
+            command,
+            "mutate",
+            "-e",
+            'query m() { insert Person { handle: "cyd", name: "Cyd" } }',
+            "--store",
+            str(store),
+            "--quiet",
+        ],
+    }
+
+
+def measure(chosen: dict[str, list[str]], environment: dict[str, str]) -> dict[str, float]:
+    """The median of each command in seconds."""
+    times: dict[str, list[float]] = {name: [] for name in chosen}
+    for turn in range(RUNS + 1):
+        for name, command in chosen.items():
+            start = time.perf_counter()
+            subprocess.run(command, env=environment, check=True, capture_output=True)
+            # The first turn compiles modules and fills the page cache.
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="omnigraph-bench-") as directory:
+        place = Path(directory)
+        with og.init(place / "small.omni", schema=SCHEMA) as graph:
+            graph.mutate(SEED)
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OMNIGRAPH_"))
+        }
+        environment = {
+            **kept,
+            "PYTHONPYCACHEPREFIX": str(place / "compiled"),
+            "OMNIGRAPH_HOME": str(place / "home"),
+        }
+        found = measure(commands(place / "small.omni"), environment)
+    bare, lance = found["python -c pass"], found['python -c "import lance"']
+    print(f"{'command':32} {'median':>9} {'x pass':>8} {'x import lance':>15}")
+    for name, seconds in found.items():
+        print(f"{name:32} {seconds * 1000:7.0f} ms {seconds / bare:8.1f} {seconds / lance:15.2f}")
+    version, query = found["omnigraph version"], found["omnigraph query, small graph"]
+    missed = 0
+    if version >= VERSION_SECONDS_MAX:
+        print(f"missed: omnigraph version takes {version:.2f} s, the goal is {VERSION_SECONDS_MAX} s")
+        missed = 1
+    if query > QUERY_OVER_LANCE_MAX * lance:
+        print(
+            f"missed: a query takes {query / lance:.1f}x of importing Lance, the goal is {QUERY_OVER_LANCE_MAX}x"
+        )
+        missed = 1
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
