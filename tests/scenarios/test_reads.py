@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -192,8 +193,19 @@ def test_explain_analyze_counts_what_came_out(typed):
     assert "expand $a -Next{1,2}-> $b" in str(plan)
     assert "$a -Next{1,2}-&gt; $b" in plan._repr_html_()
     again = typed.explain(text, {"s": "r0"}, analyze=True)
-    assert again.operators[1].access == "adjacency in memory"
+    assert again.operators[1].access == "adjacency"
+    assert again.operators[1].why == "it is in memory for this state of the tables"
     assert again.storage_calls == {}
+
+
+def test_explain_names_the_way_an_edge_was_followed(typed, tmp_path):
+    graphs.run(typed, 'insert Next { from: "r0", to: "r1" }')
+    text = 'query q() { match { $a: Row { slug: "r0" } $a next $b } return { $b.slug } }'
+    with graphs.reopen(typed, settings=replace(graphs.FAST, expand_access="probe")) as probing:
+        plan = probing.explain(text, analyze=True)
+        assert [op.access for op in plan.operators] == ["key index", "index probes", ""]
+        assert plan.operators[1].why == "the settings ask for it"
+        assert plan.rows == 1
 
 
 def test_explain_shows_blocks_inside(typed):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.events import Event, StorageCall, TableRead
 from omnigraph.core.limits import GIB, KIB, MIB
-from omnigraph.engine.search import TEXTS
+from omnigraph.engine.access import Path
+from omnigraph.engine.search import INDEXED_FUNCTIONS, TEXTS
 from omnigraph.engine.search_access import coverage_of, text_access, vector_access
-from omnigraph.language.query_tree import Function
 from omnigraph.planning import explain, ir, predicate, steps
 from omnigraph.storage.indexes import IndexKind
 
@@ -289,9 +289,9 @@ class _Describer:
             name, detail = explain.title_of(step)
             operator = Operator(name, detail)
             operator.inner, _ = self.all(explain.inner_steps(step), rows)
+            operator.access, operator.why = self._access(step, rows)
             rows *= self._factor(step)
             operator.estimated_rows = round(rows)
-            operator.access, operator.why = self._access(step)
             if isinstance(step, steps.Filter):
                 self._searches(operator, step.condition)
             operator.take(None if self.trace is None else self.trace.costs.get(id(step)))
@@ -322,20 +322,22 @@ class _Describer:
             case steps.Maybe():
                 return 1.0
 
-    def _access(self, step: steps.Step) -> tuple[str, str]:
+    def _access(self, step: steps.Step, rows: float) -> tuple[str, str]:
         match step:
             case steps.Scan():
                 return self._scan_access(step)
             case steps.Expand():
-                tables = self.reading.edge_tables(step.edge, self.nodes)
-                kind = "neighbours" if step.edge_variable is None else "incidence"
-                adjacency = self.reading.caches.adjacency
-                if adjacency.is_ready(tables, step.direction, kind):
-                    return "adjacency in memory", "it is there for this state of the tables"
-                edges = tables.edges.row_count
-                return "adjacency", f"made from {edges} edges or from the state read before, then kept"
+                return self._expand_access(step, rows)
             case _:
                 return "", ""
+
+    def _expand_access(self, step: steps.Expand, rows: float) -> tuple[str, str]:
+        chosen = self.reading.accesses.get(id(step))
+        if chosen is None:
+            tables = self.reading.edge_tables(step.edge, self.nodes)
+            chosen = self.reading.access(tables, step, rows)
+        name = "adjacency" if chosen.path is Path.ADJACENCY else "index probes"
+        return name, chosen.why
 
     def _scan_access(self, step: steps.Scan) -> tuple[str, str]:
         image = self.reading.image(step.node)
@@ -388,11 +390,22 @@ class _Describer:
             access = access or vector_access(self.reading, reference, rows)
             operator.coverage = coverage_of(image, column, IndexKind.VECTOR)
         else:
-            membership = isinstance(search, ir.Search) and search.function is Function.SEARCH
+            membership = isinstance(search, ir.Search) and search.function in INDEXED_FUNCTIONS
             access = access or text_access(self.reading, reference, TEXTS, membership=membership)
             operator.coverage = coverage_of(image, column, IndexKind.INVERTED)
         operator.access, operator.why, operator.exact = access.how, access.why, access.exact
         operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
+
+
+def keep_choices(planned: Sequence[Operator], measured: Sequence[Operator]) -> None:
+    """Say of each scan how it got its rows when it began: the run has filled the caches since.
+
+    Searches and steps that follow edges tell their choices themselves.
+    """
+    for before, after in zip(planned, measured, strict=True):
+        if after.name == "scan":
+            after.access, after.why = before.access, before.why
+        keep_choices(before.inner, after.inner)
 
 
 def share_of(test: ir.Predicate | None) -> float:

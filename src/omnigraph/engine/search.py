@@ -36,6 +36,7 @@ from omnigraph.engine.search_vectors import (
 from omnigraph.engine.text import (
     TextIndex,
     build_segment,
+    build_text_index,
     freeze_segment,
     join_segments,
     thaw_segment,
@@ -59,6 +60,11 @@ RRF_K_DEFAULT: Final = 60
 UNRANKED: Final = np.iinfo(np.int64).max >> 1
 """The place of an entity that an arm does not rank; small enough to count on."""
 
+FETCHED_TEXTS: Final = 4096
+"""Texts that are fetched and looked at together when an index names the rows."""
+INDEXED_FUNCTIONS: Final = frozenset({Function.SEARCH, Function.MATCH_TEXT})
+"""Text searches that a full-text index answers, alone or with a look at the rows it names."""
+
 TEXTS: Final = SegmentKind(
     "texts",
     lambda texts, ordinals, first, rows: build_segment(texts, ordinals, first=first, rows=rows),
@@ -80,8 +86,19 @@ def text_index(reading: Reading, reference: ir.PropertyRef, access: Access) -> T
     return TextIndex(parts, live_mask(image), image.extent)
 
 
+def search_hits(reading: Reading, search: ir.Search, frame: Frame) -> Mask:
+    """Which rows match a text search."""
+    query = reading.value(search.query)
+    if query is None:
+        return np.zeros(frame.rows, dtype=np.bool_)
+    found, _ = _matches(reading, search, str(query))
+    by_ordinal = np.zeros(reading.image(search.property.owner).extent + 1, dtype=np.bool_)
+    by_ordinal[found] = True  # one more slot than there are rows, for no entity
+    return by_ordinal[frame[search.property.variable]]
+
+
 def search_matches(reading: Reading, search: ir.Search, frame: Frame) -> tuple[Mask, Mask]:
-    """Which rows match a text search, and for which the answer is known at all."""
+    """Which rows match a text search, and for which the answer is known at all: those that have a text."""
     ordinals = frame[search.property.variable]
     query = reading.value(search.query)
     if query is None:
@@ -89,23 +106,26 @@ def search_matches(reading: Reading, search: ir.Search, frame: Frame) -> tuple[M
         return nothing, nothing
     image = reading.image(search.property.owner)
     found, known = _matches(reading, search, str(query))
-    by_ordinal = np.zeros(image.extent + 1, dtype=np.bool_)  # one more slot, for no entity
-    by_ordinal[found] = True
-    if known is None:
-        values = image.take(search.property.prop.name, ordinals)
-        has = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    by_ordinal = np.zeros((2, image.extent + 1), dtype=np.bool_)
+    by_ordinal[0][found] = True
+    if known is not None:
+        by_ordinal[1][: image.extent] = known
+    elif search.property.prop.nullable:
+        by_ordinal[1][image.select(f"`{search.property.prop.name}` is not null")] = True
     else:
-        has = np.append(known, False)[ordinals]
-    return by_ordinal[ordinals] & has, has
+        by_ordinal[1][: image.extent] = True
+    return by_ordinal[0][ordinals], by_ordinal[1][ordinals]
 
 
 def _matches(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals, Mask | None]:
     """The rows that match; and by ordinal whether a row has a text, when that is at hand."""
-    membership = search.function is Function.SEARCH
+    membership = search.function in INDEXED_FUNCTIONS
     access = text_access(reading, search.property, TEXTS, membership=membership, used=True)
     _tell(reading, search, access)
-    if access.path is Path.INDEX:
+    if access.path is Path.INDEX and search.function is Function.SEARCH:
         return indexed_matches(reading, search.property, query), None
+    if access.path is Path.INDEX:
+        return _phrase_among(reading, search.property, query), None
     index = text_index(reading, search.property, access)
     match search.function:
         case Function.SEARCH:
@@ -118,6 +138,20 @@ def _matches(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals,
         case _:
             raise QueryRuntimeError(f"{search.function} is not a text search")
     return found, index.known if access.path is Path.MEMORY else None
+
+
+def _phrase_among(reading: Reading, reference: ir.PropertyRef, query: str) -> Ordinals:
+    """The rows with a phrase: an index names those with all of its tokens, and their texts are looked at."""
+    image, column = reading.image(reference.owner), reference.prop.name
+    rows = np.sort(indexed_matches(reading, reference, query, every_token=True))
+    found: list[Ordinals] = [np.empty(0, np.int64)]
+    for first in range(0, len(rows), FETCHED_TEXTS):
+        reading.limits.check()
+        part = rows[first : first + FETCHED_TEXTS]
+        texts = image.storage.take(image.handle, image.to_addresses(part), [column]).column(column)
+        index = build_text_index(whole(texts), np.arange(len(part), dtype=np.int64))
+        found.append(part[index.phrase(query)])
+    return np.concatenate(found)
 
 
 def _relevant(reading: Reading, score: ir.Bm25) -> tuple[Ordinals, Scores]:

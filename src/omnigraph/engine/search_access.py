@@ -1,8 +1,9 @@
 """How a search gets its answer: from memory, from a pass over the table, or from an index of the table.
 
 The choice decides the speed only. What an index cannot answer exactly as the language says is not asked of
-it: its relevance counts deleted documents and knows nothing of fragments it does not cover, it has no
-phrases, and its near spellings are cut off; so those are always worked out from the text itself.
+it: its relevance counts deleted documents and knows nothing of fragments it does not cover, and its near
+spellings are cut off; so those are always worked out from the text itself. It has no phrases either, but it
+can name the rows with all their tokens.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from omnigraph.planning import ir
     from omnigraph.storage.indexes import IndexCoverage
 
-MEMORY_SHARE: Final = 8
-"""One column may fill the cache budget divided by this; a larger one is read in parts each time."""
+MEMORY_SHARE: Final = 2
+"""One column may fill the cache of derived structures divided by this; a larger one is read in parts."""
 FETCHED_ROWS_MAX: Final = 256
 """Up to so many vectors are fetched by themselves when the column is not in memory."""
 EXACT_ROWS_MAX: Final = 20_000
@@ -185,10 +186,13 @@ def indexed_nearest(
     return image.from_addresses(addresses), vectors
 
 
-def indexed_matches(reading: Reading, reference: ir.PropertyRef, text: str) -> Ordinals:
-    """The rows that hold a token of the text, as a full-text index finds them."""
+def indexed_matches(
+    reading: Reading, reference: ir.PropertyRef, text: str, *, every_token: bool = False
+) -> Ordinals:
+    """The rows that hold a token of the text, or every one, as a full-text index finds them."""
     image = reading.image(reference.owner)
-    return image.from_addresses(image.storage.search.matches(image.handle, reference.prop.name, text))
+    found = image.storage.search.matches(image.handle, reference.prop.name, text, every_token=every_token)
+    return image.from_addresses(found)
 
 
 def _partitions(reading: Reading, image: TableImage, index: IndexCoverage) -> int:
@@ -202,7 +206,7 @@ def _partitions(reading: Reading, image: TableImage, index: IndexCoverage) -> in
 
 
 def _fits(reading: Reading, size: int) -> bool:
-    return size <= reading.session.settings.cache_bytes // MEMORY_SHARE
+    return size <= reading.caches.derived.bytes_max // MEMORY_SHARE
 
 
 def _text_bytes(image: TableImage, column: str) -> int:

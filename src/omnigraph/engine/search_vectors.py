@@ -73,10 +73,10 @@ def build_vectors(column: Any, ordinals: Ordinals, first: int, rows: int) -> Vec
     else:
         matrix = np.zeros((rows, width), np.float32)
         matrix[own[known]] = dense
-    lengths = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
-    square_max = float(lengths.max()) if rows else 0.0
     with np.errstate(over="ignore"):
-        squares = lengths.astype(np.float32)
+        squares = np.einsum("ij,ij->i", matrix, matrix)
+    # The sum may be too small by a unit roundoff for each of its terms.
+    square_max = float(squares.max()) * (1 + 2 * width * UNIT_ROUNDOFF) if rows else 0.0
     has_vector = np.zeros(rows, np.bool_)
     has_vector[own[known]] = True
     squares[~has_vector] = np.inf
@@ -219,8 +219,8 @@ def _estimates(
             estimate[mine] = segment.squares[own] - 2 * (segment.matrix[own] @ query)
         else:
             estimate[mine] = (segment.squares - 2 * (segment.matrix @ query))[own]
-    # The product of n pairs is off by at most n unit roundoffs of the product of the lengths; the squared
-    # length, the doubling and the difference add a few more of the sum.
+    # A sum of n products is off by at most n unit roundoffs of the sum of their sizes, which for the product
+    # with the query is at most the product of the lengths. Doubling and the difference add a few more.
     terms = len(query) + 8
     slack = terms * UNIT_ROUNDOFF * (longest + 2 * math.sqrt(longest * square)) + 1e-30
     return estimate, slack

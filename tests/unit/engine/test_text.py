@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine.text import BM25_B, BM25_K1, build_text_index, edit_distances
+from omnigraph.engine.text import (
+    BM25_B,
+    BM25_K1,
+    TextIndex,
+    build_segment,
+    build_text_index,
+    edit_distances,
+    freeze_segment,
+    join_segments,
+    thaw_segment,
+)
 from omnigraph.storage.text import analyse, analyse_query
 
 DOCUMENTS = ["reef", "tide", "tide tide tide", "Reefs!", None, "the tide and a reef", "Cafés are naïve"]
@@ -91,3 +101,23 @@ def test_membership_equals_the_inverted_index_of_the_table_format(tmp_path):
     for query in ["reef", "tides", "run", "cafes naive", "mail", "14", "dont", "don't", "the"]:
         found = ds.to_table(columns=[], full_text_query=query, with_row_id=True)["_rowid"].to_pylist()
         assert sorted(found) == hits(index.search(query)), query
+
+
+@given(texts, texts, st.sampled_from(["tide", "reef tide", "Cafés x", "42 running", ""]))
+def test_two_segments_joined_are_one(left, right, query):
+    """Cutting the documents anywhere changes nothing, and neither does a trip through a cache file."""
+    documents = left + right
+    whole = index_of(documents)
+    rows = np.arange(len(documents), dtype=np.int64)
+    first = build_segment(pa.array(left, pa.string()), rows[: len(left)], first=0, rows=len(left))
+    second = build_segment(pa.array(right, pa.string()), rows[len(left) :], first=len(left), rows=len(right))
+    joined = join_segments(first, second)
+    thawed = thaw_segment(0, freeze_segment(joined))
+    for parts in ((first, second), (joined,), (thawed,)):
+        index = TextIndex(parts, None, len(documents))
+        assert hits(index.search(query)) == hits(whole.search(query))
+        assert hits(index.phrase(query)) == hits(whole.phrase(query))
+        assert hits(index.fuzzy(query, 1)) == hits(whole.fuzzy(query, 1))
+        for got, expected in zip(index.bm25(query), whole.bm25(query), strict=True):
+            assert got.tolist() == expected.tolist()
+        assert index.known.tolist() == [document is not None for document in documents]
