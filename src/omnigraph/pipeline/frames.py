@@ -40,7 +40,7 @@ def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRunti
         if is_spark_frame(frame):
             if runtime is None:
                 raise BadRequest("a Spark DataFrame needs engine='spark'")
-            write = partial(frame.write.mode("errorifexists").parquet, str(folder))
+            write = partial(frame.write.mode("error").parquet, str(folder))
             runtime.run(write, operation="load", stage=f"spool {name}")
         else:
             folder.mkdir(parents=True)
