@@ -221,7 +221,7 @@ def _commit_and_publish(
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
     _check_inline(staging, current)
     forked = _fork_all(session, staging, tables)
-    committed = _commit_tables(session, staging, forked, syncs)
+    committed = _commit_tables(session, staging, forked, syncs, threads=_commit_threads(intent, forked))
     published = _publish(session, staging, committed, expected, intent, prepared)
     session.sidecars.delete_or_warn(staging.operation_id)
     return FinishedWrite(published, committed)
@@ -411,8 +411,21 @@ class _Syncs:
         return new
 
 
+def _commit_threads(intent: WriteIntent, tables: Mapping[TableKey, StagedTable]) -> int:
+    """How many tables are committed at once. Those of a load one after the other: next to its staging that
+    costs nothing, and how far one came can then be told from the names alone.
+    """
+    small = intent.kind is WriterKind.LOAD or len(tables) < COMMITTED_SIDE_BY_SIDE_MIN
+    return 1 if small else STAGE_THREADS
+
+
 def _commit_tables(
-    session: GraphSession, staging: MutationStaging, tables: Mapping[TableKey, StagedTable], syncs: _Syncs
+    session: GraphSession,
+    staging: MutationStaging,
+    tables: Mapping[TableKey, StagedTable],
+    syncs: _Syncs,
+    *,
+    threads: int,
 ) -> list[CommittedTable]:
     """Phase B: move each HEAD once, begun in key order, and make everything the publish will name durable."""
     committed: dict[TableKey, CommittedTable] = {}
@@ -424,7 +437,6 @@ def _commit_tables(
         failpoint(Window.MUTATION_POST_TABLE_COMMIT)
 
     try:
-        threads = STAGE_THREADS if len(tables) >= COMMITTED_SIDE_BY_SIDE_MIN else 1
         session.share(commit, sorted(tables), threads=threads)
         syncs.finish([path for each in committed.values() for path in session.storage.new_files(each.handle)])
     except Exception as error:
