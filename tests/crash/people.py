@@ -181,6 +181,12 @@ def _tag_gone(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str
     return _is_there("tag", found["tags"], f"t{tag}", wanted=False, returned=returned)
 
 
+def _revert(graph: Any, tag: str) -> None:
+    # Not the head: index work may have followed the insert.
+    inserted = next(commit for commit in graph.commits.list() if commit.operation == "mutation")
+    graph.revert(inserted.id, actor="ana")
+
+
 def _reverted(model: Model, tag: str) -> None:
     a, b = f"a-{tag}", f"b-{tag}"
     for name in (a, b):
@@ -217,9 +223,7 @@ TAG_CREATE = Writer(
 TAG_DELETE = Writer(
     "tag_delete", _insert, _unchanged, act=lambda graph, tag: graph.tags.delete(f"t{tag}"), check=_tag_gone
 )
-REVERT = Writer(
-    "revert", _insert, _reverted, act=lambda graph, _tag: graph.revert(graph.commits.head().id, actor="ana")
-)
+REVERT = Writer("revert", _insert, _reverted, act=_revert)
 MUTATIONS = (INSERT, UPDATE, DELETE, BRANCH_INSERT)
 NAMES = (BRANCH_CREATE, BRANCH_DELETE, TAG_CREATE, TAG_DELETE)
 """Writers of references: a handful of durable operations each."""

@@ -164,6 +164,26 @@ def test_crash_after_sidecar_before_commit(path):
     assert_recovered(path, operation, RecoveryKind.ROLLED_BACK, outcomes={})
 
 
+def test_missing_fork_reference_is_no_movement(path):
+    with opened(path) as graph:
+        for name in ("target", "source"):
+            graph.branches.create(name)
+        graph.mutate(ADD, {"n": "new"}, branch="source")
+        # Another table of the target, so that the merge is not a fast forward.
+        graph.mutate('query e() { insert Likes { from: "bob", to: "ada" } }', branch="target")
+    before = shown(path, "target")
+    command = {"command": "merge", "path": str(path), "source": "source", "target": "target"}
+    status, errors = run_child(command, failpoints=f"{Window.BRANCH_MERGE_POST_SIDECAR_PRE_FORK}=exit")
+    assert status == EXIT_AT_WINDOW, errors
+    (operation,) = pending(path)
+    with opened(path) as graph:
+        assert Model.read(graph.export(branch="target")) == before
+        assert_recovered(path, operation, RecoveryKind.ROLLED_BACK, branch="target", outcomes={})
+        graph.branches.merge("source", into="target", actor="ana")
+    assert "new" in shown(path, "target").people
+    assert_healthy(path)
+
+
 def test_restore_then_crash_before_publish(path):
     before = shown(path)
     operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT, action="pass,exit")

@@ -418,7 +418,7 @@ def test_branch_write_of_two_tables_rolls_back_on_its_branch(graph, path, branch
     assert_recovered(path, note.operation_id, RecoveryKind.ROLLED_BACK, branch=branch)
 
 
-def test_missing_fork_reference_is_no_movement(graph, path, branch):
+def test_half_made_fork_is_no_movement(graph, path, branch):
     note = graph.note(PERSON, branch=branch)
     # A fork that died between its directory and its reference.
     zombie = path / graph.session.manifest.current(None).entries[PERSON].location / "tree/b/_versions"
