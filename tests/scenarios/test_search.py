@@ -201,19 +201,31 @@ def check(graph: Any, model: Model, at: str, query: tuple[list[float], str, int,
 TYPES = {"v": "Vector(2)", "t": "String", "s": "String"}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(program=st.lists(steps, min_size=3, max_size=12), query=queries)
-def test_search_equals_brute_force_at_every_commit(tmp_path, way, program, query):
+def run_program(path, way, program, query):
     model = Model()
     states: list[tuple[str, Model]] = []
-    with graphs.make_graph(tmp_path / f"{way}-{next(numbers)}", SCHEMA) as graph, forced(way):
+    with graphs.make_graph(path, SCHEMA) as graph, forced(way):
         for step in program:
             model = apply(graph, model, step)
             states.append((graph.commits.head().id, model))
             check(graph, model, states[-1][0], query)
         for commit, state in states[:-1]:
             check(graph, state, commit, query)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=st.lists(steps, min_size=3, max_size=12), query=queries)
+def test_search_equals_brute_force_at_every_commit(tmp_path, way, program, query):
+    run_program(tmp_path / f"{way}-{next(numbers)}", way, program, query)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=st.lists(steps, min_size=8, max_size=30), query=queries)
+def test_long_programs_search_like_brute_force(tmp_path, way, program, query):
+    run_program(tmp_path / f"{way}-{next(numbers)}", way, program, query)
 
 
 # --- larger tables ---------------------------------------------------------------------------------------
