@@ -80,7 +80,9 @@ def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[I
             continue
         known: set[int] = set()
         for segment in index.segments:
-            known.update(int(number) for number in segment.fragment_ids)
+            # An index of which the substrate cannot say what it covers is not held against a table.
+            listed = segment.fragment_ids
+            known.update(present if listed is None else (int(number) for number in listed))
         covered = present & known
         found.append(
             IndexCoverage(
