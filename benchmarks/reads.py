@@ -138,6 +138,9 @@ TURN = 20
 SLOW_S = 0.02
 """A contender that needs longer for one key is asked for few of them."""
 FEW = 5
+COLD_GOAL = 2.0
+LONG_S = 5.0
+"""A contender that needs longer for a question about everybody is not asked again."""
 
 
 def comparable(rows: Any) -> Any:
@@ -159,28 +162,46 @@ def timed(ask: Ask, key: str) -> tuple[float, Any]:
 def measure(name: str, asks: dict[str, Asks], keys: list[str]) -> dict[str, list[float]]:
     """Seconds per call of each contender, after all of them agreed on the first keys."""
     mine = {who: each[name] for who, each in asks.items() if name in each}
+    if not WORKLOADS[name].keyed:
+        return measure_whole(name, mine)
     slow: set[str] = set()
-    for key in keys[:FEW] if WORKLOADS[name].keyed else keys[:1]:
+    for key in keys[:FEW]:
         expected = None
         for who, ask in mine.items():
             if who in slow:
                 continue
-            found = comparable(timed(ask, key)[1])
-            if expected is None:
-                expected = found
-            elif found != expected:
-                raise SystemExit(f"{name}: {who} and omnigraph differ about {key}")
+            expected = agreed(name, who, key, timed(ask, key)[1], expected)
             if timed(ask, key)[0] > SLOW_S:
                 slow.add(who)
+    for who, ask in mine.items():
+        for key in () if who in slow else keys:
+            ask(key)  # a peer reads a page when its first key is asked for; nobody pays for that below
     times: dict[str, list[float]] = {who: [] for who in mine}
-    asked = keys if WORKLOADS[name].keyed else keys[:3]
-    for begin in range(0, len(asked), TURN):
+    for begin in range(0, len(keys), TURN):
         for who, ask in mine.items():
             if who in slow and begin:
                 continue
-            some = asked[begin : begin + TURN][: FEW if who in slow else None]
+            some = keys[begin : begin + TURN][: FEW if who in slow else None]
             times[who] += [timed(ask, key)[0] for key in some]
     return times
+
+
+def measure_whole(name: str, asks: Asks) -> dict[str, list[float]]:
+    """As `measure` for a question about everybody: three times after the first, which fills caches."""
+    expected = None
+    times: dict[str, list[float]] = {}
+    for who, ask in asks.items():
+        seconds, answer = timed(ask, "")
+        expected = agreed(name, who, "everybody", answer, expected)
+        times[who] = [seconds] if seconds > LONG_S else [timed(ask, "")[0] for _ in range(3)]
+    return times
+
+
+def agreed(name: str, who: str, about: str, answer: Any, expected: Any) -> Any:
+    found = comparable(answer)
+    if expected is not None and found != expected:
+        raise SystemExit(f"{name}: {who} and omnigraph differ about {about}")
+    return found
 
 
 def shown(seconds: float) -> str:
@@ -230,7 +251,7 @@ def cold(what: str, where: Path, key: str) -> dict[str, Any]:
     """What a process that has read nothing yet reports."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks._read_cold", what, str(where), key],
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
         cwd=Path(__file__).parents[1],
@@ -259,21 +280,42 @@ def report_opening(where: Path, keys: list[str], used: list[str]) -> int:
     return missed
 
 
-def report_memory(where: Path, duckdb_s: float | None) -> int:
-    """A group-by over all edges in a process that has nothing, and what it takes once it has."""
+def report_memory(where: Path) -> float:
+    """A group-by over all edges in a process that has nothing, and what it takes once it has; the seconds of
+    the first.
+    """
     found = cold("group-by-cold", where, "")
-    ratio = "" if duckdb_s is None else f", {found['seconds'] / duckdb_s:.2f}x duckdb   goal 2.0"
-    met = duckdb_s is None or found["seconds"] <= 2.0 * duckdb_s
     print(
-        f"group-by over all edges, cold: {found['seconds']:.2f} s{ratio}{'' if met else ' MISSED'};"
-        f" resident {found['rss before']:.0f} MB before, {found['rss peak']:.0f} MB at most"
+        f"group-by over all edges, nothing kept: resident {found['rss before']:.0f} MB before,"
+        f" {found['rss peak']:.0f} MB at most"
     )
     warm = cold("group-by-memory", where, "")
     print(
         f"group-by over all edges, structures in files: resident {warm['rss before']:.0f} MB before it,"
         f" {warm['rss peak']:.0f} MB at most"
     )
+    return found["seconds"]
+
+
+def report_cold(ours: float, duckdb: float) -> int:
+    """The first group-by of a process, its read structures made from the tables, beside duckdb's warm one."""
+    met = ours <= COLD_GOAL * duckdb
+    print(
+        f"    cold: omnigraph {ours:.2f} s, ratio {ours / duckdb:.3f} to duckdb warm"
+        f"   goal {COLD_GOAL} {'met' if met else 'MISSED'}"
+    )
     return 0 if met else 1
+
+
+def make_databases(where: Path, persons: int, edges: int) -> None:
+    """Everything the run reads: the graph, the peers' databases, and our read structures in their files."""
+    if not (where / "graph").exists():
+        make_data(where, persons, edges)
+    for who, peer in PEERS.items():
+        with peer(where, WORKLOADS) as asks:
+            for ask in asks.values() if who == "omnigraph" else ():
+                ask("person-00000000")
+    (where / "made").touch()
 
 
 def main() -> int:
@@ -287,30 +329,30 @@ def main() -> int:
     chosen = parser.parse_args()
     root = chosen.where or Path(tempfile.gettempdir()) / "omnigraph-bench-reads"
     where = root / f"{chosen.persons}-{chosen.edges}"
-    if not where.exists():
-        make_data(where, chosen.persons, chosen.edges)
+    if chosen.make:
+        make_databases(where, chosen.persons, chosen.edges)
+        return 0
+    if not (where / "made").exists():
+        # In a process of its own: a peer lets go of its files when its process ends, not before.
+        subprocess.run([sys.executable, "-m", "benchmarks.reads", *sys.argv[1:], "--make"], check=True)
     numbers = np.random.default_rng(1).integers(0, chosen.persons, chosen.keys)
     keys = [f"person-{number:08d}" for number in numbers]
     used = [who for who in PEERS if who not in chosen.without]
+    print(f"{chosen.persons:,} persons, {chosen.edges:,} edges, {chosen.keys} keys, one thread each")
+    missed = report_opening(where, keys, used)
+    group_by_s = report_memory(where)
     opened = {who: PEERS[who](where, WORKLOADS) for who in used}
     asks = {who: context.__enter__() for who, context in opened.items()}
-    missed = 0
-    duckdb_s = None
-    if not chosen.make:
-        print(f"{chosen.persons:,} persons, {chosen.edges:,} edges, {chosen.keys} keys, one thread each")
-        for name, workload in WORKLOADS.items():
-            times = measure(name, asks, keys)
-            missed += report(name, times, {workload.peer: workload.goal})
-            if name == "group-by over all edges" and "duckdb" in times:
-                duckdb_s = statistics.median(times["duckdb"])
-        graphs = {who: each for who, each in asks.items() if who in {"omnigraph", "ladybug", "kuzu", "numpy"}}
-        for name in ("1 hop", "2 hops distinct", "3 hops, filter"):
-            report(f"{name}, busy start", measure(name, graphs, busy_keys(where, 40)), {})
+    for name, workload in WORKLOADS.items():
+        times = measure(name, asks, keys)
+        missed += report(name, times, {workload.peer: workload.goal})
+        if name == "group-by over all edges" and "duckdb" in times:
+            missed += report_cold(group_by_s, statistics.median(times["duckdb"]))
+    graphs = {who: each for who, each in asks.items() if who in {"omnigraph", "ladybug", "kuzu", "numpy"}}
+    for name in ("1 hop", "2 hops distinct", "3 hops, filter"):
+        report(f"{name}, busy start", measure(name, graphs, busy_keys(where, 40)), {})
     for context in opened.values():
         context.__exit__(None, None, None)
-    if not chosen.make:
-        missed += report_opening(where, keys, used)
-        missed += report_memory(where, duckdb_s)
     return 1 if missed else 0
 
 

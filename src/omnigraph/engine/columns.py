@@ -57,7 +57,7 @@ class Numbers:
         absent = ordinals < 0 if ordinals.min() < 0 else None
         if absent is not None:
             ordinals = np.where(absent, 0, ordinals)
-        if not self._values:
+        if not self._bases.item(-1):
             return np.zeros(len(ordinals), self.dtype), np.zeros(len(ordinals), np.bool_)
         if len(self._values) == 1:
             values = self._values[0][ordinals]

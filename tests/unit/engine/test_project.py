@@ -1,0 +1,66 @@
+"""Order, grouping and numbering of result rows, spelled out value by value."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omnigraph.engine import project
+from omnigraph.engine.reading import encode
+
+values = st.lists(st.one_of(st.none(), st.integers(-2, 2)), min_size=5, max_size=5)
+texts = st.lists(st.one_of(st.none(), st.sampled_from(["", "a", "b"])), min_size=5, max_size=5)
+ways = st.sampled_from(["ascending", "descending"])
+
+
+@given(values, ways, texts, ways)
+def test_null_sorts_below_every_value_whatever_the_direction(first, one, second, two):
+    columns = [(pa.array(first, pa.int32()), one), (pa.array(second, pa.string()), two)]
+    order = project._sorted(columns, 5).tolist()
+    expected = list(range(5))
+    for items, way in ((second, two), (first, one)):
+        expected.sort(
+            key=lambda row: (items[row] is not None, items[row] or items[row]), reverse=way == "descending"
+        )
+    wanted = [(first[row], second[row]) for row in expected]
+    assert [(first[row], second[row]) for row in order] == wanted
+
+
+def test_without_keys_rows_stay_as_they_are() -> None:
+    assert project._sorted([], 3).tolist() == [0, 1, 2]
+
+
+@given(values, st.lists(st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5])), min_size=5, max_size=5))
+def test_rows_are_one_group_exactly_where_all_columns_are_equal(numbers, floats):
+    codes = project._group_codes([pa.array(numbers, pa.int64()), pa.array(floats, pa.float64())])
+    rows = list(zip(numbers, floats, strict=True))
+    for a in range(5):
+        for b in range(5):
+            assert (codes[a] == codes[b]) == (rows[a] == rows[b])
+
+
+@given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 1), max_size=2)), min_size=4, max_size=4))
+def test_lists_have_codes_too(lists):
+    codes = project._codes(pa.array(lists, pa.list_(pa.int32())))
+    for a in range(4):
+        for b in range(4):
+            assert (codes[a] == codes[b]) == (lists[a] == lists[b])
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.sampled_from([10, project.DENSE_CODES_MAX + 1]))
+def test_groups_are_numbered_without_gaps_in_the_order_of_their_codes(items, width):
+    dense, groups = project._dense(np.array(items, dtype=np.int64), width)
+    ranks = {code: number for number, code in enumerate(sorted(set(items)))}
+    assert dense.tolist() == [ranks[item] for item in items]
+    assert groups == len(ranks)
+
+
+@given(texts)
+def test_every_code_has_a_row_that_shows_it(items):
+    codes = encode(pa.array(items, pa.string()))
+    assert len(codes.codes) == len(items) + 1
+    for ordinal, item in enumerate(items):
+        sample = codes.samples[codes.codes[ordinal]]
+        assert items[sample] == item
+    null = codes.codes[-1]
+    assert codes.samples[null] == (items.index(None) if None in items else -1)
