@@ -46,7 +46,7 @@ def outcome(graph: Graph, source: Path, mode: str, engine: str, rejects: Path | 
         report = graph.load(source, mode=mode, engine=engine, rejects=rejects).to_dict()
     except OmnigraphError as error:
         return type(error).__name__, json.dumps(error.to_dict(), sort_keys=True), graph.export()
-    for name in ("engine", "seconds", "commit", "rejects"):
+    for name in ("engine", "seconds", "commit", "rejects", "load_id"):
         report.pop(name, None)
     aside = (
         (rejects / "rejects.jsonl").read_text() if rejects and (rejects / "rejects.jsonl").exists() else ""

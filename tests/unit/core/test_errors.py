@@ -10,7 +10,8 @@ from omnigraph.core.errors import FACTS, KINDS, OmnigraphError, Retry
 
 SOURCES = Path(inspect.getfile(errors)).parents[2]
 
-# Sections 4.1 to 4.7 of the error specification, one line per section, plus `cluster` and our `cancelled`, `tag_*`, `merge_base_gone`.
+# Sections 4.1 to 4.7 of the error specification, one line per section, plus `cluster` and our `cancelled`, `tag_*`, `load_not_*`,
+# `merge_base_gone`.
 SPECIFIED = [
     "usage",
     "bad_request",
@@ -56,6 +57,8 @@ SPECIFIED = [
     "merge_base_gone",
     "branch_exists",
     "tag_exists",
+    "load_not_found",
+    "load_not_resumable",
     "branch_prefix_clash",
     "branch_has_children",
     "branches_block_schema_apply",
