@@ -50,7 +50,7 @@ CHAINS = [
     'match { $a: A { k: "n0" } $a e $b $b e $c } return { $c.k }',
     'match { $a: A { k: "n0" } $a e $b $b e $c } return distinct { $c }',
     'match { $a: A { k: "n0" } $a e $b $b e $c $c e $d $d.n > 1 } return distinct { $d }',
-    'match { $a: A { k: "n1" } $a e $b $b.s = "x" $b e $c } return { $c.n, $c.s } limit 7 offset 2',
+    'match { $a: A { k: "n1" } $a e $b $b.s = "x" $b e $c } return { $c.n, $c.s } limit 7',
     'match { $a: A { k: "n1" } $b e $a $b.n >= 0 } return { $b.k, $a.k }',
     'match { $a: A { k: "n0" } $a <e> $b $b.n is not null } return { $b.k, $b.n } order { $b.n desc } limit 5',
     'match { $a: A { k: "n2" } $a e $b not { $b e $a } } return { $b }',
@@ -59,7 +59,7 @@ CHAINS = [
     "match { $a: A $a $e: e $b } return { $a.n, sum($e.w) as t, count($b.n) as c, count($e.w) as w }",
     "match { $a: A $a e $b $b e $c } return { $a, count($c) as n, avg($c.n) as m } order { m desc } limit 9",
     "match { $a: A maybe { $a e $b } } return { $a.s, count($b) as n, sum($b.n) as t }",
-    "match { $a: A maybe { $a e $b } $b e $c } return { count($c) as n, sum($a.n) as t, max($c.s) as m }",
+    "match { $a: A maybe { $a e $b $b e $c } } return { count($c) as n, sum($a.n) as t, max($c.s) as m }",
 ]
 
 
