@@ -11,19 +11,17 @@ import fcntl
 import hashlib
 import itertools
 import os
-import re
 import shutil
 import socket
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
-from omnigraph.core.errors import StorageConfiguration, StorageNotFound, StoragePermanent
+from omnigraph.core.errors import StorageConfiguration
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
+from omnigraph.storage.adapter import TEMPORARY, PreparedText, StorageAdapter, VersionedText
 from omnigraph.storage.durability import DurabilityMode, sync_directories
 from omnigraph.storage.failures import object_failure, os_failure, translated
 from omnigraph.storage.layout import canonical_uri
@@ -33,122 +31,6 @@ if TYPE_CHECKING:
 
 REACHABLE_SECONDS_MAX: Final = 2.0
 """Wait for a connection that only tells "unreachable" from "refused the request"."""
-
-_TEMPORARY: Final = re.compile(r"#\d+$")
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedText:
-    """A text object and the token that names exactly this content for `write_text_if_match`."""
-
-    text: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedText:
-    """A text that has no name yet."""
-
-    name: str
-    text: str
-    place: str = ""
-
-
-class StorageAdapter(ABC):
-    """All text objects of one graph root.
-
-    Every method raises the storage errors of `core.errors`, decided by type; a failure is never mistaken for
-    absence. Thread-safe.
-    """
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-
-    @abstractmethod
-    def read_text_if_exists(self, name: str) -> str | None:
-        """The text, or None when there is no such object. One request: nothing can change in between."""
-
-    @abstractmethod
-    def write_text(self, name: str, text: str) -> None:
-        """Create or replace the object; durable on return."""
-
-    def prepare_text(self, name: str, text: str) -> PreparedText:
-        """Begin a `write_text`: the content is durable where the store can do that, but nobody sees it."""
-        return PreparedText(name, text)
-
-    def place_text(self, prepared: PreparedText) -> None:
-        """End a `write_text`: the object appears whole under its name, durably."""
-        self.write_text(prepared.name, prepared.text)
-
-    def discard_text(self, prepared: PreparedText) -> None:  # noqa: B027  nothing was written by default
-        """Drop a prepared text that will not be placed."""
-
-    @abstractmethod
-    def write_text_if_absent(self, name: str, text: str) -> bool:
-        """Create the object; False, and nothing written, when it exists. One of many creators wins."""
-
-    @abstractmethod
-    def exists(self, name: str) -> bool:
-        """Whether an object has this name or objects exist below it; denied access is an error, not "no"."""
-
-    @abstractmethod
-    def rename_text(self, source: str, target: str) -> None:
-        """Give the object another name, replacing what had it.
-
-        On object stores this is a copy and a delete: after a crash both may exist.
-        """
-
-    @abstractmethod
-    def delete(self, name: str, *, durable: bool = False) -> None:
-        """Remove the object; absent is fine. `durable`: it stays away after a power cut too."""
-
-    @abstractmethod
-    def list_dir(self, name: str) -> list[str]:
-        """Names of the objects directly below, without the path; unordered; empty when nothing is there."""
-
-    @abstractmethod
-    def read_text_versioned(self, name: str) -> VersionedText | None:
-        """The text with its token, or None when there is no such object."""
-
-    @abstractmethod
-    def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
-        """Replace the object only if it is still what `token` names; the new token, else None."""
-
-    @abstractmethod
-    def delete_prefix(self, name: str) -> None:
-        """Remove everything below the name, and nothing beside it; absent is fine."""
-
-    @abstractmethod
-    def identity(self, name: str) -> str | None:
-        """A token for exactly this incarnation of the object; None when it does not exist. One request."""
-
-    def identities(self, names: tuple[str, ...]) -> tuple[object, ...]:
-        """A token each, as `identity` gives one, to be compared with what an earlier call gave; nothing else.
-
-        What every read asks first, so a store may answer in whatever form is cheapest.
-        """
-        return tuple(self.identity(name) for name in names)
-
-    def read_text(self, name: str) -> str:
-        """The text. Raises StorageNotFound when there is no such object."""
-        text = self.read_text_if_exists(name)
-        if text is None:
-            raise StorageNotFound(f"{self.address(name)}: the object does not exist")
-        return text
-
-    def address(self, name: str) -> str:
-        """The full name, for messages."""
-        return f"{self.uri}/{name}"
-
-    def _checked(self, name: str) -> str:
-        """The name without outer slashes. Raises StoragePermanent for a name nobody may use."""
-        trimmed = name.strip("/")
-        parts = trimmed.split("/")
-        if not trimmed or any(part in {"", ".", ".."} for part in parts) or "\0" in trimmed:
-            raise StoragePermanent(f"{self.address(name)}: the name is not allowed")
-        if any(_TEMPORARY.search(part) for part in parts):
-            raise StoragePermanent(f"{self.address(name)}: names ending in '#' and digits are reserved")
-        return trimmed
 
 
 class LocalAdapter(StorageAdapter):
@@ -279,7 +161,7 @@ class LocalAdapter(StorageAdapter):
         with translated(path):
             try:
                 with os.scandir(path) as entries:
-                    return [e.name for e in entries if e.is_file() and not _TEMPORARY.search(e.name)]
+                    return [e.name for e in entries if e.is_file() and not TEMPORARY.search(e.name)]
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -451,7 +333,7 @@ class ObjectAdapter(StorageAdapter):
         with translated(self.address(path), self._reachable):
             listed = obstore.list_with_delimiter(self._store, prefix=f"{path}/" if path else None)
             names = [str(entry["path"]).rsplit("/", 1)[-1] for entry in listed["objects"]]
-        return [name for name in names if not _TEMPORARY.search(name)]
+        return [name for name in names if not TEMPORARY.search(name)]
 
     def read_text_versioned(self, name: str) -> VersionedText | None:
         import obstore  # noqa: PLC0415
@@ -614,5 +496,8 @@ def _files_below(path: str) -> Generator[str]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _files_below(entry.path)
-            elif not _TEMPORARY.search(entry.name):
+            elif not TEMPORARY.search(entry.name):
                 yield entry.path
+
+
+__all__ = ["LocalAdapter", "ObjectAdapter", "PreparedText", "StorageAdapter", "VersionedText", "open_adapter"]

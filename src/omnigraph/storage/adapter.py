@@ -1,0 +1,125 @@
+"""The contract of text objects: what every store of a graph's control files keeps."""
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+from omnigraph.core.errors import StorageNotFound, StoragePermanent
+
+TEMPORARY: Final = re.compile(r"#\d+$")
+"""How the names end that a local write uses before it is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedText:
+    """A text object and the token that names exactly this content for `write_text_if_match`."""
+
+    text: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """A text that has no name yet."""
+
+    name: str
+    text: str
+    place: str = ""
+
+
+class StorageAdapter(ABC):
+    """All text objects of one graph root.
+
+    Every method raises the storage errors of `core.errors`, decided by type; a failure is never mistaken for
+    absence. Thread-safe.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    @abstractmethod
+    def read_text_if_exists(self, name: str) -> str | None:
+        """The text, or None when there is no such object. One request: nothing can change in between."""
+
+    @abstractmethod
+    def write_text(self, name: str, text: str) -> None:
+        """Create or replace the object; durable on return."""
+
+    def prepare_text(self, name: str, text: str) -> PreparedText:
+        """Begin a `write_text`: the content is durable where the store can do that, but nobody sees it."""
+        return PreparedText(name, text)
+
+    def place_text(self, prepared: PreparedText) -> None:
+        """End a `write_text`: the object appears whole under its name, durably."""
+        self.write_text(prepared.name, prepared.text)
+
+    def discard_text(self, prepared: PreparedText) -> None:  # noqa: B027  nothing was written by default
+        """Drop a prepared text that will not be placed."""
+
+    @abstractmethod
+    def write_text_if_absent(self, name: str, text: str) -> bool:
+        """Create the object; False, and nothing written, when it exists. One of many creators wins."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether an object has this name or objects exist below it; denied access is an error, not "no"."""
+
+    @abstractmethod
+    def rename_text(self, source: str, target: str) -> None:
+        """Give the object another name, replacing what had it.
+
+        On object stores this is a copy and a delete: after a crash both may exist.
+        """
+
+    @abstractmethod
+    def delete(self, name: str, *, durable: bool = False) -> None:
+        """Remove the object; absent is fine. `durable`: it stays away after a power cut too."""
+
+    @abstractmethod
+    def list_dir(self, name: str) -> list[str]:
+        """Names of the objects directly below, without the path; unordered; empty when nothing is there."""
+
+    @abstractmethod
+    def read_text_versioned(self, name: str) -> VersionedText | None:
+        """The text with its token, or None when there is no such object."""
+
+    @abstractmethod
+    def write_text_if_match(self, name: str, text: str, token: str) -> str | None:
+        """Replace the object only if it is still what `token` names; the new token, else None."""
+
+    @abstractmethod
+    def delete_prefix(self, name: str) -> None:
+        """Remove everything below the name, and nothing beside it; absent is fine."""
+
+    @abstractmethod
+    def identity(self, name: str) -> str | None:
+        """A token for exactly this incarnation of the object; None when it does not exist. One request."""
+
+    def identities(self, names: tuple[str, ...]) -> tuple[object, ...]:
+        """A token each, as `identity` gives one, to be compared with what an earlier call gave; nothing else.
+
+        What every read asks first, so a store may answer in whatever form is cheapest.
+        """
+        return tuple(self.identity(name) for name in names)
+
+    def read_text(self, name: str) -> str:
+        """The text. Raises StorageNotFound when there is no such object."""
+        text = self.read_text_if_exists(name)
+        if text is None:
+            raise StorageNotFound(f"{self.address(name)}: the object does not exist")
+        return text
+
+    def address(self, name: str) -> str:
+        """The full name, for messages."""
+        return f"{self.uri}/{name}"
+
+    def _checked(self, name: str) -> str:
+        """The name without outer slashes. Raises StoragePermanent for a name nobody may use."""
+        trimmed = name.strip("/")
+        parts = trimmed.split("/")
+        if not trimmed or any(part in {"", ".", ".."} for part in parts) or "\0" in trimmed:
+            raise StoragePermanent(f"{self.address(name)}: the name is not allowed")
+        if any(TEMPORARY.search(part) for part in parts):
+            raise StoragePermanent(f"{self.address(name)}: names ending in '#' and digits are reserved")
+        return trimmed
