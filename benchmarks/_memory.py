@@ -3,6 +3,7 @@
 import os
 import threading
 from pathlib import Path
+from typing import Self
 
 SAMPLE_SECONDS = 0.1
 
@@ -44,7 +45,7 @@ class PeakMemory:
         self.peak_mb = 0.0
         self.parts: dict[str, float] = {}
 
-    def __enter__(self) -> "PeakMemory":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -264,17 +264,15 @@ def sqlite(source: Path, home: Path) -> int:
     base.execute("create table person(name text primary key, age int, city text, score real)")
     base.execute("create table knows(src text, dst text, since text)")
     for name, table in tables_of(source):
-        if "since" in table.column_names:
-            at = table.column_names.index("since")
-            table = table.set_column(at, "since", table.column(at).cast(pa.string()))
-        holes = ", ".join("?" for _ in table.column_names)
-        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-        base.executemany(f"insert into {name.lower()} values ({holes})", rows)
+        columns = [
+            (column.cast(pa.string()) if pa.types.is_date(column.type) else column).to_pylist()
+            for column in table.columns
+        ]
+        holes = ", ".join("?" for _ in columns)
+        base.executemany(f"insert into {name.lower()} values ({holes})", zip(*columns, strict=True))
     base.commit()
-    (counted,) = base.execute(
-        "select (select count(*) from person) + (select count(*) from knows)"
-    ).fetchone()
-    return counted
+    counted = base.execute("select (select count(*) from person) + (select count(*) from knows)")
+    return int(counted.fetchone()[0])
 
 
 PEERS: dict[str, Callable[[Path, Path], int]] = {

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
@@ -13,12 +13,16 @@ from omnigraph.cli import output
 from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
 from omnigraph.cli.targets import addressed, confirm, reading, writing
-from omnigraph.core.errors import UsageError
+from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 
 if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
     from omnigraph.pipeline.report import LoadReport, TypeCount
+
+
+PROBLEMS_SHOWN_PER_KIND_MAX: Final = 20
+"""Problems of one kind that the terminal shows; --json has up to a hundred."""
 
 
 class Mode(StrEnum):
@@ -152,12 +156,32 @@ def load(
                 format=None if form is None else form.value,
                 type_name=type_name,
             )
+        except OmnigraphError as error:
+            listener.clear()
+            if not as_json:
+                _show_problems(error)
+            raise
         finally:
             listener.clear()
     if as_json:
         output.document(load_dict(uri, report))
     else:
         _show(report)
+
+
+def _show_problems(error: OmnigraphError) -> None:
+    """What is wrong with the input, kind by kind; the error that follows is the headline."""
+    totals: dict[str, int] = error.details.get("problem_totals", {})
+    if sum(totals.values()) < 2:
+        return
+    for kind, total in totals.items():
+        problems = [each for each in error.details["problems"] if each["kind"] == kind]
+        for problem in problems[:PROBLEMS_SHOWN_PER_KIND_MAX]:
+            place = ":".join(str(problem[name]) for name in ("file", "line") if name in problem)
+            output.note(f"{place or 'graph'}: {problem['message']} ({kind})")
+        left = total - min(len(problems), PROBLEMS_SHOWN_PER_KIND_MAX)
+        if left:
+            output.note(f"and {left:,} more of kind {kind}")
 
 
 def _sources(mode: Mode | None, data: list[str] | None, resume: str | None) -> "BinaryIO | list[str] | None":

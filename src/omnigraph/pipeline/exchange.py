@@ -95,7 +95,7 @@ def _write_objects(root: GraphRoot, path: str, schema: pa.Schema, parts: Iterabl
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(part)
-        _store_of(root).write_bytes(f"{path.removeprefix(IN_STORE)}/{number}", sink.getvalue())
+        _store_of(root).write_bytes(f"{path.removeprefix(IN_STORE)}/{number}", sink.getvalue().to_pybytes())
 
 
 def _partitioned(table: pa.Table, partitions: int) -> Iterator[pa.RecordBatch]:

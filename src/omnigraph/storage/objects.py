@@ -365,7 +365,7 @@ class ObjectAdapter(StorageAdapter):
                 obstore.delete(self._store, [entry["path"] for entry in page])
         self.delete(name)
 
-    def write_bytes(self, name: str, data: Any) -> None:
+    def write_bytes(self, name: str, data: bytes) -> None:
         """Create or replace an object of bytes: for what a running load hands from task to task."""
         import obstore  # noqa: PLC0415
 
