@@ -21,6 +21,7 @@ Contents = tuple[str, bytes]
 StateKey = tuple[str, Contents, Contents, Contents]
 
 RESOLVE_THREADS: Final = 2
+THREADED_EDGES_MIN: Final = 100_000
 BATCHES_AHEAD_MAX: Final = 2
 """Batches of edges read before the ends of the first are found; bounds the memory of a build."""
 
@@ -74,9 +75,10 @@ class Endpoints:
 
 
 def resolve(tables: EdgeTables, check: Callable[[], None] | None = None) -> Endpoints:
-    """The ends of all edges of a state. `check` is called between batches and may raise.
+    """The ends of all edges of a state. `check` is called between batches and may raise; who gives one
+    builds in the background.
 
-    Cost: both end columns are streamed; the two sides are looked up on two threads.
+    Cost: both end columns are streamed; the two sides are looked up on two threads, in the background on one.
     """
     sources, targets = _resolve_from(tables, 0, check)
     return _whole_edges(sources, targets, tables.edges.row_count)
@@ -90,12 +92,13 @@ def _resolve_from(
     sources = np.full(extent, NO_NODE, dtype=np.int32)
     targets = np.full(extent, NO_NODE, dtype=np.int32)
     batches = tables.edges.read_live(["src", "dst"], after=after)
-    if extent < 100_000:
+    if extent < THREADED_EDGES_MIN:
         for ordinals, rows in batches:
             _look_up(tables.sources, rows.column("src"), sources, ordinals - after)
             _look_up(tables.targets, rows.column("dst"), targets, ordinals - after)
         return sources, targets
-    with ThreadPoolExecutor(RESOLVE_THREADS, "omnigraph-resolve") as pool:
+    # In the background one core is left to the readers.
+    with ThreadPoolExecutor(RESOLVE_THREADS if check is None else 1, "omnigraph-resolve") as pool:
         ahead = []
         for ordinals, rows in batches:
             places = ordinals - after

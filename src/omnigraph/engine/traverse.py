@@ -104,42 +104,6 @@ def incidence(heads: Ordinals, tails: Ordinals, edges: Ordinals, head_count: int
     )
 
 
-def patch_neighbours(old: Neighbours, touched: Mask, fresh: Neighbours) -> Neighbours:
-    """The index in which the touched heads have the entries of `fresh` and all others keep theirs.
-
-    `touched` has a slot for each head of `fresh` and one more that is false.
-    Cost: one copy of the index.
-    """
-    offsets, keep, place = _patched(old.offsets, touched, fresh.offsets)
-    tails = np.empty(len(place), dtype=np.uint32)
-    tails[place] = fresh.tails
-    tails[~place] = old.tails[keep]
-    return Neighbours(offsets, tails)
-
-
-def patch_incidence(old: Incidence, touched: Mask, fresh: Incidence) -> Incidence:
-    """As `patch_neighbours`, for edges."""
-    offsets, keep, place = _patched(old.offsets, touched, fresh.offsets)
-    tails = np.empty(len(place), dtype=np.uint32)
-    edges = np.empty(len(place), dtype=np.uint32)
-    tails[place], edges[place] = fresh.tails, fresh.edges
-    tails[~place], edges[~place] = old.tails[keep], old.edges[keep]
-    return Incidence(offsets, tails, edges)
-
-
-def _patched(old: Ordinals, touched: Mask, fresh: Ordinals) -> tuple[Ordinals, Mask, Mask]:
-    """New offsets, the entries of the old index that stay, and the places of the fresh ones."""
-    heads = len(fresh) - 1
-    mine = touched[:heads]
-    before = np.zeros(heads, dtype=np.int64)
-    before[: len(old) - 1] = np.diff(old)
-    degrees = np.where(mine, np.diff(fresh), before)
-    offsets = np.zeros(heads + 1, dtype=np.int64)
-    np.cumsum(degrees, out=offsets[1:])
-    keep = np.repeat(~mine[: len(old) - 1], before[: len(old) - 1])
-    return offsets, keep, np.repeat(mine, degrees)
-
-
 def _offsets(heads: Ordinals, head_count: int) -> Ordinals:
     offsets = np.zeros(head_count + 1, dtype=np.int64)
     np.cumsum(np.bincount(heads, minlength=head_count), out=offsets[1:])

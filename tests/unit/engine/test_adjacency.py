@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import graphs
 from omnigraph.engine import adjacency
 from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.derived import DerivedCache
 from omnigraph.engine.images import ColumnCache, TableImage, arrange
 from omnigraph.engine.traverse import connected, expand, expand_edges
@@ -178,6 +179,37 @@ def test_rewriting_the_same_row_again_and_again_is_followed(ring):
         fresh = AdjacencyCache(DerivedCache(1 << 24))
         assert everything(cache, tables) == everything(fresh, tables)
     assert (cache.built, cache.followed) == (1, 4)
+
+
+def test_an_overlay_that_grew_is_folded_beside_the_readers(ring, monkeypatch):
+    monkeypatch.setattr(adjacency, "FOLD_CHANGES_MIN", 4)
+    cache = AdjacencyCache(DerivedCache(1 << 24))
+    layouts = {}
+    older = tables_of(ring, "Knows", layouts)
+    before = everything(cache, older)
+    for number in range(9):
+        graphs.run(ring, f'insert Knows {{ from: "p{number}", to: "p{number + 20}" }}')
+        graphs.run(ring, f'delete Knows where from = "p{number + 10}"')
+        tables = tables_of(ring, "Knows", layouts)
+        fresh = AdjacencyCache(DerivedCache(1 << 24))
+        assert everything(cache, tables) == everything(fresh, tables)
+        if number % 3 == 2:
+            BACKGROUND.drain(ring.session.root.identity)
+    assert cache.built == 1
+    assert cache.folds >= 2
+    assert everything(cache, older) == before
+
+
+def test_an_overlay_that_is_no_longer_small_is_folded_at_once(ring, monkeypatch):
+    monkeypatch.setattr(adjacency, "OVERLAY_SHARE_MAX", 0.1)
+    cache = AdjacencyCache(DerivedCache(1 << 24))
+    layouts = {}
+    everything(cache, tables_of(ring, "Knows", layouts))
+    graphs.run(ring, " ".join(f'insert Knows {{ from: "p{n}", to: "p{n + 9}" }}' for n in range(9)))
+    tables = tables_of(ring, "Knows", layouts)
+    fresh = AdjacencyCache(DerivedCache(1 << 24))
+    assert everything(cache, tables) == everything(fresh, tables)
+    assert (cache.built, cache.folds) == (1, 1)
 
 
 def test_a_layout_keeps_places_and_the_order_of_the_version():
