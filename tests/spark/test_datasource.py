@@ -170,6 +170,8 @@ def test_a_frame_is_pinned_when_it_is_made(spark: SparkSession, graph: Graph) ->
     assert frame.where("i > 0").count() == 16
     assert source(spark, graph, branch="pinned").count() == COUNT - 16
     assert source(spark, graph, at=first).count() == COUNT
+    graph.tags.create("first", at=first)
+    assert GraphSource({"graph": graph.uri, "type": "Thing", "at": "first"}).scan.commit == first
     assert source(spark, graph).count() == COUNT
 
 

@@ -21,8 +21,9 @@ from omnigraph.catalog.types import INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, TargetConflict
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import CommitId, normalize_branch
-from omnigraph.engine.session import open_session
+from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.language.query_tree import Operator
+from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.scans import FrameScan, plan_scan, readable_type, scan_fragments
 from omnigraph.pipeline.session import spark_runtime
 from omnigraph.planning.predicate import (
@@ -121,10 +122,7 @@ class GraphSource(DataSource):
         columns = given.get("columns")
         session = open_session(given["graph"], read_only=True, storage_options=storage)
         try:
-            at = given.get("at")
-            branch = normalize_branch(given.get("branch", "main"))
-            manifest = session.manifest
-            snapshot = manifest.current(branch) if at is None else manifest.at_commit(CommitId(at))
+            snapshot = _state(session, given.get("branch", "main"), given.get("at"))
             catalog = session.catalog_of(snapshot)
             self.table_type = readable_type(catalog, given["type"])
             self.scan = plan_scan(
@@ -158,6 +156,12 @@ class UnfilteredGraphSource(GraphSource):
     """The same without taking filters from Spark."""
 
     pushes_filters = False
+
+
+def _state(session: GraphSession, branch: str, at: str | None) -> Snapshot:
+    if at is None:
+        return session.manifest.current(normalize_branch(branch))
+    return session.manifest.tags.find(at) or session.manifest.at_commit(CommitId(at))
 
 
 def _check_options(given: dict[str, str]) -> None:
