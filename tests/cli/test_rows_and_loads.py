@@ -270,3 +270,13 @@ def test_progress_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
         assert ("load: stage 3/10 tasks" in stream.getvalue()) is drawn
         listener(Warned("careful", "it is late"))
         assert "warning: careful: it is late\n" in stream.getvalue()
+
+
+def test_a_tag_names_what_is_read(here: Run, place: Path) -> None:
+    here("tag", "create", "v1", *STORE)
+    here("mutate", "-e", 'query q() { delete Ship where imo = "S1" }', *STORE)
+    count = ("query", "-e", "query n() { match { $s: Ship } return { count($s) as ships } }", *STORE)
+    assert here(*count, "--at", "v1", "--json").json["rows"] == [{"ships": 3}]
+    assert here(*count, "--json").json["rows"] == [{"ships": 2}]
+    assert here("export", "--type", "Ship", "--at", "v1", *STORE).out.count("\n") == 3
+    assert here(*count, "--at", "v2", "--json", rc=6).error["kind"] == "commit_not_found"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
-from omnigraph.core.errors import BadRequest, TargetConflict
+from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.export import export_csv, export_lines, select_types
@@ -133,7 +133,13 @@ class Exports:
         return self._target(branch, at)
 
     def _target(self, branch: str | None, at: str | None) -> Snapshot:
-        """The head of a branch, main unless named, or the commit `at`."""
+        """The head of a branch, main unless named, or the commit `at` names: its id, or a tag."""
         if at is not None:
-            return self._session.manifest.at_commit(CommitId(at))
+            try:
+                return self._session.manifest.at_commit(CommitId(at))
+            except CommitNotFound:
+                tagged = self._session.manifest.tags.find(at)
+                if tagged is None:
+                    raise
+                return tagged
         return self._session.manifest.current(normalize_branch(branch or "main"))

@@ -229,7 +229,7 @@ class Graph(Exports):
         at: str | None = None,
         cancel: Cancellation | None = None,
     ) -> Rows:
-        """Run a read query at the head of a branch (`main` unless named), or at the commit `at`.
+        """Run a read query at the head of a branch (`main` unless named), or at the commit or tag `at`.
 
         ```python
         rows = graph.query("queries.gq", {"handle": "ada"}, name="friends")

@@ -49,7 +49,7 @@ def explain(
         str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
     ] = None,
     snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="ID", help="Read the state of this commit.")
+        str | None, typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit or tag.")
     ] = None,
     analyze: Annotated[bool, typer.Option("--analyze", help="Run the query and add what it did.")] = False,
     as_json: Json = False,

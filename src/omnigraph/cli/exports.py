@@ -43,9 +43,7 @@ NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="
 BranchOption = Annotated[
     str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
 ]
-At = Annotated[
-    str | None, typer.Option("--at", "--snapshot", metavar="ID", help="Read the state of this commit.")
-]
+At = Annotated[str | None, typer.Option("--at", "--snapshot", metavar="ID", help="Read this commit or tag.")]
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
 ]

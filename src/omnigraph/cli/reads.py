@@ -64,7 +64,7 @@ def query(
         str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
     ] = None,
     snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="ID", help="Read the state of this commit.")
+        str | None, typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit or tag.")
     ] = None,
     form: Annotated[Format | None, typer.Option("--format", help="How to print the rows.")] = None,
     csv_null: Annotated[str, typer.Option("--csv-null", help="What CSV prints for null.")] = "null",
