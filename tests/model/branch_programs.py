@@ -36,7 +36,7 @@ BRANCHES = ["one", "two", "three", "deep/four"]
 BRANCHES_MAX = 4
 COMMITS_LOOKED_AT_MAX = 30
 KINDS = (
-    ["write"] * 10 + ["merge"] * 5 + ["create"] * 2 + ["delete", "revert", "revert"] + ["tag", "untag"]
+    ["write"] * 10 + ["merge"] * 5 + ["create"] * 2 + ["delete", "delete", "revert"] + ["tag", "untag"]
     + ["preview", "diff", "history", "reopen"]
 )  # fmt: skip
 

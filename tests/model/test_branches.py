@@ -20,7 +20,7 @@ from model.history_model import MAIN, SCHEMA, TABLES, History
 from omnigraph.maintenance.indices import OPERATION as INDEX_WORK
 
 STEPS_MIN = 2_000
-PROGRAMS = int(os.environ.get("OMNIGRAPH_BRANCH_PROGRAMS", "42"))
+PROGRAMS = int(os.environ.get("OMNIGRAPH_BRANCH_PROGRAMS", "50"))
 STEPS_OF_ONE = 50
 
 

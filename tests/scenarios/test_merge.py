@@ -14,6 +14,7 @@ from omnigraph.core.errors import (
     ExpectedVersionMismatch,
     MergeConflicts,
     PreconditionFailed,
+    TypeNotFound,
 )
 from omnigraph.core.events import TableCommitted, TableStaged
 from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
@@ -388,15 +389,22 @@ def test_merge_then_delete_source_keeps_rows(graph):
         assert again.commits.show(again.commits.head().merged_parent).branch == "topic"
 
 
-def test_a_target_that_inherits_gets_the_sources_state_without_rows(graph):
+def test_a_target_that_inherits_gets_the_rows_and_does_not_depend_on_the_source(graph):
     run(graph, 'insert Person { name: "Dan" }', branch="topic")
     graph.branches.create("other")
     with hear(everywhere=True) as heard:
         assert graph.branches.merge("topic", into="other").outcome == "fast_forward"
-    assert heard.of(TableStaged) == []
+    assert [(each.primitive, each.rows) for each in heard.of(TableStaged)] == [("stage_append_stream", 1)]
     assert ages(graph, "other") == ages(graph, "topic")
     run(graph, 'insert Person { name: "Eve" }', branch="other")
     assert "Eve" not in ages(graph, "topic")
+    # The source goes with all its files, and its name can be used again for the same table.
+    before = ages(graph, "other")
+    assert graph.branches.delete("topic").unreclaimed == ()
+    graph.branches.create("topic")
+    run(graph, 'insert Person { name: "Fay" }', branch="topic")
+    assert ages(graph, "other") == before
+    assert "Dan" not in ages(graph, "topic")
     assert graph.verify().violations == ()
 
 
@@ -479,6 +487,28 @@ def test_a_conflict_list_of_other_heads_is_refused(graph, tmp_path):
     run(graph, 'update Person set { age: 7 } where name = "Alice"')
     with unchanged(graph), pytest.raises(PreconditionFailed):
         graph.branches.merge("topic", resolve=place)
+
+
+def test_a_conflict_list_must_name_conflicts_of_the_merge(graph, tmp_path):
+    diverge(graph)
+    place = tmp_path / "conflicts.json"
+    graph.branches.preview("topic").write_conflicts(place)
+    listed = json.loads(place.read_text())
+    for entry in listed["conflicts"]:
+        entry["resolution"] = "ours"
+    listed["conflicts"].append({**listed["conflicts"][0], "row_id": "Carol"})
+    place.write_text(json.dumps(listed))
+    with (
+        unchanged(graph),
+        pytest.raises(BadRequest, match="node:Person Carol, which this merge does not have"),
+    ):
+        graph.branches.merge("topic", resolve=place)
+
+
+def test_a_choice_for_a_type_that_does_not_exist_is_refused(graph):
+    diverge(graph)
+    with unchanged(graph), pytest.raises(TypeNotFound, match="Persn"):
+        graph.branches.merge("topic", on_conflict={"Persn": "ours"})
 
 
 def test_preview_is_what_the_merge_does(graph):

@@ -227,11 +227,11 @@ def test_a_confirmed_merge_shows_its_switched_tables_too(tmp_path):
     path = tmp_path / "graph"
     with make_graph(path, SCHEMA) as graph:
         run(graph, 'insert Person { name: "ada" } insert Company { name: "Acme" }')
-        graph.branches.create("topic")
         graph.branches.create("target")
+        run(graph, 'insert Person { name: "bob" }')
+        graph.branches.create("topic")
         run(graph, 'insert Company { name: "Own" }', branch="target")
         run(graph, 'insert Company { name: "Biz" }', branch="topic")
-        run(graph, 'insert Person { name: "bob" }', branch="topic")
     note = die(path, Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT, target="target")
     assert [pin.table_key for pin in note.tables] == [COMPANY]
     assert [each.table_key for each in note.switches] == [PERSON]

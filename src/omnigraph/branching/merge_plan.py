@@ -17,6 +17,7 @@ from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
@@ -79,7 +80,7 @@ class TableAction(StrEnum):
     SWITCH = "switch"
     """The target shows the source's version; no rows are written."""
     FORK = "fork"
-    """The target gets a reference of its own at the source's version; no rows are written."""
+    """The target has no such table: it gets a reference of its own at the source's version."""
     ADOPT = "adopt"
     """The source's changes are written onto a table the target did not change."""
     REWRITE = "rewrite"
@@ -96,12 +97,14 @@ def classify_table(
         return TableAction.REWRITE
     if target is None:
         return TableAction.SWITCH if source.branch is None else TableAction.FORK
-    if target_branch is not None and target.branch == target_branch:
-        # It keeps its own lineage also when the source is on main: its older versions stay readable.
-        return TableAction.ADOPT
-    if source.branch is None:
+    # A target that owns the table keeps its own lineage also when the source is on main: its older versions
+    # stay readable.
+    if source.branch is None and (target_branch is None or target.branch != target_branch):
         return TableAction.SWITCH
-    return TableAction.ADOPT if target_branch is None else TableAction.FORK
+    # A target without a reference of its own gets one, and the rows. A reference made at the source's version
+    # would keep the source's files in use for as long as the target lives: the source could be deleted, but a
+    # new branch of its name could not write the table.
+    return TableAction.ADOPT
 
 
 def same_state(left: TableEntry | None, right: TableEntry | None) -> bool:
@@ -304,6 +307,8 @@ class Settled:
     changes: RowChanges
     conflicts: tuple[MergeConflict, ...]
     resolved: Mapping[Choice, int]
+    answered: AbstractSet[tuple[str, str, str]] = frozenset()
+    """The entries of an edited list that were conflicts of the table."""
 
 
 def settle(table_key: TableKey, merge: RowMerge, resolution: Resolution) -> Settled:
@@ -321,7 +326,9 @@ def settle(table_key: TableKey, merge: RowMerge, resolution: Resolution) -> Sett
     )
     theirs = np.array([choice is Choice.THEIRS for choice in choices], np.bool_)
     counts = {each: choices.count(each) for each in Choice if each in choices}
-    return Settled(_take_theirs(merge.changes, collisions, theirs), open_, counts)
+    found = {(table_key, row, kind.value) for row, kind in zip(ids, kinds, strict=True)}
+    answered = found & set(resolution.entries or ())
+    return Settled(_take_theirs(merge.changes, collisions, theirs), open_, counts, answered)
 
 
 def _take_theirs(changes: RowChanges, collisions: Collisions, wins: Mask) -> RowChanges:

@@ -24,11 +24,13 @@ from omnigraph.branching.merge_plan import (
     three_way,
 )
 from omnigraph.branching.validation import TableRows, Verdict, check_merged
-from omnigraph.core.errors import ConflictError, InternalError
+from omnigraph.core.errors import BadRequest, ConflictError, InternalError, TypeNotFound
 from omnigraph.core.ids import show_branch
+from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from omnigraph.branching.bulk import BulkDeltas
     from omnigraph.branching.equality import Addresses, Mask
@@ -157,6 +159,7 @@ def plan_between(
     `rows_only`: write rows also where showing another version would do (a revert goes back in time, which a
     shown version never does).
     """
+    _refuse_unknown_types(resolution, {*source.entries, *target.entries})
     touched: dict[TableKey, TableAction] = {}
     for key in sorted({*base.entries, *source.entries, *target.entries}):
         entries = (base.entries.get(key), source.entries.get(key), target.entries.get(key))
@@ -173,6 +176,7 @@ def plan_between(
     ]
     wait(begun)
     planned = [each.result() for each in begun]
+    _refuse_unused_entries(resolution, planned)
     steps = [step for step, _ in planned]
     conflicts = [conflict for _, settled in planned for conflict in settled.conflicts]
     resolved = {step.table_key: settled.resolved for step, settled in planned if settled.resolved}
@@ -235,6 +239,27 @@ def _merge_rows(
         return rows_differ(session.storage, source, source_at, target, target_at)
 
     return three_way(theirs, ours, differ)
+
+
+def _refuse_unknown_types(resolution: Resolution, known: AbstractSet[TableKey]) -> None:
+    """A choice for a type that does not exist would silently choose nothing."""
+    names = sorted({key.partition(":")[2] for key in known})
+    for key in resolution.tables or ():
+        name = key.partition(":")[2]
+        if name not in names:
+            raise TypeNotFound(name, candidates=near_names(name, names))
+
+
+def _refuse_unused_entries(resolution: Resolution, planned: Sequence[tuple[MergeStep, Settled]]) -> None:
+    """A conflict list must name conflicts of this merge, whoever edited it."""
+    answered = {entry for _, settled in planned for entry in settled.answered}
+    for entry in resolution.entries or ():
+        if entry not in answered:
+            table_key, row_id, kind = entry
+            raise BadRequest(
+                f"the conflict list names a {kind} of {table_key} {row_id}, which this merge does not have",
+                hint="write the list anew with a preview of the merge",
+            )
 
 
 def _refuse_dropped(
