@@ -93,9 +93,7 @@ def plan_splits(
     """
     splits: list[Split] = []
     if split_bytes is None:
-        total = sum(path.stat().st_size for path in files)
-        share = total // (SPLITS_PER_CORE * (os.cpu_count() or 1))
-        split_bytes = min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, share))
+        split_bytes = _even_split(sum(path.stat().st_size for path in files), os.cpu_count() or 1)
     for path in files:
         kind = format_ or format_of(path) or SourceFormat.JSON_LINES
         compression = compression_of(path)
@@ -118,6 +116,13 @@ def plan_splits(
                 )
             )
     return splits
+
+
+def _even_split(total: int, cores: int) -> int:
+    """Bytes of a split such that every core works until the end: whole rounds of splits of one size."""
+    share = total // (SPLITS_PER_CORE * cores)
+    rounds = -(-total // (cores * min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, share))))
+    return max(SPLIT_BYTES_MIN, -(-total // max(1, rounds * cores)))
 
 
 def _ranges(
