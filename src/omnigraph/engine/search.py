@@ -267,6 +267,10 @@ def _rows_of(
     image: TableImage, ordinals: Ordinals, found: Ordinals, keys: Scores, depth: int
 ) -> tuple[NDArray[np.int64], Scores]:
     """From the best entities to the best rows: an entity stands for all the rows it is in."""
+    if ordinals is image.live():
+        known = np.flatnonzero(~np.isnan(keys))
+        order = known[np.argsort(found[known])]
+        return best(_positions(image, found[order]), keys[order], depth)
     by_ordinal = np.full(image.extent + 1, np.nan)
     by_ordinal[found] = keys
     scores = by_ordinal[ordinals]
@@ -327,8 +331,7 @@ def _ranked_by_relevance(
     image = reading.image(ranking.property.owner)
     found, scores = _relevant(reading, ranking)
     if ordinals is image.live():
-        # Every row once, in order: the place of a row among them is its position.
-        rows = np.searchsorted(ordinals, found) if image.has_dead else found
+        rows = _positions(image, found)
     else:
         by_ordinal = np.full(image.extent + 1, np.nan)
         by_ordinal[found] = scores
@@ -339,6 +342,11 @@ def _ranked_by_relevance(
         chosen = _highest(scores, depth)
         rows, scores = rows[chosen], scores[chosen]
     return rows, [(scores, "descending")]
+
+
+def _positions(image: TableImage, found: Ordinals) -> NDArray[np.int64]:
+    """Where rows stand among all live ones: every row is there once, in order."""
+    return np.searchsorted(image.live(), found) if image.has_dead else found
 
 
 def _highest(scores: Scores, depth: int) -> NDArray[np.int64]:

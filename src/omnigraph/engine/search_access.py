@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
+from omnigraph.core.limits import MIB
 from omnigraph.engine.search_segments import are_kept, are_ready
 from omnigraph.engine.search_vectors import VECTORS
 from omnigraph.storage.indexes import IndexKind
@@ -37,6 +38,8 @@ EXACT_ROWS_MAX: Final = 20_000
 """Up to so many candidates comparing all of them is faster than asking an index."""
 INDEX_USES_MAX: Final = 2
 """Text searches of one state that an index answers before its text is analysed and kept in memory."""
+COMPARED_BYTES_MAX: Final = 64 * MIB
+"""Up to so many bytes of vectors in memory are compared in the time an index takes to answer at all."""
 USES_KEPT_MAX: Final = 4096
 POSTINGS_BYTES_PER_LETTER: Final = 4
 SAMPLE_ROWS: Final = 512
@@ -115,6 +118,10 @@ def vector_access(reading: Reading, reference: ir.PropertyRef, candidates: int) 
     if index is None or not index.covered or probes >= parts:
         reason = f"no index of more than {probes} parts is there"
         return exact_access(reading, reference, candidates, reason)
+    size = candidates * (reference.prop.type.vector_dim or 0) * 4
+    ready = are_ready(reading.caches.derived, image, reference.prop.name, VECTORS)
+    if ready and size <= COMPARED_BYTES_MAX:
+        return exact_access(reading, reference, candidates, "which is as fast as asking the index")
     return Access(
         Path.INDEX,
         f"index {index.name}, {probes} of {parts} parts",
