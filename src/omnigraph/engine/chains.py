@@ -35,10 +35,14 @@ FEW_LINKS: Final = 160
 class Chain:
     """The steps of a plan that can run over lists, compiled."""
 
-    __slots__ = ("_first", "_links", "variables")
+    __slots__ = ("_first", "_key", "_links", "_param", "variables")
 
-    def __init__(self, first: Scan, links: Sequence[Link], variables: Sequence[str]) -> None:
+    def __init__(
+        self, first: Scan, key: ir.ValueExpr, links: Sequence[Link], variables: Sequence[str]
+    ) -> None:
         self._first = first
+        self._key = key
+        self._param = key.name if isinstance(key, ir.Param) else None
         self._links = tuple(links)
         self.variables = tuple(variables)
         """The variable that the list stands for after each step."""
@@ -46,8 +50,7 @@ class Chain:
     def run(self, reading: Reading) -> tuple[int, Nodes]:
         """How many steps were done, and the nodes after them. None done when the key is null."""
         first = self._first
-        assert first.key is not None  # noqa: S101 - a chain starts at a key
-        key = reading.value(first.key)
+        key = reading.params[self._param] if self._param is not None else reading.value(self._key)
         if not isinstance(key, str):
             return 0, []
         reading.limits.claim(1)
@@ -88,7 +91,7 @@ def chain_of(steps: Sequence[Step], needed: Sequence[frozenset[str]], *, as_set:
             case _:
                 break
         variables.append(variable)
-    return Chain(first, links, variables)
+    return Chain(first, first.key, links, variables)
 
 
 def _hop(edge: EdgeType, step: Expand, *, as_set: bool) -> Link:

@@ -120,6 +120,8 @@ class Picker:
 
     def pick(self, ordinals: Sequence[int]) -> list[Any]:
         """The values at the ordinals; None where the value is null and at -1."""
+        if len(ordinals) == 1:
+            return self.present(ordinals) if ordinals[0] >= 0 else [None]
         if not ordinals or min(ordinals) >= 0:
             return self.present(ordinals)
         return [None if ordinal < 0 else self.present((ordinal,))[0] for ordinal in ordinals]
@@ -139,7 +141,7 @@ def _pick_of(chunk: pa.Array) -> Pick:
         return lambda _: []
     if kind in NUMBER_TYPES:
         item = _raw_numbers(chunk, np.dtype(NUMBER_TYPES[kind])).item
-        return _unless_null(chunk, lambda offsets: [item(at) for at in offsets])
+        return _unless_null(chunk, lambda offsets: list(map(item, offsets)))
     if kind == _TEXT:
         return _unless_null(chunk, _text_pick(chunk))
     if kind == _BOOL:

@@ -130,7 +130,8 @@ class GraphSession:
         """What every public call does first: the handle is open and the schema on disk is the accepted
         one.
         """
-        self.check_open()
+        if self._closed:
+            self.check_open()
         return self.schemas.current()
 
     def begin_write(self) -> SchemaContract:
