@@ -68,6 +68,15 @@ def write(command):
     print("done", flush=True)
 
 
+def mutate(command):
+    """Run one query with one key until it is cut; say so in a file when the call has returned."""
+    graph = omnigraph.open(command["path"])
+    with listen(CutAt(command["cut"]), everywhere=True):
+        graph.mutate(command["query"], {"k": command["key"]})
+        Path(command["returned"]).touch()
+        os._exit(0)
+
+
 @contextmanager
 def paused_where_told(command):
     """Stop at a window, say so, and go on at a line of input."""
@@ -164,6 +173,7 @@ COMMANDS = {
     each.__name__: each
     for each in (
         write,
+        mutate,
         merge,
         recover,
         create,

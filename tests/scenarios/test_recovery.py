@@ -166,11 +166,11 @@ def test_crash_after_sidecar_before_commit(path):
 
 def test_missing_fork_reference_is_no_movement(path):
     with opened(path) as graph:
-        for name in ("target", "source"):
-            graph.branches.create(name)
+        graph.branches.create("source")
         graph.mutate(ADD, {"n": "new"}, branch="source")
-        # Another table of the target, so that the merge is not a fast forward.
-        graph.mutate('query e() { insert Likes { from: "bob", to: "ada" } }', branch="target")
+        # The target inherits a table that has moved since: rows are merged into a fork of it.
+        graph.mutate(ADD, {"n": "other"})
+        graph.branches.create("target")
     before = shown(path, "target")
     command = {"command": "merge", "path": str(path), "source": "source", "target": "target"}
     status, errors = run_child(command, failpoints=f"{Window.BRANCH_MERGE_POST_SIDECAR_PRE_FORK}=exit")
