@@ -202,6 +202,25 @@ def test_pages_stop_inside_a_commit_and_end_at_the_head_they_began_with(graph):
     assert rest.caught_up
 
 
+def test_a_page_holds_few_heavy_changes(graph, monkeypatch):
+    """A change heavier than the target of a page is sent alone."""
+    monkeypatch.setattr("omnigraph.branching.feed.PAGE_BYTES", 1)
+    cursor = graph.feed.start()
+    made = people(graph, "ann", "bob").commit
+    first = graph.feed.poll(cursor)
+    assert [change.id for block in first.blocks for change in block.changes] == ["ann"]
+    rest = graph.feed.poll(first.next_page_token)
+    assert [change.id for block in rest.blocks for change in block.changes] == ["bob"]
+    page = graph.feed.changes(made.id)
+    assert [change.id for change in page.changes] == ["ann"]
+    with pytest.raises(ChangeCursorRejected):
+        graph.feed.poll(page.next_page_token)
+    page = graph.feed.changes(made.id, page_token=page.next_page_token)
+    assert ([change.id for change in page.changes], page.next_page_token) == (["bob"], None)
+    with pytest.raises(ChangeCursorRejected):
+        graph.feed.changes(made.id, page_token=cursor)
+
+
 def test_the_feed_starts_after_a_commit(graph):
     first = people(graph, "ann").commit
     second = people(graph, "bob").commit

@@ -5,7 +5,7 @@ change, except that every NaN equals every other. Lists are compared by structur
 text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +30,12 @@ _BIT_TYPES: Final = {pa.float32(): np.uint32, pa.float64(): np.uint64}
 
 def chunk_rows(fields: Sequence[pa.Field]) -> int:
     """How many rows of these columns are read at a time."""
-    width = sum(_width(field.type) for field in fields)
-    return max(64, min(MERGE_STAGE_BATCH_ROWS, CHUNK_BYTES // max(1, width)))
+    return max(64, min(MERGE_STAGE_BATCH_ROWS, CHUNK_BYTES // row_bytes(fields)))
+
+
+def row_bytes(fields: Iterable[pa.Field]) -> int:
+    """What a row of these columns is taken to weigh."""
+    return max(1, sum(_width(field.type) for field in fields))
 
 
 def _width(kind: Any) -> int:

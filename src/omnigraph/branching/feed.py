@@ -13,7 +13,6 @@ from omnigraph.branching.history import diff_snapshots
 from omnigraph.branching.tokens import FeedFilter, Place, read_token, write_token
 from omnigraph.core.errors import (
     BadRequest,
-    ChangeCursorRejected,
     ChangeFeedGap,
     CommitNotFound,
     ParentlessCommit,
@@ -21,6 +20,7 @@ from omnigraph.core.errors import (
     SnapshotNotFound,
 )
 from omnigraph.core.ids import CommitId, show_branch
+from omnigraph.core.limits import MIB
 
 if TYPE_CHECKING:
     from omnigraph.branching.history import Diff, EntityChange
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 COMMITS_PER_PAGE_MAX: Final = 100
 CHANGES_PER_PAGE_MAX: Final = 8_192
+PAGE_BYTES: Final = 16 * MIB
+"""What the changes of a page may weigh as stored, about; a single heavier change is sent alone."""
 BEGINNING: Final = "beginning"
 NOW: Final = "now"
 EVERYTHING: Final = FeedFilter()
@@ -154,11 +156,13 @@ def poll(
     cut = place.cut or session.manifest.current(branch).head
     waiting = _between(session, branch, place.after, cut)
     blocks: list[FeedBlock] = []
-    left, offset, done = changes_max, place.offset, place.after
-    while waiting and left > 0 and len(blocks) < commits_max:
+    left, room, offset, done = changes_max, PAGE_BYTES, place.offset, place.after
+    while waiting and left > 0 and room > 0 and len(blocks) < commits_max:
         record = waiting[0]
         changes = commit_diff(session, record, chosen)
-        end = min(len(changes), offset + left)
+        fitting, weight = changes.within(offset, room)
+        end = offset + min(left, fitting)
+        room -= weight
         blocks.append(FeedBlock(record, tuple(changes.part(offset, end))))
         left -= end - offset
         if end < len(changes):
@@ -191,15 +195,12 @@ def commit_changes(
         raise ParentlessCommit(f"commit '{commit_id}' is the first one and has nothing to be compared with")
     start = 0
     if page_token is not None:
-        place = read_token(session, None, chosen, page_token)
-        if place.after != commit_id:
-            raise ChangeCursorRejected("change cursor rejected: the page token belongs to another commit")
-        start = place.offset
+        start = read_token(session, None, chosen, page_token, answer=commit_id).offset
     changes = commit_diff(session, record, chosen)
-    end = min(len(changes), start + changes_max)
+    end = start + min(changes_max, changes.within(start, PAGE_BYTES)[0])
     token = None
     if end < len(changes):
-        token = write_token(session, None, chosen, Place(commit_id, None, end))
+        token = write_token(session, None, chosen, Place(commit_id, None, end), answer=commit_id)
     return ChangesPage(record, tuple(changes.part(start, end)), token)
 
 

@@ -12,10 +12,12 @@ import orjson
 import pyarrow as pa
 
 from omnigraph.branching.changes import TableDelta, id_order, table_delta
+from omnigraph.branching.equality import row_bytes
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.core import html
 from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
 from omnigraph.core.ids import CommitId, TableKey, normalize_branch
+from omnigraph.core.limits import MIB
 from omnigraph.engine.key_segments import ABSENT
 from omnigraph.engine.result import json_values
 from omnigraph.language.diagnostics import near_names
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 
 ROWS_READ_MAX: Final = 4_096
 """Rows of one side held at a time while changes are listed."""
+PIECE_BYTES: Final = 2 * MIB
+"""What they may weigh as stored; as Python values they weigh several times as much."""
+_IMAGES: Final = 2
+"""A change has up to two images."""
 
 
 HTML_CHANGES_MAX: Final = 20
@@ -152,6 +158,25 @@ class Diff:
                 yield from self._table(table, max(0, start), min(stop, count))
             start, stop = start - count, stop - count
 
+    def within(self, start: int, size: int) -> tuple[int, int]:
+        """How many changes from a position on weigh about so many bytes, and what they weigh.
+
+        At least one, if there is one.
+        """
+        found = weight = 0
+        for table in self.tables:
+            rows = self._count(table)
+            if start >= rows:
+                start -= rows
+                continue
+            rows, start = rows - start, 0
+            each = _IMAGES * row_bytes(table.type.arrow_schema)
+            fitting = min(rows, max(0 if found else 1, (size - weight) // each))
+            found, weight = found + fitting, weight + fitting * each
+            if fitting < rows:
+                break
+        return found, weight
+
     def nodes_first(self) -> Diff:
         """The same changes with all nodes before all edges, types by their identity."""
         ordered = sorted(self.tables, key=lambda each: (isinstance(each.type, EdgeType), each.type.type_id))
@@ -201,8 +226,9 @@ class Diff:
     def _table(self, table: TableChanges, start: int, stop: int) -> Iterator[EntityChange]:
         """Some of the changes of one type, by id."""
         before, after = table.ordered(self.ops)
-        for begin in range(start, stop, ROWS_READ_MAX):
-            end = min(stop, begin + ROWS_READ_MAX)
+        step = max(1, min(ROWS_READ_MAX, PIECE_BYTES // row_bytes(table.type.arrow_schema)))
+        for begin in range(start, stop, step):
+            end = min(stop, begin + step)
             was = self._side(table.type, table.old, before[begin:end])
             now = self._side(table.type, table.new, after[begin:end])
             for former, present in zip(was, now, strict=True):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
 
 _FORMAT: Final = 2
+_FEED: Final = "feed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +40,24 @@ class Place:
     offset: int = 0
 
 
-def write_token(session: GraphSession, branch: Branch, chosen: FeedFilter, place: Place) -> str:
-    """The place as text."""
+def write_token(
+    session: GraphSession, branch: Branch, chosen: FeedFilter, place: Place, *, answer: str = _FEED
+) -> str:
+    """The place as text. `answer` names what it goes on with: the feed of the branch, or something else."""
     value = {
         "format": _FORMAT,
         "after": place.after,
         "cut": place.cut,
         "offset": place.offset,
-        "for": _binding(session, branch, chosen),
+        "for": _binding(session, branch, chosen, answer),
     }
     body = orjson.dumps(value)
     return base64.urlsafe_b64encode(hashlib.sha256(body).digest()[:4] + body).decode()
 
 
-def read_token(session: GraphSession, branch: Branch, chosen: FeedFilter, token: str) -> Place:
+def read_token(
+    session: GraphSession, branch: Branch, chosen: FeedFilter, token: str, *, answer: str = _FEED
+) -> Place:
     """The place a text stands for. Raises `ChangeCursorRejected` when it was made for anything else."""
     try:
         raw = base64.urlsafe_b64decode(token.encode("ascii"))
@@ -64,8 +69,8 @@ def read_token(session: GraphSession, branch: Branch, chosen: FeedFilter, token:
     value = orjson.loads(body)
     if value["format"] != _FORMAT:
         raise _rejected("it was made by another version of the program")
-    if value["for"] != _binding(session, branch, chosen):
-        raise _rejected("it belongs to another graph, branch or filter")
+    if value["for"] != _binding(session, branch, chosen, answer):
+        raise _rejected("it belongs to another graph, branch, filter or answer")
     cut = value["cut"]
     return Place(CommitId(value["after"]), None if cut is None else CommitId(cut), int(value["offset"]))
 
@@ -74,11 +79,12 @@ def _rejected(reason: str) -> ChangeCursorRejected:
     return ChangeCursorRejected(f"change cursor rejected: {reason}")
 
 
-def _binding(session: GraphSession, branch: Branch, chosen: FeedFilter) -> str:
-    """What a token is good for: this graph, this incarnation of the branch, this filter."""
+def _binding(session: GraphSession, branch: Branch, chosen: FeedFilter, answer: str) -> str:
+    """What a token is good for: this graph, this incarnation of the branch, this filter and answer."""
     genesis = session.commits.list(None)[-1].id
     parts = [
         genesis,
+        answer,
         show_branch(branch),
         list(session.manifest.branch_incarnation(branch)),
         None if chosen.types is None else sorted(set(chosen.types)),
