@@ -33,7 +33,9 @@ def fill(graph, rows):
 def change(graph, branch, types, delta, run):
     """Insert and update rows, half of each, spread over the tables."""
     texts = [f'insert T{n % types} {{ name: "{branch}-{n}", age: 1 }}' for n in range((delta + 1) // 2)]
-    texts += [f'insert T{n % types} {{ name: "row{run * 1000 + n:09d}", age: -1 }}' for n in range(delta // 2)]
+    texts += [
+        f'insert T{n % types} {{ name: "row{run * 1000 + n:09d}", age: -1 }}' for n in range(delta // 2)
+    ]
     graph.mutate(f"query q() {{ {' '.join(texts)} }}", branch=branch)
 
 

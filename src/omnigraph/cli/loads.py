@@ -163,10 +163,7 @@ def load(
             raise
         finally:
             listener.clear()
-    if as_json:
-        output.document(load_dict(uri, report))
-    else:
-        _show(report)
+    _show(uri, report, as_json=as_json)
 
 
 def _show_problems(error: OmnigraphError) -> None:
@@ -242,7 +239,10 @@ def load_dict(uri: str, report: "LoadReport") -> dict[str, Any]:
     return {"uri": uri, **form}
 
 
-def _show(report: "LoadReport") -> None:
+def _show(uri: str, report: "LoadReport", *, as_json: bool) -> None:
+    if as_json:
+        output.document(load_dict(uri, report))
+        return
     for count in (*report.nodes, *report.edges):
         output.line(_count_line(count))
     total = output.counted(report.total_entities, "entity", "entities")
