@@ -163,6 +163,9 @@ def only_driver(session: GraphSession, load_id: str) -> Generator[None]:
             for suffix in _LOCK_SUFFIXES:
                 Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
         lock.release()
+        # A released lock stays as an object. Without a record nobody can want it any more.
+        if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
+            session.adapter.delete(name)
 
 
 # --- entries, written by tasks ---
