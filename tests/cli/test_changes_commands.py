@@ -27,7 +27,7 @@ def test_a_diff_is_printed_by_entity_then_counted(run, store):
 
 def test_a_diff_as_json_has_counts_and_images(run, store):
     done = run("diff", "v1", "main", "--op", "update", "--json", "--store", store).json
-    assert done["stats"] == {"node:Person": {"inserts": 1, "updates": 1, "deletes": 0}}
+    assert done["stats"] == {"node:Person": {"inserts": 0, "updates": 1, "deletes": 0}}
     (change,) = done["changes"]
     assert (change["op"], change["kind"], change["type"]["name"], change["id"]) == (
         "update",

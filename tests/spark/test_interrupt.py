@@ -75,6 +75,14 @@ def interrupt(
         command.wait()
 
 
+def left_behind(home: Path) -> set[int]:
+    """What stays; a JVM that was not even running yet ends by itself once it sees that its driver is gone."""
+    deadline = time.monotonic() + ENDS_SECONDS_MAX * LOADED_MACHINE_FACTOR
+    while (found := processes(home)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
 def jvms(home: Path) -> bool:
     return any(Path(f"/proc/{pid}/comm").read_text().strip() == "java" for pid in processes(home))
 
@@ -98,7 +106,7 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(
     assert (command.returncode, output) == (130, "")
     assert errors == f"load -> {tmp_path / 'g'} (direct, local)\n"
     assert seconds < ENDS_SECONDS_MAX * LOADED_MACHINE_FACTOR
-    assert processes(tmp_path / "scratch") == set()
+    assert left_behind(tmp_path / "scratch") == set()
     assert state_of(graph) == before
     assert graph.resumable_loads() == []
     assert not staged.exists() or list(staged.iterdir()) == []

@@ -122,6 +122,9 @@ def _start(
     if on_loopback:
         environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     log.parent.mkdir(parents=True, exist_ok=True)
+    started: list[subprocess.Popen[bytes]] = []
+    # Before the start: a thread that starts a JVM may find the handlers run already when it comes back.
+    atexit.register(_end_with_us, started)
     with log.open("ab") as output:
         # A session of its own: Ctrl-C reaches our process only. `preexec_fn` would fork with Lance loaded.
         process = subprocess.Popen(
@@ -132,7 +135,10 @@ def _start(
             env=environment,
             start_new_session=True,
         )
-    atexit.register(_end_with_us, process)
+    started.append(process)
+    if ending():
+        # This process began to end between the registration and now, in another thread.
+        _end_with_us(started)
     return process
 
 
@@ -147,12 +153,13 @@ def ending() -> bool:
     return _Ending.now
 
 
-def _end_with_us(process: "subprocess.Popen[bytes]") -> None:
+def _end_with_us(started: "list[subprocess.Popen[bytes]]") -> None:
     """However this process ends its JVM ends with it: also one that nobody attached to yet."""
     _Ending.now = True
-    if process.poll() is None:
-        process.kill()
-        process.wait()
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def _wait_for_gateway(process: "subprocess.Popen[bytes]", gateway: Path, log: Path) -> tuple[int, str]:
