@@ -180,8 +180,9 @@ def test_files_of_a_load_nobody_resumes_are_unreferenced(
         for result, _ in resume.Journal(graph.session.root, load_id).entries().values()
         for path in result.files
     }
-    assert left
-    assert left == noted
+    assert noted
+    # A split that another thread was staging when the process died has files that nobody noted.
+    assert left == noted if window is Window.LOAD_POST_VERIFY else left >= noted
     assert left & referenced_files(graph) == set()
     graph.load(sources, mode="append", engine="local")
     assert contents(graph) == LOADED
