@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
 from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
 from omnigraph.cli.targets import addressed, confirm, reading, writing
@@ -75,10 +75,6 @@ Resumable = Annotated[
     bool, typer.Option("--resumable", help="List the loads that can be resumed, and load nothing.")
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="Spark, or this process for small inputs.")]
-SparkMaster = Annotated[str | None, typer.Option("--spark-master", metavar="URL", help="Where Spark runs.")]
-SparkConf = Annotated[
-    list[str] | None, typer.Option("--spark-conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")
-]
 
 
 def register(app: typer.Typer, spark_app: typer.Typer) -> None:
@@ -137,7 +133,7 @@ def load(
     sources = _sources(mode, data, resume)
     if mode is Mode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
-    settings = _settings(spark_master, spark_conf or [])
+    settings = spark_settings(spark_master, spark_conf)
     if engine is Engine.SPARK:
         _start_spark(settings, data)
     listener = TerminalListener(quiet=quiet)
@@ -216,21 +212,6 @@ def _list_resumable(uri: str, *, as_json: bool) -> None:
         output.line(f"{each.id}  {each.mode} on {each.branch}, {staged}: {', '.join(each.sources)}")
 
 
-def _settings(master: str | None, conf: list[str]) -> "Settings":
-    from omnigraph.core.settings import Settings
-
-    settings = Settings.from_environment()
-    pairs: dict[str, str] = {}
-    for item in conf:
-        key, separator, value = item.partition("=")
-        if not separator or not key:
-            raise UsageError(f"--spark-conf takes KEY=VALUE, not '{item}'")
-        pairs[key] = value
-    return replace(
-        settings, spark_master=master or settings.spark_master, spark_conf={**settings.spark_conf, **pairs}
-    )
-
-
 def load_dict(uri: str, report: "LoadReport") -> dict[str, Any]:
     """The JSON form of a load; `base_branch` only when one was given."""
     form = {
@@ -269,7 +250,7 @@ def spark_doctor(as_json: Json = False) -> int:
     """Look at Java and Spark, and run one small job."""
     from omnigraph.pipeline.doctor import doctor
 
-    report = doctor(_settings(None, []))
+    report = doctor(spark_settings(None, None))
     if as_json:
         output.document(report.to_dict())
         return 0 if report.ok else 1
