@@ -1,7 +1,11 @@
-"""Wall-clock time as a parameter."""
+"""Wall-clock time as a parameter, and which run of the machine this is."""
 
+import functools
 import time
+from pathlib import Path
 from typing import Final, Protocol
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -21,3 +25,12 @@ class SystemClock:
 
 
 SYSTEM_CLOCK: Final = SystemClock()
+
+
+@functools.cache
+def boot_id() -> str | None:
+    """Which run of the machine this is; None where the system does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import numpy as np
 
+from omnigraph.core.clock import boot_id
 from omnigraph.core.limits import CACHED_GENERATIONS_MAX
 from omnigraph.core.settings import CACHE_DIR_OFF, Settings
 from omnigraph.storage.layout import CACHE, GraphRoot
@@ -45,7 +46,6 @@ SETTLED_S: Final = 0.02
 _MAGIC: Final = b"omnicach"
 _HEAD: Final = struct.Struct("<8sIIQ16s")
 _WORDS_PER_PAGE: Final = PAGE_BYTES // 8
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def name_of(*parts: object) -> str:
@@ -127,6 +127,8 @@ class CacheFiles:
             with unfinished.open("wb") as file:
                 digest = _write(file, place, state, facts, arrays)
                 unfinished.replace(target)
+                # Nothing happens that could be waited for: the note needs a time that lies behind. Only the
+                # thread that works on caches comes here; without the note the next process reads all of it.
                 time.sleep(SETTLED_S)
                 _mark_seen(target, os.fstat(file.fileno()), digest)
             self._tidy(place)
@@ -281,15 +283,8 @@ def _pages(array: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]
 # Power cuts can leave a file of the right size without its bytes; that is why the note names the start.
 
 
-def _boot() -> str | None:
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-
-
 def _note(status: os.stat_result, digest: str) -> dict[str, Any] | None:
-    boot = _boot()
+    boot = boot_id()
     if boot is None:
         return None
     return {

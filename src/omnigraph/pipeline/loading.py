@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.ir import schema_hash
 from omnigraph.catalog.schema import Catalog, NodeType
+from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import (
     BranchNotFound,
     Cancelled,
@@ -63,7 +64,7 @@ from omnigraph.pipeline.problems import (
 )
 from omnigraph.pipeline.rejects import Reasons, write_rejects
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
-from omnigraph.pipeline.resume import InputFile, Journal, LoadRecord, boot_id, check_graph, stage_journaled
+from omnigraph.pipeline.resume import InputFile, Journal, LoadRecord, check_graph, stage_journaled
 from omnigraph.pipeline.sources import input_bytes
 from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward

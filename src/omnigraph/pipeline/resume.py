@@ -12,7 +12,6 @@ is. Reused or not, the checks run again against the branch as it is now.
 import contextlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from omnigraph.catalog.ir import schema_hash
+from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
@@ -38,7 +38,6 @@ from omnigraph.storage.objects import StorageAdapter, open_adapter
 FORMAT: Final = 1
 _RECORD_SUFFIX: Final = ".json"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class LoadRecord:
     id: str
     commit_id: str
     started_us: int
-    boot: str
+    boot: str | None
     """Which run of the machine wrote it: what the system had not yet put on disk is gone after the next."""
     mode: str
     branch: str | None
@@ -221,15 +220,6 @@ def _adapter(root: GraphRoot) -> StorageAdapter:
 
 def _dumped(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-
-
-@cache
-def boot_id() -> str:
-    """Which run of the machine this is; the same for all, where the system does not say."""
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 # --- reading a record, and whether it still holds ---

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnigraph.core.ids import Branch, TableKey
-from omnigraph.core.settings import Settings
+from omnigraph.core.settings import Durability, Settings
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.handles import SnapshotHandle, Stamp, staged_work
 from omnigraph.storage.layout import GraphRoot
@@ -36,10 +36,10 @@ def open_tables(root: GraphRoot, settings: Settings, occasion: str) -> TableStor
 
 @functools.lru_cache(maxsize=4)
 def _open_tables(
-    uri: str, options: tuple[tuple[str, str], ...], durability: str, _occasion: str
+    uri: str, options: tuple[tuple[str, str], ...], durability: Durability, _occasion: str
 ) -> TableStore:
     root = GraphRoot(uri, dict(options))
-    settings = Settings(durability=durability)  # pyright: ignore[reportArgumentType]
+    settings = Settings(durability=durability)
     adapter = open_adapter(root.uri, root.storage_options, durability=DurabilityMode(durability))
     return TableStore(root, settings, adapter)
 

@@ -121,7 +121,7 @@ def test_files_of_another_version_are_not_read(files, monkeypatch):
 
 
 def test_without_a_boot_number_every_load_checks(files, monkeypatch):
-    monkeypatch.setattr(cache_files, "_BOOT_ID", Path("/nonexistent/boot_id"))
+    monkeypatch.setattr(cache_files, "boot_id", lambda: None)
     files.save("keys-1", "s", FACTS, ARRAYS)
     path = the_file(files)
     assert not path.with_name(path.name + ".seen").exists()
