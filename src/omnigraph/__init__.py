@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from omnigraph.api.branches import BranchCreation
     from omnigraph.api.graph import Graph, init, open_read_only
     from omnigraph.api.graph import open_graph as open  # noqa: A004
+    from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.history import Diff
     from omnigraph.branching.report import MergePreview, MergeReport
     from omnigraph.core import errors, events
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.mutate import MutationResult
     from omnigraph.engine.result import Rows
+    from omnigraph.manifest.record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
     from omnigraph.pipeline.datasource import register_spark
     from omnigraph.pipeline.export import ExportReport
@@ -25,6 +28,9 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Nothing is imported until it is asked for: `import omnigraph` stays light.
 _HOMES: Final[Mapping[str, str]] = {
+    "BranchCreation": "omnigraph.api.branches",
+    "BranchDeletion": "omnigraph.branching.branches",
+    "CommitRecord": "omnigraph.manifest.record",
     "Diff": "omnigraph.branching.history",
     "Explanation": "omnigraph.engine.explain",
     "ExportReport": "omnigraph.pipeline.export",
@@ -48,6 +54,9 @@ _MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
 
 __all__ = [
+    "BranchCreation",
+    "BranchDeletion",
+    "CommitRecord",
     "Diff",
     "Explanation",
     "ExportReport",

@@ -281,9 +281,13 @@ def test_log_names_what_a_merge_took(here: Run, place: Path) -> None:
     here("branch", "merge", "topic", *STORE)
     lines = here("log", *STORE).out.splitlines()
     merged = here("commit", "list", "--branch", "topic", "--limit", "1", *STORE, "--json").json["commits"][0]
-    assert {line.split("  ")[0] for line in lines} == {"*"}
+    marks = [line.split("  ")[0] for line in lines]
+    assert marks[marks.index("|\\") :][:4] == ["|\\", "| *", "* |", "|/"]
+    assert set(marks[: marks.index("|\\")] + marks[marks.index("|/") + 1 :]) == {"*"}
     [merge] = [line for line in lines if "  merge  " in line]
     assert merge.endswith(f"merges {merged['graph_commit_id']}")
+    [other] = [line for line in lines if line.startswith("| *")]
+    assert merged["graph_commit_id"] in other
 
 
 def test_schema_of_a_graph(here: Run, place: Path) -> None:

@@ -125,6 +125,43 @@ def test_a_tag_names_one_commit_for_good(graph):
         graph.diff("v1", "main")
 
 
+def test_a_commit_is_shown_by_branch_tag_or_id(graph):
+    made = people(graph, "ann").commit
+    assert made.branch == "main"
+    creation = graph.branches.create("topic")
+    assert (creation.name, creation.from_branch, creation.commit) == ("topic", "main", made)
+    own = people(graph, "bob", branch="topic").commit
+    assert (own.branch, own.parent) == ("topic", made.id)
+    graph.tags.create("v1", at=made.id)
+    for reference, commit in {"main": made, "topic": own, "v1": made, own.id: own}.items():
+        assert graph.commits.show(reference) == commit
+    with pytest.raises(CommitNotFound, match="topics") as unknown:
+        graph.commits.show("topics")
+    assert "topic" in unknown.value.details["candidates"]
+    graph.branches.merge("topic")
+    graph.branches.delete("topic")
+    assert graph.commits.show(own.id) == own
+
+
+def test_the_history_of_merged_branches_comes_before_their_parents(graph):
+    """Main and two branches that are merged into it, one by way of the other."""
+    people(graph, "ann")
+    for name in ("one", "two"):
+        graph.branches.create(name)
+        people(graph, name, branch=name)
+    people(graph, "bob")
+    graph.branches.merge("one", into="two")
+    graph.branches.merge("two")
+    listed = graph.commits.list(merged=True)
+    assert {commit.branch for commit in listed} == {"main", "one", "two"}
+    places = {commit.id: number for number, commit in enumerate(listed)}
+    assert len(places) == len(listed)
+    assert all(places[parent] > places[commit.id] for commit in listed for parent in commit.parents)
+    assert [c for c in listed if c.branch == "main"] == graph.commits.list()
+    assert graph.commits.list(merged=True, limit=3) == listed[:3]
+    assert graph.commits.list(merged=True, before=listed[2].id) == listed[3:]
+
+
 def test_a_tag_on_a_branch_is_read_after_reopening(graph, tmp_path):
     people(graph, "ann")
     graph.branches.create("topic/a")

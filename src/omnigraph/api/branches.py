@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
-from omnigraph.core.errors import BadRequest, CommitNotFound
+from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.cancel import NEVER
+from omnigraph.engine.mutate import commit_dict
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.names import INTERNAL_NAMES
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.record import CommitRecord
-    from omnigraph.manifest.state import Snapshot
 
 
 def writable_branch(name: str) -> Branch:
@@ -48,6 +49,7 @@ class Commits:
         since_us: int | None = None,
         until_us: int | None = None,
         before: str | None = None,
+        merged: bool = False,
     ) -> list[CommitRecord]:
         """Commits of a branch, newest first.
 
@@ -56,36 +58,44 @@ class Commits:
         ```
 
         `actor` keeps those of one actor, `since_us` and `until_us` (both inclusive, microseconds since the
-        epoch) those of a time, `before` those older than a commit of the branch.
+        epoch) those of a time, `before` those older than a commit of the branch. `merged` adds the commits of
+        branches that were merged into it; every commit then comes before its parents.
         """
         self._session.check_open()
-        listing = self._session.commits.list
-        if since_us is None and until_us is None and before is None:
-            return listing(normalize_branch(branch), actor=actor, limit=limit)
-        found = listing(normalize_branch(branch))
-        if before is not None:
-            ids = [commit.id for commit in found]
-            if before not in ids:
-                raise CommitNotFound(before)
-            found = found[ids.index(CommitId(before)) + 1 :]
-        kept = [
-            commit
-            for commit in found
-            if (actor is None or commit.actor == actor)
-            and (since_us is None or commit.time_us >= since_us)
-            and (until_us is None or commit.time_us <= until_us)
-        ]
-        return kept[:limit]
+        return self._session.commits.list(
+            normalize_branch(branch),
+            actor=actor,
+            limit=limit,
+            since_us=since_us,
+            until_us=until_us,
+            before=None if before is None else CommitId(before),
+            merged=merged,
+        )
 
-    def show(self, commit_id: str) -> CommitRecord:
-        """One commit. Raises `CommitNotFound`."""
+    def show(self, reference: str) -> CommitRecord:
+        """One commit: that of an id, a tag, or the head of a branch. Raises `CommitNotFound`."""
+        from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  a writer never needs it
+
         self._session.check_open()
-        return self._session.commits.show(CommitId(commit_id))
+        return resolve_commit(self._session, reference)
 
     def head(self, *, branch: str = "main") -> CommitRecord:
         """The newest commit of a branch."""
         self._session.check_open()
         return self._session.manifest.current(normalize_branch(branch)).commit
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCreation:
+    """A new branch: its name, the branch it was made from, and the commit both show."""
+
+    name: str
+    from_branch: str
+    commit: CommitRecord
+
+    def to_dict(self) -> dict[str, Any]:
+        """The creation as the command line and the service show it."""
+        return {"name": self.name, "from": self.from_branch, "commit": commit_dict(self.commit)}
 
 
 class Branches:
@@ -94,11 +104,11 @@ class Branches:
     def __init__(self, session: GraphSession) -> None:
         self._session = session
 
-    def create(self, name: str, *, from_branch: str = "main") -> Snapshot:
-        """Make a branch that shows what `from_branch` shows now. Tables fork at their first write.
+    def create(self, name: str, *, from_branch: str = "main") -> BranchCreation:
+        """Make a branch that shows what `from_branch` shows now. Nothing is copied.
 
         ```python
-        graph.branches.create("review")
+        graph.branches.create("review").commit.id
         ```
 
         Raises `BranchExists`, `BranchPrefixClash`, `BranchNotFound`.
@@ -106,7 +116,8 @@ class Branches:
         session = self._session
         session.begin_write()
         with session.lease.hold():
-            return BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+            made = BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+        return BranchCreation(show_branch(made.branch), from_branch.strip(), made.commit)
 
     def delete(self, name: str) -> BranchDeletion:
         """Delete a branch. Raises `BranchNotFound`, `BranchHasChildren`, `BadRequest` for main."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
-from omnigraph.core.ids import TableKey, show_branch
+from omnigraph.core.ids import TableKey
 from omnigraph.engine.lookup import find_entity, named_type
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Blamed:
             "property": self.property,
             "graph_commit_id": self.commit.id,
             "actor_id": self.commit.actor,
-            "graph_branch": show_branch(self.commit.branch),
+            "graph_branch": self.commit.branch,
             "created_at": self.commit.time_us,
             "before": self.before,
         }
@@ -66,7 +66,7 @@ class Blame:
                 each.value,
                 f"before {each.commit.id}" if each.before else each.commit.id,
                 each.commit.actor,
-                show_branch(each.commit.branch),
+                each.commit.branch,
             )
             for each in self.properties
         ]

@@ -86,7 +86,7 @@ def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
     """
     head = session.manifest.current(branch)
     own = {each.id for each in session.commits.list(branch) if each.incarnation == head.commit.incarnation}
-    if head.commit.branch != branch:
+    if head.commit.home != branch:
         return  # nothing was ever published on it
     live: list[Branch] = [None, *(each for each in session.manifest.branches() if each != branch)]
     heads = {show_branch(each): session.manifest.current(each).head for each in live}

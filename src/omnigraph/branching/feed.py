@@ -19,7 +19,7 @@ from omnigraph.core.errors import (
     SchemaBoundary,
     SnapshotNotFound,
 )
-from omnigraph.core.ids import CommitId, show_branch
+from omnigraph.core.ids import CommitId
 from omnigraph.core.limits import MIB
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Cause:
         return {
             "graph_commit_id": commit.id,
             **{name: value for name, value in optional.items() if value is not None},
-            "authored_branch": show_branch(commit.branch),
+            "authored_branch": commit.branch,
             "authored_at": commit.time_us,
         }
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.equality import Addresses
     from omnigraph.catalog.schema import TableType
     from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.record import CommitRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle
 
@@ -320,19 +321,31 @@ def _check_names(known: Mapping[TableKey, TableType], types: Sequence[str] | Non
 def resolve_reference(session: GraphSession, text: str) -> Snapshot:
     """The state a name stands for: a branch, else a tag, else a commit.
 
-    Raises `CommitNotFound` when it is none of them.
+    Raises `CommitNotFound` when it is none of them, `SnapshotNotFound` when the commit's state is gone.
     """
+    return _named_state(session, text) or session.manifest.at_commit(resolve_commit(session, text).id)
+
+
+def resolve_commit(session: GraphSession, text: str) -> CommitRecord:
+    """The commit a name stands for: the head of a branch, else a tag, else a commit id.
+
+    Also a commit whose branch was deleted since: its record stays. Raises `CommitNotFound`.
+    """
+    named = _named_state(session, text)
+    if named is not None:
+        return named.commit
     try:
-        return session.manifest.current(normalize_branch(text))
-    except BranchNotFound:
-        pass
-    tagged = session.manifest.tags.find(text)
-    if tagged is not None:
-        return tagged
-    try:
-        return session.manifest.at_commit(CommitId(text))
+        return session.commits.show(CommitId(text))
     except CommitNotFound:
         names = ["main", *session.manifest.branches(), *session.manifest.tags.list()]
         raise CommitNotFound(
             text, candidates=near_names(text, names), hint="name a branch, a tag or a commit id"
         ) from None
+
+
+def _named_state(session: GraphSession, text: str) -> Snapshot | None:
+    """What the branch or the tag of this name shows; None when there is neither."""
+    try:
+        return session.manifest.current(normalize_branch(text))
+    except BranchNotFound:
+        return session.manifest.tags.find(text)

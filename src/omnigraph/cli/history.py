@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.lanes import lanes_of
 from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, teach
 from omnigraph.cli.targets import reading, writing
 from omnigraph.core.errors import UsageError
@@ -131,19 +132,13 @@ def commit_list(
 def log(store: Store = None, branch: Branch = "main", limit: Limit = None) -> None:
     """Draw the history."""
     with reading(store) as graph:
-        commits = graph.commits.list(branch=branch, limit=limit)
-    listed = {commit.id for commit in commits}
-    lanes: list[str] = []
-    for commit in commits:
-        if commit.id not in lanes:
-            lanes.append(commit.id)
-        at = lanes.index(commit.id)
-        marks = " ".join("*" if lane == commit.id else "|" for lane in lanes)
+        commits = graph.commits.list(branch=branch, limit=limit, merged=True)
+    for marks, commit in lanes_of(commits):
+        if commit is None:
+            output.line(marks)
+            continue
         merged = f"  merges {commit.merged_parent}" if commit.merged_parent is not None else ""
         output.line(f"{marks}  {commit.id}  {_about(commit)}{merged}")
-        # The lane goes on with the first parent; a merge opens one for what was merged in, if that is listed.
-        following = [parent for parent in commit.parents if parent in listed and parent not in lanes]
-        lanes[at : at + 1] = following
 
 
 def _about(commit: "CommitRecord") -> str:
@@ -196,9 +191,7 @@ def commit_show(
 
 
 def _where(commit: "CommitRecord") -> str:
-    from omnigraph.core.ids import show_branch
-
-    return f"{show_branch(commit.branch)} v{commit.manifest_version}"
+    return f"{commit.branch} v{commit.manifest_version}"
 
 
 def commit_dict(commit: "CommitRecord") -> dict[str, Any]:

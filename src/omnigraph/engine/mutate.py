@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.catalog.scalars import as_instant
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
     InternalError,
@@ -19,7 +20,6 @@ from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.commit import WriteIntent, finalize_under, queue_keys
 from omnigraph.engine.prepare import InsertedEntity, PreparedMutation, prepare_mutation
 from omnigraph.engine.staging import MutationStaging, ReadSetMoved
-from omnigraph.planning.values import as_instant
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def commit_dict(record: CommitRecord) -> dict[str, Any]:
     """A commit in the shape the command line and the service give."""
     return {
         "graph_commit_id": record.id,
-        "graph_branch": show_branch(record.branch),
+        "graph_branch": record.branch,
         "graph_manifest_version": record.manifest_version,
         "parent_commit_id": record.parent,
         "merged_parent_commit_id": record.merged_parent,

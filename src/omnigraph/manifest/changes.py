@@ -121,7 +121,7 @@ def _record(base: Snapshot, intent: CommitIntent, time_us: int, incarnation: str
         actor=intent.actor,
         operation=intent.operation,
         time_us=time_us,
-        branch=base.branch,
+        home=base.branch,
         manifest_version=base.manifest_version + 1,
         schema_hash=intent.schema_hash or base.schema_hash,
         operation_id=intent.operation_id,
@@ -195,5 +195,5 @@ def genesis_snapshot(entries: Sequence[TableEntry], commit: CommitRecord) -> Sna
         entries=entries,
         registrations={entry.table_key: entry.location for entry in entries},
         tombstones={},
-        commit=replace(commit, branch=None),
+        commit=replace(commit, home=None),
     )

@@ -9,7 +9,7 @@ commit the table has.
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -53,10 +53,10 @@ _ACTORS_SCHEMA: Final = pa.schema(
         pa.field("created_at", _TIME, nullable=False),
     ]
 )
+_PARENTS: Final = ("parent_commit_id", "merged_parent_commit_id")
 LINEAGE_COLUMNS: Final = [
     KEY,
-    "parent_commit_id",
-    "merged_parent_commit_id",
+    *_PARENTS,
     "manifest_branch",
     "manifest_version",
 ]
@@ -168,7 +168,7 @@ class CommitLog:
     def _parent(self, record: CommitRecord) -> CommitRecord | None:
         """The first parent, read from the manifest version the commit was made on."""
         try:
-            parent = self._states.at_version(record.branch, record.manifest_version - 1).commit
+            parent = self._states.at_version(record.home, record.manifest_version - 1).commit
         except (BranchNotFound, SnapshotNotFound):
             parent = None
         if parent is None or parent.id != record.parent:
@@ -222,14 +222,16 @@ class CommitLog:
         since_us: int | None = None,
         until_us: int | None = None,
         before: CommitId | None = None,
+        merged: bool = False,
     ) -> Records:
-        """The history of a branch, newest first: inherited and own commits, not those of merged branches.
+        """The history of a branch, newest first: inherited and own commits.
 
+        `merged` adds those of branches that were merged into it; every commit comes before its parents.
         `since_us` and `until_us` bound the time (both included); `before` starts after that commit.
         """
         chosen: Records = []
         reached = before is None
-        for record in self._history(branch):
+        for record in self._history(branch, merged=merged):
             if limit is not None and len(chosen) >= limit:
                 break
             if reached and _matches(record, actor, since_us, until_us):
@@ -254,19 +256,21 @@ class CommitLog:
         """
         return self._known_rows(LINEAGE_COLUMNS, kept_back_max=COMMIT_PROJECTION_BATCH)
 
-    def _history(self, branch: Branch) -> Iterator[CommitRecord]:
+    def _history(self, branch: Branch, *, merged: bool) -> Iterator[CommitRecord]:
         head = self.head(branch)
-        table = self._known_rows([KEY, "parent_commit_id", "metadata"], [head])
+        links = _PARENTS if merged else _PARENTS[:1]
+        table = self._known_rows([KEY, *links, "metadata"], None if merged else [head])
         position = {key: number for number, key in enumerate(table[KEY].to_pylist())}
-        parents = table["parent_commit_id"]
+        parents = [table[name] for name in links]
         metadata = table["metadata"]
-        current: str | None = head.id
-        while current is not None:
-            row = position.get(current)
-            if row is None:
-                return
-            yield record_from_json(metadata[row].as_py(), row=current)
-            current = parents[row].as_py()
+
+        def parents_of(commit_id: str) -> list[str]:
+            found = [link[position[commit_id]].as_py() for link in parents]
+            return [parent for parent in found if parent in position]
+
+        walk = _children_first if merged else _first_parents
+        for current in walk(head.id, parents_of) if head.id in position else ():
+            yield record_from_json(metadata[position[current]].as_py(), row=current)
 
     def _known_rows(
         self, columns: Sequence[str], heads: Sequence[CommitRecord] | None = None, *, kept_back_max: int = 0
@@ -303,6 +307,33 @@ def _matches(record: CommitRecord, actor: str | None, since_us: int | None, unti
     )
 
 
+def _first_parents(head: str, parents_of: Callable[[str], list[str]]) -> Iterator[str]:
+    found = [head]
+    while found:
+        yield found[0]
+        found = parents_of(found[0])
+
+
+def _children_first(head: str, parents_of: Callable[[str], list[str]]) -> Iterator[str]:
+    """A commit and its ancestors, every one before its parents, otherwise the greatest id first."""
+    children: dict[str, int] = {head: 0}
+    waiting = [head]
+    while waiting:
+        for parent in parents_of(waiting.pop()):
+            if parent not in children:
+                waiting.append(parent)
+            children[parent] = children.get(parent, 0) + 1
+    ready = {head}
+    while ready:
+        current = max(ready)
+        ready.discard(current)
+        yield current
+        for parent in parents_of(current):
+            children[parent] -= 1
+            if children[parent] == 0:
+                ready.add(parent)
+
+
 def _contains(ids: pa.ChunkedArray, commit_id: CommitId) -> bool:
     return pc.index(ids, commit_id).as_py() >= 0
 
@@ -311,7 +342,7 @@ def _commit_rows(records: Iterable[CommitRecord]) -> pa.Table:
     rows = [
         {
             KEY: record.id,
-            "manifest_branch": record.branch,
+            "manifest_branch": record.home,
             "manifest_incarnation": record.incarnation,
             "manifest_version": record.manifest_version,
             "parent_commit_id": record.parent,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from omnigraph.core.errors import InternalError
-from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
+from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, show_branch
 
 TableSummary = Mapping[str, Mapping[str, int]]
 """Per table key, what the commit did there: counts under short names such as `inserted`."""
@@ -19,7 +19,8 @@ class CommitRecord:
     """One commit of the graph.
 
     `branch` and `manifest_version` say where it was published; a branch created later shows the same
-    commit as its head without repeating it. `recovers` is the operation a recovery commit settled.
+    commit as its head without repeating it. `recovers` is the operation a recovery commit settled, `summary`
+    counts per table what the commit did.
     """
 
     id: CommitId
@@ -27,7 +28,8 @@ class CommitRecord:
     actor: str | None
     operation: str
     time_us: int
-    branch: Branch
+    home: Branch
+    """The branch it was published on as the manifest knows it: None on main."""
     manifest_version: int
     schema_hash: str
     operation_id: OperationId | None = None
@@ -35,6 +37,11 @@ class CommitRecord:
     summary: TableSummary = field(default_factory=dict[str, Mapping[str, int]])
     incarnation: str = ""
     """Which branch of that name: one that is deleted and made again is another one. Empty for main."""
+
+    @property
+    def branch(self) -> str:
+        """The name of the branch it was published on."""
+        return show_branch(self.home)
 
     @property
     def time(self) -> datetime:
@@ -62,7 +69,7 @@ def record_to_json(record: CommitRecord) -> str:
             "operation": record.operation,
             "operation_id": record.operation_id,
             "time_us": record.time_us,
-            "branch": record.branch,
+            "branch": record.home,
             "incarnation": record.incarnation,
             "manifest_version": record.manifest_version,
             "schema_hash": record.schema_hash,
@@ -81,7 +88,7 @@ def record_from_json(text: str | None, *, row: str) -> CommitRecord:
         actor=_optional(fields, "actor", row),
         operation=_text(fields, "operation", row),
         time_us=_number(fields, "time_us", row),
-        branch=_branch(_optional(fields, "branch", row)),
+        home=_branch(_optional(fields, "branch", row)),
         manifest_version=_number(fields, "manifest_version", row),
         schema_hash=_text(fields, "schema_hash", row),
         operation_id=_operation(_optional(fields, "operation_id", row)),

@@ -183,7 +183,7 @@ def encode(snapshot: Snapshot) -> pa.Table:
             *gone.values(),
             record.manifest_version,
         ],
-        "table_branch": [*unnamed, *(entry.branch for entry in entries.values()), *none_gone, record.branch],
+        "table_branch": [*unnamed, *(entry.branch for entry in entries.values()), *none_gone, record.home],
         "row_count": [*unnamed, *(entry.row_count for entry in entries.values()), *none_gone, None],
     }
     rows = len(columns["object_id"])

@@ -147,7 +147,7 @@ class ManifestStore:
         """
         with self.coordinator(None):
             empty = self._empty_manifest()
-            record = replace(genesis, branch=None, manifest_version=empty.version + 1)
+            record = replace(genesis, home=None, manifest_version=empty.version + 1)
             snapshot = genesis_snapshot(entries, record)
             rows = self.dataset.write_rows(empty, None, encode(snapshot), replacing=True)
             self.dataset.sync(*rows.names)
@@ -252,7 +252,7 @@ class ManifestStore:
         """
         record = self.commits.show(commit_id)
         try:
-            snapshot = self.at_version(record.branch, record.manifest_version)
+            snapshot = self.at_version(record.home, record.manifest_version)
         except OmnigraphError as error:
             raise SnapshotNotFound(commit_id) from error
         if snapshot.commit.id != commit_id:

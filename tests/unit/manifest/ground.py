@@ -28,7 +28,7 @@ def genesis(schema_hash: str = "schema-1") -> CommitRecord:
         actor=None,
         operation="init",
         time_us=1_700_000_000_000_000,
-        branch=None,
+        home=None,
         manifest_version=0,
         schema_hash=schema_hash,
     )

@@ -57,7 +57,7 @@ def stored_ids(root: Path, name: str) -> list[str]:
 def check_branch(store: ManifestStore, branch: BranchName | None, done: dict[str, list[str]]) -> None:
     history = store.commits.list(branch)
     assert [record.parent for record in history[:-1]] == [record.id for record in history[1:]]
-    own = [record for record in history if record.branch == branch]
+    own = [record for record in history if record.home == branch]
     versions = [record.manifest_version for record in own]
     assert versions == list(range(versions[0], versions[0] - len(versions), -1)) if versions else True
     for record in own:

@@ -37,7 +37,7 @@ def test_publish_branch_and_history(place: Store) -> None:
     advance(store, branch=REVIEW)
     advance(other, CITY)
     assert (store.current(None).pin(CITY), other.current(REVIEW).pin(PERSON)) == (2, 3)
-    assert [record.branch for record in store.commits.list(REVIEW)] == [REVIEW, None, None]
+    assert [record.branch for record in store.commits.list(REVIEW)] == ["review", "main", "main"]
     assert opened(place).at_commit(store.commits.list()[1].id).pin(PERSON) == 2
     with pytest.raises(SnapshotNotFound):
         store.at_version(None, 99)

@@ -1,0 +1,37 @@
+"""The history drawn as lines: a column for each line of commits that is under way."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from omnigraph.core.ids import CommitId
+    from omnigraph.manifest.record import CommitRecord
+
+
+def lanes_of(commits: "Sequence[CommitRecord]") -> "Iterator[tuple[str, CommitRecord | None]]":
+    """The lines of the drawing: the marks of a commit and the commit, or marks between two commits.
+
+    Every commit must come before its parents. Parents that are not among the commits end their line.
+    """
+    listed = {commit.id for commit in commits}
+    lanes: list[CommitId] = []
+    for commit in commits:
+        if commit.id not in lanes:
+            lanes.append(commit.id)
+        at = lanes.index(commit.id)
+        yield " ".join("*" if number == at else "|" for number in range(len(lanes))), commit
+        parents = [parent for parent in commit.parents if parent in listed]
+        if not parents:
+            del lanes[at]
+            continue
+        lanes[at] = parents[0]
+        merged = parents[-1]
+        if merged not in lanes:
+            lanes.insert(at + 1, merged)
+            yield "| " * at + "|\\" + " \\" * (len(lanes) - at - 2), None
+        ends = [number for number, lane in enumerate(lanes) if lane == parents[0]]
+        if len(ends) > 1:
+            left, right = ends
+            del lanes[right]
+            yield "| " * left + "|" + "_|" * (right - left - 1) + "/" + " /" * (len(lanes) - right), None
