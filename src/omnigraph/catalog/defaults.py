@@ -1,18 +1,15 @@
 """Values of `@default`: a literal of the schema as a value of the property's type."""
 
 import datetime as dt
-import math
-import re
-import struct
 from decimal import Decimal
 from typing import Final
 
+from omnigraph.catalog.scalars import Misfit, finite, parse_date, parse_datetime
 from omnigraph.catalog.schema import Default, DefaultValue
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.language.schema_tree import Literal, LiteralKind
 
 _DIGITS_MAX: Final = 400  # the largest finite F64 has 309 digits before the point
-_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class DefaultMismatchError(ValueError):
@@ -65,35 +62,21 @@ def _float(literal: Literal, kind: ScalarKind) -> float:
     expected = f"a finite number of type {kind.value} is expected"
     if literal.kind not in {LiteralKind.INTEGER, LiteralKind.DECIMAL} or len(literal.text) > _DIGITS_MAX:
         raise DefaultMismatchError(expected)
-    value = float(Decimal(literal.text))
-    if kind is ScalarKind.F32:
-        try:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        except OverflowError:
-            value = math.inf
-    if not math.isfinite(value):
-        raise DefaultMismatchError(expected)
-    return value
+    try:
+        return finite(float(Decimal(literal.text)), kind)
+    except Misfit:
+        raise DefaultMismatchError(expected) from None
 
 
 def _date(text: str) -> dt.date:
-    if _DATE.fullmatch(text):
-        try:
-            return dt.date.fromisoformat(text)
-        except ValueError:
-            pass
-    raise DefaultMismatchError('a date is expected, as in "2026-01-31"')
+    try:
+        return parse_date(text)
+    except Misfit:
+        raise DefaultMismatchError('a date is expected, as in "2026-01-31"') from None
 
 
 def _datetime(text: str) -> dt.datetime:
     try:
-        value = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return parse_datetime(text)
+    except Misfit:
         raise DefaultMismatchError('a moment is expected, as in "2026-01-31T08:30:00Z"') from None
-    if _DATE.fullmatch(text) or value.tzinfo is None:
-        value = value.replace(tzinfo=dt.UTC)
-    try:
-        value = value.astimezone(dt.UTC)
-    except OverflowError:
-        raise DefaultMismatchError("the moment is out of range") from None
-    return value.replace(microsecond=value.microsecond // 1000 * 1000)

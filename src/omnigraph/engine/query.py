@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from omnigraph.catalog.scalars import as_instant
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.aggregate import aggregate_columns
@@ -19,7 +20,6 @@ from omnigraph.engine.match import Matcher
 from omnigraph.engine.project import result_columns, shown
 from omnigraph.engine.reading import Limits, ReadCaches, Reading
 from omnigraph.engine.result import Rows
-from omnigraph.planning.values import as_instant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
+from omnigraph.catalog.scalars import round_f32
 from omnigraph.catalog.schema import TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, TargetConflict
@@ -36,7 +37,7 @@ from omnigraph.planning.predicate import (
     print_formula,
     some,
 )
-from omnigraph.planning.values import Value, round_f32
+from omnigraph.planning.values import Value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,10 +4,11 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import replace
 
+from omnigraph.catalog.scalars import Misfit
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.core.errors import PropertyValueError
 from omnigraph.planning import ir
-from omnigraph.planning.values import Misfit, Value, fit
+from omnigraph.planning.values import Value, fit
 
 
 def assigned_value(

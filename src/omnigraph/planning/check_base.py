@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from omnigraph.catalog.scalars import Misfit, parse_date, parse_datetime
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.language import query_tree as tree
@@ -10,7 +11,7 @@ from omnigraph.language.diagnostics import Diagnostic, diagnose, near_names
 from omnigraph.language.query_tree import LiteralKind
 from omnigraph.language.source import Source, Span
 from omnigraph.planning import ir
-from omnigraph.planning.values import Misfit, Value, fit, parse_date, parse_datetime
+from omnigraph.planning.values import Value, fit
 
 RESERVED_PARAMETER: Final = "__nanograph_now"
 _NATURAL: Final[Mapping[LiteralKind, PropertyType]] = {

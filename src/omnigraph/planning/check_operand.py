@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from omnigraph.catalog.scalars import Misfit
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.catalog.types import INTEGER_KINDS, PropertyType
 from omnigraph.language import query_tree as tree
@@ -11,7 +12,7 @@ from omnigraph.language.query_tree import AGGREGATES, Function, LiteralKind
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import Typing
-from omnigraph.planning.values import Misfit, fit
+from omnigraph.planning.values import fit
 
 _TEXT_CODES: Final = {
     Function.SEARCH: "T19",

@@ -7,11 +7,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from omnigraph.catalog.scalars import Misfit, as_instant, finite, parse_date, parse_datetime
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, MissingParameter, ParameterTypeError, UnknownParameter
 from omnigraph.language.diagnostics import near_names
 from omnigraph.planning import ir
-from omnigraph.planning.values import Misfit, Value, as_instant, parse_date, parse_datetime, round_f32
+from omnigraph.planning.values import Value
 
 JAVASCRIPT_INTEGER_MAX: Final = 2**53 - 1
 _INTEGER_TEXT: Final = re.compile(r"-?[0-9]{1,25}")
@@ -199,12 +200,4 @@ def _number(value: Any, kind: ScalarKind) -> float:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Misfit("a number is needed")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if kind is ScalarKind.F32:
-        number = round_f32(number)
-    if not math.isfinite(number):
-        raise Misfit(f"the number is not a finite {kind}")
-    return number
+    return finite(value, kind)

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from omnigraph.catalog.scalars import round_f32
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir
-from omnigraph.planning.values import Value, round_f32
+from omnigraph.planning.values import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from omnigraph.catalog.scalars import round_f32
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.planning import ir
 from omnigraph.planning.ir import And, Compare, IsNull, Literal, Not, OneOf, Or, Param
 from omnigraph.planning.predicate import NEVER, evaluate, normalize, print_formula, to_lance_filter
-from omnigraph.planning.values import round_f32
 
 UTC = dt.UTC
 KINDS = {
