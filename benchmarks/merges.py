@@ -1,7 +1,8 @@
 """What branches and merges cost: `python -m benchmarks.merges`.
 
 Branch creation at 8 and 112 tables; merges of a small delta into 8 tables of 100,000 rows, and into one of a
-million. Prints medians in milliseconds beside the goals, which are what the upstream system published.
+million; the same after 10 and after 2,000 commits. Prints medians in milliseconds beside the goals, which are
+what the upstream system published.
 `--durability full` syncs to the device as a user's graph does.
 """
 
@@ -23,6 +24,9 @@ from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.storage.handles import Stamp
 
 CREATE_GOAL_MS = 20
+HISTORIES = (10, 2_000)
+"""Commits of history between which the figures may grow by no more than `GROWTH_MAX`."""
+GROWTH_MAX = 1.2
 STATEMENTS_MAX = 1_000
 """Rows changed by one mutation; more are loaded."""
 
@@ -133,19 +137,62 @@ def creations(home: Path, told: Goals, settings: Settings, types: int) -> None:
         told.tell(f"branch create, {types:>3} tables", times[1:], CREATE_GOAL_MS)
 
 
+def measure(graph, types: int, label: str) -> dict[str, float]:
+    """Creation and small merges on a graph as it is now: medians in milliseconds."""
+    found: dict[str, list[float]] = {}
+    for number in range(9):
+        for delta in (1, 50):
+            branch = f"{label}-{delta}-{number}"
+            made = timed(lambda name=branch: graph.branches.create(name))
+            change(graph, branch, types, delta, number + 1)
+            merged = timed(lambda name=branch: graph.branches.merge(name))
+            found.setdefault("branch create", []).append(made)
+            found.setdefault(f"merge delta {delta}", []).append(merged)
+            graph.branches.delete(branch)
+    return {what: statistics.median(values[1:]) for what, values in found.items()}
+
+
+def growth(home: Path, told: Goals, settings: Settings, types: int = 8, rows: int = 100_000) -> None:
+    """The same work on a graph with a short and with a long history."""
+    with omnigraph.init(home / "growth", schema=schema_of(types), settings=settings) as graph:
+        fill(graph, rows)
+        measured = {}
+        done = 0
+        for commits in HISTORIES:
+            while done < commits:
+                graph.mutate(f'query q() {{ insert T{done % types} {{ name: "h{done}", age: 1 }} }}')
+                done += 1
+            measured[commits] = measure(graph, types, f"after{commits}")
+    short, long = (measured[commits] for commits in HISTORIES)
+    for what, before in short.items():
+        ratio = long[what] / before
+        told.missed += ratio > GROWTH_MAX
+        print(
+            f"growth of {what}: {before:.1f} ms after {HISTORIES[0]} commits, {long[what]:.1f} ms after "
+            f"{HISTORIES[1]:,}: {ratio:.2f}x  goal {GROWTH_MAX}x{'  MISSED' if ratio > GROWTH_MAX else ''}",
+            flush=True,
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--durability", default="full", choices=["full", "os", "syncfs"])
-    settings = Settings(durability=parser.parse_args().durability)
+    parser.add_argument("--growth", action="store_true", help="only compare a short with a long history")
+    given = parser.parse_args()
+    settings = Settings(durability=given.durability)
     told = Goals()
     with tempfile.TemporaryDirectory() as place:
         home = Path(place)
+        if given.growth:
+            growth(home, told, settings)
+            return 1 if told.missed else 0
         for types in (8, 112):
             creations(home, told, settings, types)
         for delta, goal in ((1, 79), (50, 130), (10_000, None)):
             merges(home, told, settings, (8, 100_000), delta, goal)
         merges(home, told, settings, (8, 100_000), 50, diverged=True)
         merges(home, told, settings, (1, 1_000_000), 50)
+        growth(home, told, settings)
     return 1 if told.missed else 0
 
 

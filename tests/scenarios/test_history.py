@@ -125,6 +125,36 @@ def test_a_tag_names_one_commit_for_good(graph):
         graph.diff("v1", "main")
 
 
+def test_a_branch_and_a_tag_never_share_a_name(graph):
+    people(graph, "ann")
+    graph.tags.create("v1")
+    with pytest.raises(TagExists):
+        graph.branches.create("v1")
+    graph.branches.create("v1/fix")
+    graph.tags.delete("v1")
+    graph.branches.delete("v1/fix")
+    graph.branches.create("v1")
+    with pytest.raises(BadRequest, match="name of a branch"):
+        graph.tags.create("v1")
+
+
+def test_a_change_of_the_sign_of_zero_is_told_and_blamed(tmp_path):
+    schema = "node P { name: String @key  w: F64?  v: Vector(2)?  n: F32? }"
+    text = 'query q($w: F64, $v: Vector(2)) { insert P { name: "a", w: $w, v: $v, n: 1.5 } }'
+    with omnigraph.init(tmp_path / "g", schema=schema, settings=Settings(durability="os")) as graph:
+        first = graph.mutate(text, {"w": 0.0, "v": [0.0, 1.0]}).commit
+        second = graph.mutate(text, {"w": -0.0, "v": [-0.0, 1.0]}).commit
+        [change] = graph.diff(first.id, second.id)
+        assert set(change.properties) == {"w", "v"}
+        blame = graph.blame("P", "a")
+        assert {name: blame[name].commit.id for name in ("name", "n", "w", "v")} == {
+            "name": first.id,
+            "n": first.id,
+            "w": second.id,
+            "v": second.id,
+        }
+
+
 def test_a_commit_is_shown_by_branch_tag_or_id(graph):
     made = people(graph, "ann").commit
     assert made.branch == "main"

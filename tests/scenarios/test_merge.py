@@ -505,6 +505,18 @@ def test_a_conflict_list_must_name_conflicts_of_the_merge(graph, tmp_path):
         graph.branches.merge("topic", resolve=place)
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"kind": "no_such_kind", "table_key": "node:Person", "row_id": "ann"}, 5, {"kind": "divergent_update"}],
+)
+def test_a_damaged_conflict_list_is_refused(graph, tmp_path, entry):
+    path = tmp_path / "conflicts.json"
+    document = {"format": 1, "source_commit": "a", "target_commit": "b", "conflicts": [entry]}
+    path.write_text(json.dumps(document))
+    with pytest.raises(BadRequest, match="is not a conflict list"):
+        graph.branches.merge("topic", resolve=path)
+
+
 def test_a_choice_for_a_type_that_does_not_exist_is_refused(graph):
     diverge(graph)
     with unchanged(graph), pytest.raises(TypeNotFound, match="Persn"):

@@ -111,7 +111,7 @@ class Branches:
         graph.branches.create("review").commit.id
         ```
 
-        Raises `BranchExists`, `BranchPrefixClash`, `BranchNotFound`.
+        Raises `BranchExists`, `BranchPrefixClash`, `TagExists` for the name of a tag, `BranchNotFound`.
         """
         session = self._session
         session.begin_write()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from omnigraph.branching.equality import same_value
 from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
@@ -148,4 +149,4 @@ class _Walk:
 def _unchanged(former: Image | None, image: Image, names: frozenset[str]) -> frozenset[str]:
     if former is None:
         return frozenset()
-    return frozenset(name for name in names if name in former and former[name] == image[name])
+    return frozenset(name for name in names if name in former and same_value(former[name], image[name]))

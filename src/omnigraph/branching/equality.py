@@ -5,8 +5,9 @@ change, except that every NaN equals every other. Lists are compared by structur
 text.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -135,6 +136,18 @@ def values_differ(left: pa.Array, right: pa.Array) -> Mask:
         return differ | found
     differ[both] |= found
     return differ
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """As `values_differ`, the other way round, for two Python values of one property."""
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isnan(left) == math.isnan(right) and (
+            math.isnan(left) or (left == right and math.copysign(1, left) == math.copysign(1, right))
+        )
+    if isinstance(left, list) and isinstance(right, list):
+        mine, theirs = cast("list[Any]", left), cast("list[Any]", right)
+        return len(mine) == len(theirs) and all(map(same_value, mine, theirs))
+    return bool(left == right)
 
 
 def _present_values_differ(left: pa.Array, right: pa.Array) -> Mask:

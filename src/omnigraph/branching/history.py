@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from omnigraph.branching.changes import TableDelta, id_order, table_delta
-from omnigraph.branching.equality import row_bytes
+from omnigraph.branching.equality import row_bytes, same_value
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.core import html
 from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
@@ -77,8 +77,8 @@ class EntityChange:
     def properties(self) -> tuple[str, ...]:
         """The names whose values differ; all of them for an insert or a delete."""
         before, after = self.before or {}, self.after or {}
-        names = {**before, **after}
-        return tuple(n for n in names if n not in before or n not in after or before[n] != after[n])
+        both = before.keys() & after.keys()
+        return tuple(n for n in {**before, **after} if n not in both or not same_value(before[n], after[n]))
 
     def to_dict(self) -> dict[str, Any]:
         """The change as JSON says it: an insert has only `after`, a delete only `before`."""

@@ -197,7 +197,7 @@ def read_conflicts(path: str | os.PathLike[str]) -> ConflictList:
             raise BadRequest(f"'{path}' has format {document['format']}; known is {CONFLICT_LIST_FORMAT}")
         choices = dict(_choice(entry) for entry in document["conflicts"])
         return ConflictList(str(document["source_commit"]), str(document["target_commit"]), choices)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRequest(f"'{path}' is not a conflict list: {error!r}") from error
 
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from omnigraph.core.errors import BadRequest, BranchHasChildren
+from omnigraph.core.errors import BadRequest, BranchHasChildren, TagExists
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name, refuse_taken, unknown_branch
 from omnigraph.manifest.state import Snapshot
-from omnigraph.storage.layout import MANIFEST, branch_directory, branch_reference
+from omnigraph.storage.layout import MANIFEST, branch_directory, branch_reference, tag_reference
 
 if TYPE_CHECKING:
     from omnigraph.manifest.store import Head, ManifestStore
@@ -27,8 +27,9 @@ class BranchStore:
     def create(self, name: str, from_branch: Branch = None) -> Snapshot:
         """Make a branch that shows what `from_branch` shows now.
 
-        Raises BadRequest for a bad name, BranchExists, BranchPrefixClash, BranchNotFound for the source. A
-        failure on the way leaves no branch. Cost: independent of the number of types and of the history.
+        Raises BadRequest for a bad name, BranchExists, BranchPrefixClash, TagExists, BranchNotFound for the
+        source. A failure on the way leaves no branch. Cost: independent of the number of types and of the
+        history.
         """
         branch = checked_branch_name(name)
         self._store.refuse_during_schema_apply()
@@ -46,6 +47,8 @@ class BranchStore:
         store = self._store
         with store.coordinator(branch):
             refuse_taken(branch, store.all_branches())
+            if store.adapter.exists(tag_reference(MANIFEST, branch)):
+                raise TagExists(branch)
             source = store.head(from_branch)
             refuse_newer_format(source.stamp)
             self._clear_leftover(branch)

@@ -77,6 +77,11 @@ def branch_reference(location: str, branch: str) -> str:
     return f"{location}/_refs/branches/{quote(branch, safe='')}.json"
 
 
+def tag_reference(location: str, tag: str) -> str:
+    """The object that makes a tag of the dataset at `location` exist."""
+    return f"{location}/_refs/tags/{quote(tag, safe='')}.json"
+
+
 @dataclass(frozen=True)
 class GraphRoot:
     """The address of one graph and how to reach it."""
