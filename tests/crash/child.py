@@ -26,7 +26,7 @@ import pyarrow.dataset  # noqa: E402, F401
 
 import omnigraph  # noqa: E402
 import omnigraph.api.graph  # noqa: E402
-from crash.people import WRITERS, prepare  # noqa: E402
+from crash.people import SCHEMA, WRITERS, prepare, seed  # noqa: E402
 from omnigraph.core import failpoints  # noqa: E402
 from omnigraph.core.events import DurableOperation, listen  # noqa: E402
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
@@ -50,27 +50,26 @@ class CutAt:
 
 
 def write(command):
-    """Prepare and export, then run one writer; say so in a file when the call has returned."""
+    """Run one writer; say so in a file when the call has returned."""
     writer = WRITERS[command["writer"]]
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
-    branch = command.get("branch") or prepare(graph, writer, command["tag"])
-    if "before" in command:
-        Path(command["before"]).write_text(graph.export(branch=branch))
-    failpoints._active.update(failpoints.parse_failpoints(command.get("armed", "")))
     if "cut" in command:
         with listen(CutAt(command["cut"]), everywhere=True):
-            writer.run(graph, command["tag"], branch)
+            writer.run(graph, command["tag"], command["branch"])
             Path(command["returned"]).touch()
             os._exit(0)
     with paused_where_told(command):
-        writer.run(graph, command["tag"], branch)
+        writer.run(graph, command["tag"], command["branch"])
     graph.close()
     print("done", flush=True)
 
 
 def mutate(command):
-    """Run one query with one key until it is cut; say so in a file when the call has returned."""
+    """Run one query with one key, where told until it is cut; then a file says that the call has returned."""
     graph = omnigraph.open(command["path"])
+    if "cut" not in command:
+        graph.mutate(command["query"], {"k": command["key"]})
+        return
     with listen(CutAt(command["cut"]), everywhere=True):
         graph.mutate(command["query"], {"k": command["key"]})
         Path(command["returned"]).touch()
@@ -112,11 +111,13 @@ def recover(command):
 
 
 def create(command):
-    """Make a graph."""
-    from crash.people import SCHEMA, seed
-
+    """Make a graph; for a writer, with what that one needs, and say which branch it writes and what is there."""
     graph = omnigraph.init(command["path"], schema=SCHEMA)
     seed(graph)
+    if "writer" in command:
+        branch = prepare(graph, WRITERS[command["writer"]], command["tag"])
+        told = {"branch": branch, "before": graph.export(branch=branch)}
+        Path(command["result"]).write_text(json.dumps(told))
     graph.close()
 
 

@@ -4,6 +4,7 @@ import atexit
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,59 +79,87 @@ class Children:
         return int(self._process.stdout.readline())
 
 
-class Bench:
-    """One graph on which writers are cut again and again; the model follows."""
+class Prepared:
+    """A graph as it was prepared, put back at the same place before every cut: its files name that place."""
 
-    def __init__(self, children: Children, directory: Path) -> None:
+    def __init__(self, path: Path, name: str = "prepared") -> None:
+        self._path = path
+        self._kept = path.with_name(f"{path.name}-{name}")
+        shutil.copytree(path, self._kept)
+
+    def put_back(self) -> None:
+        """Files that a cut writer left are removed, those it changed or removed are copied again."""
+        wanted, present = _tree(self._kept), _tree(self._path)
+        for name in sorted(present.keys() - wanted.keys(), reverse=True):
+            left = self._path / name
+            left.rmdir() if present[name] is None else left.unlink()
+        for name in sorted(name for name in wanted if wanted[name] != present.get(name, "")):
+            if wanted[name] is None:
+                (self._path / name).mkdir()
+            else:
+                shutil.copy2(self._kept / name, self._path / name)
+
+
+def _tree(root: Path) -> dict[str, tuple[int, int] | None]:
+    """Every file below a directory with its size and time of change; None for a directory."""
+    found = {}
+    for path in root.rglob("*"):
+        facts = None if path.is_dir() else path.stat()
+        found[str(path.relative_to(root))] = facts and (facts.st_size, facts.st_mtime_ns)
+    return found
+
+
+class Bench:
+    """One graph on which a writer is cut again and again, every time from the same state."""
+
+    TAG = "5"
+
+    def __init__(self, children: Children, directory: Path, writer: Writer) -> None:
         self.children = children
         self.path = directory / "graph"
+        self.writer = writer
         self._returned = directory / "returned"
-        self._before = directory / "before.jsonl"
         self._result = directory / "result.json"
-        self._tags = 0
-        assert children.run("create", path=str(self.path)) == 0
+        assert children.run("create", path=str(self.path), **self._writing(), result=str(self._result)) == 0
+        prepared = json.loads(self._result.read_text())
+        self._branch = prepared["branch"]
+        self._before = Model.read(prepared["before"])
+        self._after = writer.after(self._before, self.TAG)
+        self.prepared = Prepared(self.path)
 
-    def recover(self, **more):
+    def _writing(self):
+        return {"writer": self.writer.name, "tag": self.TAG}
+
+    def write(self, **how):
+        """The exit status of the writer, run in a child that ends as told."""
+        self._returned.unlink(missing_ok=True)
+        told = {**self._writing(), "branch": self._branch, "returned": str(self._returned)}
+        return self.children.run("write", path=str(self.path), **told, **how)
+
+    def recover(self, **how):
         """A read-write open in a fresh process, and what it finds."""
-        assert self.children.run("recover", path=str(self.path), result=str(self._result), **more) == 0
+        assert self.children.run("recover", path=str(self.path), result=str(self._result), **how) == 0
         return json.loads(self._result.read_text())
 
-    def model(self, found, branch):
-        return Model.read(found["exports"][branch])
-
-    def cut(self, writer: Writer, *, without=None, **how):
-        """Run the writer until it is cut as told; returns (was it cut, the violations of the promise).
+    def cut(self, number, *, without=None):
+        """Cut the writer at its durable event of that number; returns (was it cut, violations of the promise).
 
         `without` switches off a part of the protocol, in the writer and in the recovery after it.
         """
-        self._tags += 1
-        tag = f"{self._tags}"
-        self._returned.unlink(missing_ok=True)
-        status = self.children.run(
-            "write",
-            path=str(self.path),
-            writer=writer.name,
-            tag=tag,
-            before=str(self._before),
-            returned=str(self._returned),
-            without=without,
-            **how,
-        )
-        assert status in {0, CUT, EXIT_AT_WINDOW}, status
-        return status != 0, self._judge(writer, tag, without)
+        self.prepared.put_back()
+        status = self.write(cut=number, without=without)
+        assert status in {0, CUT}, status
+        return status == CUT, self.judge(self.recover(without=without))
 
-    def _judge(self, writer: Writer, tag: str, without):
-        branch = f"b{tag}" if writer.on_new_branch else "main"
-        before = Model.read(self._before.read_text())
-        after = writer.after(before, tag)
-        found = self.recover(without=without)
-        now = self.model(found, branch)
+    def judge(self, found):
+        """What of that is neither the state before nor the state after the write."""
+        now = Model.read(found["exports"][self._branch])
         problems = list(found["violations"])
-        if now not in (before, after):
+        if now not in (self._before, self._after):
             problems.append(f"neither before nor after: {now}")
         returned = self._returned.exists()
-        if returned and now != after:
+        if returned and now != self._after:
             problems.append("an acknowledged write is gone")
-        if writer.check is not None:
-            problems.extend(writer.check(found, tag, returned=returned))
+        if self.writer.check is not None:
+            problems.extend(self.writer.check(found, self.TAG, returned=returned))
         return problems

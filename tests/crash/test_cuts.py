@@ -2,22 +2,11 @@
 
 import pytest
 
-from crash.harness import CUT, Bench, Children
-from crash.people import (
-    FAST_FORWARD,
-    INDICES,
-    INSERT,
-    LOAD,
-    MUTATIONS,
-    NAMES,
-    REVERT,
-    THREE_WAY,
-    UPDATE,
-    WRITERS,
-)
+from crash.harness import CUT, EXIT_AT_WINDOW, Bench, Children, Prepared
+from crash.people import FAST_FORWARD, INSERT, LONG, NAMES, UPDATE, WRITERS
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
-EVENTS_MAX = 400
+EVENTS_MAX = 600
 
 
 @pytest.fixture(scope="module")
@@ -26,65 +15,50 @@ def children():
         yield started
 
 
+def _steps():
+    """Every cut of every writer; of the long ones the suite takes each fifth and `torture` all."""
+    for writer in WRITERS.values():
+        if writer in LONG:
+            yield pytest.param(writer, 5, id=f"{writer.name}-each-5th")
+        marks = (pytest.mark.torture,) if writer in LONG else ()
+        yield pytest.param(writer, 1, id=writer.name, marks=marks)
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(writer.name for writer in MUTATIONS),
-        *(writer.name for writer in NAMES),
-        *(
-            pytest.param(writer.name, marks=pytest.mark.torture)
-            for writer in (LOAD, FAST_FORWARD, THREE_WAY, REVERT, INDICES)
-        ),
-    ],
-)
-def test_killed_writer_is_all_or_nothing_at_every_durable_operation(name, children, tmp_path):
-    writer = WRITERS[name]
-    bench = Bench(children, tmp_path)
+@pytest.mark.parametrize(("writer", "step"), _steps())
+def test_killed_writer_is_all_or_nothing_at_every_durable_operation(writer, step, children, tmp_path):
+    bench = Bench(children, tmp_path, writer)
     cuts = 0
-    for number in range(1, EVENTS_MAX):
-        if writer.once and number > 1:
-            (tmp_path / str(number)).mkdir()
-            bench = Bench(children, tmp_path / str(number))
-        was_cut, problems = bench.cut(writer, cut=number)
-        assert problems == [], f"{name} cut at durable event {number}"
+    for number in range(1, EVENTS_MAX, step):
+        was_cut, problems = bench.cut(number)
+        assert problems == [], f"{writer.name} cut at durable event {number}"
         if not was_cut:
             break
         cuts += 1
-    print(f"\n{name}: {cuts} cuts, every one before or after")
-    assert (1 if writer in NAMES else 20) < cuts < EVENTS_MAX - 1
+    print(f"\n{writer.name}: {cuts} cuts, every one before or after")
+    assert (1 if writer in NAMES else 20) // step < cuts < EVENTS_MAX // step - 1
 
 
 @pytest.mark.timeout(900)
 def test_killed_recovery_is_finished_by_the_next(children, tmp_path):
     """The recovery of a half-finished write is itself cut at each of its durable operations."""
-    bench = Bench(children, tmp_path)
+    bench = Bench(children, tmp_path, INSERT)
+    # The writer dies between its second and its third table.
+    assert bench.write(failpoints="mutation.post_table_commit=pass,exit") == EXIT_AT_WINDOW
+    half_done = Prepared(bench.path, "half-done")
     cuts = 0
     for number in range(1, EVENTS_MAX):
-        if _cut_writer_then_recovery(bench, INSERT, number) != CUT:
+        half_done.put_back()
+        status = children.run("recover", path=str(bench.path), cut=number)
+        assert status in {0, CUT}
+        found = bench.recover()
+        assert bench.judge(found) == [], f"recovery cut at durable event {number}"
+        assert [kind for _, kind in found["recoveries"]] == ["RolledBack"]
+        if status == 0:
             break
         cuts += 1
-    kinds = {kind for _, kind in bench.recover()["recoveries"]}
     print(f"\nrecovery: {cuts} cuts")
-    assert kinds == {"RolledBack"}
-    assert cuts > 20
-
-
-def _cut_writer_then_recovery(bench, writer, number):
-    """The writer dies between its second and its third table; so does the first recovery, somewhere."""
-    statuses = []
-
-    def recover_after_a_cut_one(**more):
-        statuses.append(bench.children.run("recover", path=str(bench.path), cut=number))
-        return Bench.recover(bench, **more)
-
-    bench.recover = recover_after_a_cut_one
-    try:
-        _, problems = bench.cut(writer, armed="mutation.post_table_commit=pass,exit")
-    finally:
-        del bench.recover
-    assert problems == [], f"recovery cut at durable event {number}"
-    return statuses[0]
+    assert 20 < cuts < EVENTS_MAX - 1
 
 
 @pytest.mark.timeout(900)
@@ -95,10 +69,10 @@ def _cut_writer_then_recovery(bench, writer, number):
 )
 def test_the_harness_notices_a_broken_protocol(part, writer, children, tmp_path):
     """Without Phase A, without a real restore, or with merges that need no confirmation, some cut shows it."""
-    bench = Bench(children, tmp_path)
+    bench = Bench(children, tmp_path, writer)
     violated = False
     for number in range(10, EVENTS_MAX, 2):
-        was_cut, problems = bench.cut(writer, cut=number, without=part)
+        was_cut, problems = bench.cut(number, without=part)
         violated = bool(problems)
         if violated or not was_cut:
             break

@@ -10,7 +10,7 @@ from crash.harness import EXIT_AT_WINDOW, run_child
 from graphs import FAST, make_graph, rows_of, run
 from invariants import assert_healthy
 from omnigraph.core.errors import RecoveryRequired
-from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
+from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
 from recovery_graph import PERSON, RawGraph
@@ -240,6 +240,32 @@ def test_a_confirmed_merge_shows_its_switched_tables_too(tmp_path):
         assert set(found["people"]) == {"ada", "bob"}
         assert found["companies"] == ["Acme", "Biz", "Own"]
         assert graph.branches.merge("topic", into="target").outcome == "already_up_to_date"
+    assert_healthy(path)
+
+
+def test_a_confirmed_merge_whose_switched_table_moved_meanwhile_rolls_back(tmp_path):
+    """A writer that looked for pending writes before the merge died writes the table the merge only switches."""
+    path = tmp_path / "graph"
+    with make_graph(path, SCHEMA) as graph:
+        run(graph, 'insert Person { name: "ada" } insert Company { name: "Acme" }')
+        graph.branches.create("target")
+        run(graph, 'insert Person { name: "bob" }')
+        graph.branches.create("topic")
+        run(graph, 'insert Company { name: "Own" }', branch="target")
+        run(graph, 'insert Company { name: "Biz" }', branch="topic")
+        dies = Callback(
+            lambda _: die(path, Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT, target="target")
+        )
+        with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([dies])):
+            run(graph, 'insert Person { name: "cat" }', branch="target")
+    with omnigraph.open(path, settings=FAST) as graph:
+        assert [each.recovery_kind for each in graph.recoveries()] == [RecoveryKind.ROLLED_BACK]
+        found = content(graph, "target")
+        assert set(found["people"]) == {"ada", "cat"}
+        assert found["companies"] == ["Acme", "Own"]
+        graph.branches.merge("topic", into="target")
+        assert set(content(graph, "target")["people"]) == {"ada", "bob", "cat"}
+        assert content(graph, "target")["companies"] == ["Acme", "Biz", "Own"]
     assert_healthy(path)
 
 

@@ -27,7 +27,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, new_ulid, show_branch
 from omnigraph.manifest.changes import CommitIntent, RegisterTable, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
-from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarSwitch, WriterKind
+from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRead, SidecarSwitch, WriterKind
 from omnigraph.storage.handles import Stamp
 
 if TYPE_CHECKING:
@@ -280,6 +280,11 @@ def _sidecar(
         tables=tuple(pins),
         merge_source_commit_id=record.merged_parent,
         switches=tuple(switches),
+        reads=tuple(
+            SidecarRead(key, version)
+            for key, version in sorted(plan.read_set.items())
+            if key not in staged and not any(switch.table_key == key for switch in switches)
+        ),
     )
 
 

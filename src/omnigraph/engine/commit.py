@@ -34,7 +34,7 @@ from omnigraph.engine.stage import (
 from omnigraph.engine.staging import MutationStaging, ReadSetMoved
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
-from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind
+from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRead, WriterKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,8 +147,8 @@ def queue_keys(staging: MutationStaging) -> list[tuple[TableKey, Branch]]:
     """The queues a write holds from before its last look at the pins until its sidecar is gone.
 
     The tables it only read belong to them: if one could move after the check and before the publish, the
-    publish would refuse a write whose tables have moved already, and recovery, which knows the written
-    tables only, would finish it over the broken rule. The lease keeps other processes out in the same way.
+    publish would refuse a write whose tables have moved already. The lease keeps other processes out in the
+    same way. A writer that dies lets both go, so its sidecar names what it read, for recovery to compare.
     """
     return [(key, staging.branch) for key in sorted({*staging.written_tables(), *staging.read_set})]
 
@@ -355,6 +355,11 @@ def _sidecar(
         actor=intent.actor,
         writer_kind=intent.kind,
         tables=tuple(sorted(pins, key=lambda pin: pin.table_key)),
+        reads=tuple(
+            SidecarRead(key, version)
+            for key, version in sorted(staging.read_set.items())
+            if all(pin.table_key != key for pin in pins)
+        ),
     )
 
 

@@ -19,11 +19,15 @@ class Decision(StrEnum):
     ROLL_BACK = "RollBack"
 
 
-def decide(classes: Sequence[TableClass]) -> Decision:
-    """All or nothing: forward only when every table is finished; no tables at all are finished too."""
+def decide(classes: Sequence[TableClass], *, ground_moved: bool) -> Decision:
+    """All or nothing: forward only when every table is finished; no tables at all are finished too.
+
+    `ground_moved`: a table the writer had read, without writing it, shows something else now. Its result may
+    contradict that, an edge to a node that went since, and its own publish would have been refused.
+    """
     if any(isinstance(each, InvariantViolation) for each in classes):
         return Decision.ABORT
-    if all(isinstance(each, RolledPastExpected) for each in classes):
+    if not ground_moved and all(isinstance(each, RolledPastExpected) for each in classes):
         return Decision.ROLL_FORWARD
     return Decision.ROLL_BACK
 

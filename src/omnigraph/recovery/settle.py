@@ -51,7 +51,8 @@ def settle(
             context, sidecar, context.manifest.at_version(sidecar.branch, record.manifest_version)
         )
     observations = observe(context, sidecar, snapshot)
-    decision = decide([each.table_class for each in observations])
+    ground_moved = any(snapshot.pin(key) != seen for key, seen in sidecar.unwritten_ground().items())
+    decision = decide([each.table_class for each in observations], ground_moved=ground_moved)
     match decision:
         case Decision.ABORT:
             return _refuse(sidecar, observations, mode)

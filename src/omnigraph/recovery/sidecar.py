@@ -75,6 +75,14 @@ class SidecarSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class SidecarRead:
+    """A table the writer only read: its result holds only as long as this version is shown."""
+
+    table_key: TableKey
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sidecar:
     """What one operation intends to do to which tables."""
 
@@ -89,6 +97,7 @@ class Sidecar:
     additional_registrations: tuple[SidecarRegistration, ...] = ()
     tombstones: tuple[SidecarTombstone, ...] = ()
     switches: tuple[SidecarSwitch, ...] = ()
+    reads: tuple[SidecarRead, ...] = ()
     schema_version: int = SIDECAR_SCHEMA_VERSION
 
     @property
@@ -99,6 +108,10 @@ class Sidecar:
     def queue_keys(self) -> tuple[tuple[TableKey, Branch], ...]:
         """The write queues its writer holds for the sidecar's whole life, without the schema-apply key."""
         return tuple((pin.table_key, pin.table_branch) for pin in self.tables)
+
+    def unwritten_ground(self) -> dict[TableKey, int]:
+        """The versions its result was worked out on, of tables it commits no rows to."""
+        return {each.table_key: each.expected_version for each in (*self.reads, *self.switches)}
 
     def covers(self, table_key: TableKey, branch: Branch) -> bool:
         """Whether this sidecar pins the table on that branch."""
@@ -146,6 +159,10 @@ def to_text(sidecar: Sidecar) -> str:
                 }
             )
             for each in sidecar.switches
+        ]
+    if sidecar.reads:
+        value["reads"] = [
+            {"table_key": each.table_key, "expected_version": each.expected_version} for each in sidecar.reads
         ]
     return json.dumps(value, ensure_ascii=False)
 
@@ -275,6 +292,10 @@ def _from_members(members: _Members, version: int) -> Sidecar:
                 _branch(each.optional_text("table_branch")),
             )
             for each in members.objects("switches", required=False)
+        ),
+        reads=tuple(
+            SidecarRead(TableKey(each.text("table_key")), each.number("expected_version"))
+            for each in members.objects("reads", required=False)
         ),
         schema_version=version,
     )

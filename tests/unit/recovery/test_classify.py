@@ -97,15 +97,16 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("count", range(4))
-def test_decision_over_every_combination_of_classes(count):
+@pytest.mark.parametrize("ground_moved", [False, True])
+def test_decision_over_every_combination_of_classes(count, ground_moved):
     for classes in product(CLASSES, repeat=count):
         if any(isinstance(each, InvariantViolation) for each in classes):
             expected = Decision.ABORT
-        elif all(isinstance(each, RolledPastExpected) for each in classes):
+        elif all(isinstance(each, RolledPastExpected) for each in classes) and not ground_moved:
             expected = Decision.ROLL_FORWARD
         else:
             expected = Decision.ROLL_BACK
-        assert decide(classes) is expected, classes
+        assert decide(classes, ground_moved=ground_moved) is expected, classes
 
 
 @pytest.mark.parametrize("count", range(1, 4))

@@ -11,8 +11,10 @@ from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.recovery.sidecar import (
     Sidecar,
     SidecarPin,
+    SidecarRead,
     SidecarRegistration,
     SidecarStore,
+    SidecarSwitch,
     SidecarTombstone,
     WriterKind,
     parse_sidecar,
@@ -80,6 +82,8 @@ def test_version_2_has_exactly_the_members_of_the_specification():
             ),
             tombstones=(SidecarTombstone(TableKey("edge:Knows"), 5),),
         ),
+        mutation(reads=(SidecarRead(TableKey("node:City"), 3),)),
+        mutation(switches=(SidecarSwitch(TableKey("node:City"), "nodes/1a", 3, 4, BranchName("b")),)),
     ],
 )
 def test_what_is_written_is_read_back(sidecar, store):
@@ -155,6 +159,7 @@ def without(member):
         changed("operation_id", "01OTHER"),
         changed("branch", 7),
         changed("tombstones", [{"table_key": "a"}]),
+        changed("reads", [{"table_key": "a"}]),
     ],
 )
 def test_a_malformed_sidecar_names_its_object(text):
