@@ -6,7 +6,7 @@ The squares are generated from the declared operations, so a new operation force
 import itertools
 import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -222,22 +222,20 @@ EITHER = {Window.PUBLISH_AFTER_STATE_LOAD, Window.PUBLISH_RETRYABLE_CONTENTION}
 """Reached by the merge's publish: complete when a sidecar says so, undone when no table moved."""
 
 
-def windows_on_the_path(path, left):
+def windows_on_the_path(path):
     """Every window a merge of this cell passes."""
     reached = []
-    with omnigraph.open(path, settings=FAST) as graph:
-        active = [activate(window, Callback(reached.append)) for window in Window]
-        for each in active:
-            each.__enter__()
-        try:
+    with omnigraph.open(path, settings=FAST) as graph, ExitStack() as active:
+        for window in Window:
+            active.enter_context(activate(window, Callback(reached.append)))
+        with suppress(MergeConflicts):
             graph.branches.merge("left")
-        finally:
-            for each in reversed(active):
-                each.__exit__(None, None, None)
     return list(dict.fromkeys(reached))
 
 
 MERGING = [cell for cell in ALL_CELLS if cell not in CONFLICTS and cell[0] != "noop"]
+STANDING = [cell for cell in ALL_CELLS if cell not in MERGING]
+"""The cells whose merge is refused or has nothing to do: their path ends before the first effect."""
 
 
 @pytest.mark.crash
@@ -245,7 +243,7 @@ MERGING = [cell for cell in ALL_CELLS if cell not in CONFLICTS and cell[0] != "n
 def test_merge_pair_truth_table_at_every_failpoint(left, right, diverged, tmp_path):
     source = diverged(left, right)
     shutil.copytree(source, tmp_path / "probe")
-    windows = windows_on_the_path(tmp_path / "probe", left)
+    windows = windows_on_the_path(tmp_path / "probe")
     assert Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE in windows
     before = after(seeded(), right, "right")
     merged = after(after(seeded(), left, "left"), right, "right")
@@ -265,3 +263,25 @@ def test_merge_pair_truth_table_at_every_failpoint(left, right, diverged, tmp_pa
             assert People.read(recovered) == merged, window
             assert recovered.branches.merge("left").outcome == UP
             assert recovered.verify().violations == (), window
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("left", "right"), STANDING)
+def test_merge_pair_without_effect_at_every_failpoint(left, right, diverged, tmp_path):
+    path = diverged(left, right)
+    shutil.copytree(path, tmp_path / "probe")
+    windows = windows_on_the_path(tmp_path / "probe")
+    assert Window.RECOVERY_SIDECAR_LIST in windows
+    assert Window.RECOVERY_SIDECAR_WRITE not in windows
+    expected = after(seeded(), right, "right")
+    for window in windows:
+        with omnigraph.open(path, settings=FAST) as graph:
+            head = graph.commits.head()
+            with suppress(InjectedFailure, OmnigraphError), activate(window, Raise()):
+                graph.branches.merge("left")
+            assert graph.commits.head() == head, window
+        with omnigraph.open(path, settings=FAST) as graph:
+            assert graph.pending() == ()
+            assert People.read(graph) == expected, window
+            judge(graph, left, right)
+            judge_again(graph, left, right)
