@@ -37,7 +37,10 @@ class Slot:
 
     def apply(self, operation):
         kind, name, number = operation
-        if kind == "insert":
+        if kind == "merge":
+            for part in name:
+                self.apply(part)
+        elif kind == "insert":
             self.people |= {f"{name}a": number, f"{name}b": number}
             self.knows[f"{name}a", f"{name}b"] = number
             self.likes.add((f"{name}b", f"{name}a"))
@@ -74,24 +77,37 @@ class Slot:
         return slot
 
 
-def run(graph, operation):
-    """One operation as one mutation."""
+def run(graph, operation, prefix, say, branch="main"):
+    """One operation as one mutation, or as one merge of several."""
     kind, name, number = operation
-    if kind == "insert":
-        graph.mutate(INSERT, {"a": f"{name}a", "b": f"{name}b", "n": number}, actor="kill")
+    if kind == "merge":
+        side = f"{prefix}{number}"
+        graph.branches.create(side)
+        for part in name:
+            run(graph, part, prefix, say, side)
+        say("merging", side)
+        graph.branches.merge(side, into=branch, actor="kill")
+        graph.branches.delete(side)
+    elif kind == "insert":
+        values = {"a": f"{name}a", "b": f"{name}b", "n": number}
+        graph.mutate(INSERT, values, branch=branch, actor="kill")
     elif kind == "update":
-        graph.mutate(UPDATE, {"a": name, "n": number}, actor="kill")
+        graph.mutate(UPDATE, {"a": name, "n": number}, branch=branch, actor="kill")
     else:
-        graph.mutate(DELETE, {"a": name}, actor="kill")
+        graph.mutate(DELETE, {"a": name}, branch=branch, actor="kill")
 
 
-def choose(slot, randomness, prefix, number):
+def choose(slot, randomness, prefix, number, merge_share):
     """The next operation of a writer."""
     roll = randomness.random()
-    if roll < 0.5 or not slot.people:
-        return ["insert", f"{prefix}{number}", number]
-    name = randomness.choice(sorted(slot.people))
-    return ["update" if roll < 0.8 else "delete", name, number]
+    insert = ["insert", f"{prefix}{number}", number]
+    if len(slot.people) < 2:
+        return insert
+    name, other = randomness.sample(sorted(slot.people), 2)
+    update, delete = ["update", name, number], ["delete", other, number]
+    if randomness.random() < merge_share:
+        return ["merge", [insert, update, delete], number]
+    return insert if roll < 0.5 else update if roll < 0.8 else delete
 
 
 def work(command):
@@ -110,14 +126,17 @@ def work(command):
         randomness = random.Random(command["seed"])
         prefix = command["prefix"]
         graph = omnigraph.open(command["path"])
+        for side in graph.branches.list():
+            if side.startswith(prefix):  # of a merge that was killed
+                graph.branches.delete(side)
         slot = Slot.read(graph.export(), prefix)
         number = command["number"]
         while True:
             number += 1
-            operation = choose(slot, randomness, prefix, number)
+            operation = choose(slot, randomness, prefix, number, command["merge_share"])
             say("start", operation)
             try:
-                run(graph, operation)
+                run(graph, operation, prefix, say)
             except (ConflictError, ResourceBusy):
                 say("refused", operation)
                 continue
