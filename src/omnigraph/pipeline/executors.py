@@ -14,7 +14,7 @@ import pyarrow as pa
 from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
 from omnigraph.core.events import Progress, emit
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline.memory import give_back
+from omnigraph.storage.memory import give_back
 from omnigraph.pipeline.session import SparkRuntime
 
 _stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("stop", default=None)

@@ -40,9 +40,12 @@ from omnigraph.pipeline.problems import Problem, ProblemLog, order_of
 from omnigraph.pipeline.reader import SplitReader
 from omnigraph.pipeline.records import ParsedRows, keep
 from omnigraph.storage.fragments import open_pinned, open_tables, write_uncommitted_fragments
+from omnigraph.storage.memory import give_back
 
 STAGED_BYTES_MAX: Final = 64 * MIB
-"""Arrow bytes a task holds before it writes them out."""
+"""Arrow bytes of rows a task holds before it writes them out."""
+FACTS_BYTES_MAX: Final = 16 * MIB
+"""Arrow bytes of key facts it holds: writing them sorts a copy."""
 
 
 @dataclass(slots=True)
@@ -229,11 +232,13 @@ class _SplitStage:
                 self.facts.add(end_space(key, side), facts)
 
     def write_out(self, bytes_max: int) -> None:
-        """Write held rows as fragments when they exceed `bytes_max`, and the facts with them."""
-        if self._held_bytes <= bytes_max and self.facts.nbytes <= max(bytes_max, 1):
+        """Write held rows as fragments when they exceed `bytes_max`, and facts by a bound of their own."""
+        if self.facts.nbytes > FACTS_BYTES_MAX:
+            self.facts.flush()
+        if self._held_bytes <= bytes_max:
             return
         for key in sorted(self._held):
-            rows = pa.concat_tables(self._held[key])
+            rows = pa.concat_tables(self._held.pop(key))
             target = self.plan.target(self.plan.catalog.type_of(key))
             handle = open_pinned(
                 self._store, target.table_key, target.location, target.branch, target.version
@@ -248,9 +253,8 @@ class _SplitStage:
             self.result.fragments.setdefault(key, []).extend(written.fragments)
             self.result.rows[key] = self.result.rows.get(key, 0) + rows.num_rows
             self.result.files.extend(written.files)
-        self._held.clear()
         self._held_bytes = 0
-        self.facts.flush()
+        give_back()
 
 
 def _only_given(ids: pa.ChunkedArray, given: NDArray[np.bool_]) -> pa.ChunkedArray | pa.Array:
@@ -309,7 +313,7 @@ def scan_committed(task: ScanTask) -> FactFiles:
     reader = store.scan(handle, columns=columns, fragments=task.fragments, with_row_address=True)
     for batch in reader:
         add_committed(task, table_type, pa.Table.from_batches([batch]), writer)
-        if writer.nbytes > STAGED_BYTES_MAX:
+        if writer.nbytes > FACTS_BYTES_MAX:
             writer.flush()
     writer.flush()
     return writer.files

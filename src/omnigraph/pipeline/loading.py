@@ -51,7 +51,7 @@ from omnigraph.pipeline.columns import type_named
 from omnigraph.pipeline.exchange import IN_STORE, merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor
 from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
-from omnigraph.pipeline.memory import give_back
+from omnigraph.storage.memory import give_back
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,

@@ -18,6 +18,7 @@ from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
+from omnigraph.storage.memory import giving_back
 from omnigraph.storage.staging import Work
 from omnigraph.storage.whole import require_whole
 
@@ -34,7 +35,7 @@ _SUFFIXES: Final = {IndexKind.BTREE: "btree", IndexKind.INVERTED: "fts", IndexKi
 
 _processors: Final = threading.BoundedSemaphore(os.cpu_count() or 1)
 _large_build: Final = threading.Lock()
-LARGE_BUILD_ROWS_MIN: Final = 2_000_000
+LARGE_BUILD_ROWS_MIN: Final = 1_000_000
 """Over this many rows a build holds hundreds of megabytes: such builds run one after the other."""
 
 _ROWS_PER_PARTITION: Final = 4096
@@ -190,10 +191,11 @@ def _build_all(
             # fail meanwhile.
             return _build(pool.private(handle.location, handle.branch, handle.version), *each)
 
-    if len(wanted) < 2:
-        return [build(each) for each in wanted]
-    with ThreadPoolExecutor(len(wanted), thread_name_prefix="omnigraph-index") as threads:
-        return list(threads.map(build, wanted))
+    with giving_back() if large else nullcontext():
+        if len(wanted) < 2:
+            return [build(each) for each in wanted]
+        with ThreadPoolExecutor(len(wanted), thread_name_prefix="omnigraph-index") as threads:
+            return list(threads.map(build, wanted))
 
 
 def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:

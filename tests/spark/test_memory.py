@@ -1,0 +1,134 @@
+"""A load of ten times the input needs about the same memory: whole commands, all their processes watched."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from graphs import make_graph
+from omnigraph.api.graph import open_graph
+
+COMMAND = Path(sys.executable).with_name("omnigraph")
+GROWTH_MAX = 1.3
+"""Peak memory of the tenfold input over that of the baseline, with the same 1 GiB for Spark."""
+MEGABYTES_MAX = 2_500
+SAMPLE_SECONDS = 0.1
+DIMENSION = 1024
+VECTORS = f"node Doc {{ k: String @key  v: Vector({DIMENSION}) }}"
+PEOPLE = """
+node Person { name: String @key  age: I32?  city: String?  @range(age, 0..150) }
+edge Knows: Person -> Person { since: Date? }
+"""
+
+
+def family(pid: int) -> list[int]:
+    """The process and its descendants, as far as they still live."""
+    by_parent: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            by_parent.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += by_parent.get(one, [])
+    return found
+
+
+def megabytes(pid: int) -> float:
+    """Resident memory; a page that n processes share counts 1/n. 0 when the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+
+
+def peak_of_load(graph: Path, source: Path) -> float:
+    """The most memory that the command and everything it started held at one time, in megabytes."""
+    arguments = ["--data", source, "--mode", "append", "--store", graph, "--spark-conf", "driver.memory=1g"]
+    command = subprocess.Popen([COMMAND, "load", *arguments, "--json"], stdout=subprocess.PIPE, text=True)
+    peak = [0.0]
+
+    def watch() -> None:
+        while command.poll() is None:
+            peak[0] = max(peak[0], sum(megabytes(pid) for pid in family(command.pid)))
+            time.sleep(SAMPLE_SECONDS)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    output, _ = command.communicate()
+    watcher.join()
+    assert command.returncode == 0
+    report = json.loads(output)
+    print(f"{report['total_entities']:,} rows, at most {peak[0]:.0f} MB")
+    return peak[0]
+
+
+def compare(home: Path, schema: str, write: Callable[[Path, int], Path], baseline: int) -> None:
+    peaks: list[float] = []
+    for count in (baseline, 10 * baseline):
+        place = home / f"g{count}"
+        make_graph(place, schema).close()
+        peaks.append(peak_of_load(place, write(home, count)))
+        with open_graph(place) as graph:
+            held = {key: entry.row_count for key, entry in graph.snapshot().entries.items()}
+        assert next(rows for key, rows in held.items() if key.startswith("node:")) == count
+    assert peaks[1] <= GROWTH_MAX * peaks[0]
+    assert peaks[1] <= MEGABYTES_MAX
+
+
+def documents(home: Path, count: int) -> Path:
+    """Vectors as Parquet."""
+    path = home / str(count) / "Doc.parquet"
+    path.parent.mkdir()
+    random = np.random.default_rng(count)
+    schema = pa.schema({"k": pa.string(), "v": pa.list_(pa.float32())})
+    with pq.ParquetWriter(path, schema, compression="none") as out:
+        for begin in range(0, count, 2_500):
+            values = pa.array(random.random(2_500 * DIMENSION, np.float32))
+            offsets = pa.array(np.arange(0, 2_500 * DIMENSION + 1, DIMENSION, np.int32))
+            keys = pa.array([f"d{n}" for n in range(begin, begin + 2_500)])
+            out.write_table(pa.table([keys, pa.ListArray.from_arrays(offsets, values)], schema=schema))
+    return path
+
+
+def people(home: Path, count: int) -> Path:
+    """Persons and five times as many edges as JSON lines."""
+    path = home / f"people-{count}.jsonl"
+    random = np.random.default_rng(count)
+    with path.open("w") as out:
+        for n in range(count):
+            out.write(
+                f'{{"type":"Person","data":{{"name":"person-{n:08d}","age":{n % 90},"city":"city {n % 999}"}}}}\n'
+            )
+        for begin in range(0, 5 * count, count):
+            ends = random.integers(0, count, (count, 2)).tolist()
+            out.writelines(
+                f'{{"edge":"Knows","from":"person-{a:08d}","to":"person-{b:08d}","data":{{"since":{begin % 9000}}}}}\n'
+                for a, b in ends
+            )
+    return path
+
+
+@pytest.mark.slow
+def test_fifty_thousand_long_vectors(tmp_path: Path) -> None:
+    compare(tmp_path, VECTORS, documents, 5_000)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(900)
+def test_six_million_rows(tmp_path: Path) -> None:
+    compare(tmp_path, PEOPLE, people, 100_000)
