@@ -1,13 +1,17 @@
-"""Compiled queries, kept by text and schema."""
+"""Compiled queries, kept by text and schema.
+
+The compiler is loaded with the first query: a process that only loads or exports never pays for it.
+"""
 
 import threading
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import WrongQueryKind
-from omnigraph.planning.compile import compile_query
-from omnigraph.planning.ir import MutationPlan, Plan, ReadPlan
+
+if TYPE_CHECKING:
+    from omnigraph.planning.ir import MutationPlan, Plan, ReadPlan
 
 PLANS_KEPT_MAX: Final = 512
 TEXT_KEPT_CHARS_MAX: Final = 65_536
@@ -21,7 +25,7 @@ class PlanCache:
         self._plans: OrderedDict[tuple[str, str | None, str], Plan] = OrderedDict()
         self._lock = threading.Lock()
 
-    def plan(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> Plan:
+    def plan(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> "Plan":
         """The plan of a query; compiled when it was not used lately."""
         key = (text, name, schema_hash)
         with self._lock:
@@ -29,6 +33,8 @@ class PlanCache:
             if kept is not None:
                 self._plans.move_to_end(key)
                 return kept
+        from omnigraph.planning.compile import compile_query  # noqa: PLC0415
+
         made = compile_query(text, catalog, name=name)
         if len(text) <= TEXT_KEPT_CHARS_MAX:
             with self._lock:
@@ -37,15 +43,19 @@ class PlanCache:
                     self._plans.popitem(last=False)
         return made
 
-    def mutation(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> MutationPlan:
+    def mutation(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> "MutationPlan":
         """As `plan`; a read query is `WrongQueryKind`."""
+        from omnigraph.planning.ir import MutationPlan  # noqa: PLC0415
+
         found = self.plan(text, name, catalog, schema_hash)
         if not isinstance(found, MutationPlan):
             raise WrongQueryKind(f"'{found.name}' only reads", hint="run it with query")
         return found
 
-    def read(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> ReadPlan:
+    def read(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> "ReadPlan":
         """As `plan`; a mutation is `WrongQueryKind`."""
+        from omnigraph.planning.ir import ReadPlan  # noqa: PLC0415
+
         found = self.plan(text, name, catalog, schema_hash)
         if not isinstance(found, ReadPlan):
             raise WrongQueryKind(f"'{found.name}' changes data", hint="run it with mutate")

@@ -7,7 +7,6 @@ from typing import Any, Final, cast
 
 import orjson
 
-from omnigraph.catalog.build import compile_schema
 from omnigraph.catalog.ir import from_json
 from omnigraph.core.errors import SchemaDrift
 from omnigraph.core.ids import TableKey
@@ -146,6 +145,8 @@ def _published(staged_state: Mapping[str, Any], current_hash: str) -> bool | Non
 
 
 def _live_source_hash(context: RecoveryContext) -> str:
+    from omnigraph.catalog.build import compile_schema  # noqa: PLC0415 - only while a schema is applied
+
     return compile_schema(context.adapter.read_text(SCHEMA_SOURCE)).source_hash
 
 
