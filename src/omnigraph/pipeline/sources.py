@@ -22,6 +22,9 @@ SPLITS_PER_CORE: Final = 2
 CHUNK_BYTES: Final = 8 * MIB
 """Bytes parsed at a time."""
 PARQUET_ROWS: Final = 65_536
+"""Rows of a Parquet file read at a time; fewer when they are long."""
+PARQUET_BUFFER_BYTES: Final = 1 * MIB
+"""Bytes of a column read ahead: without it a whole column of a row group is."""
 
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS: Final = {
@@ -203,9 +206,12 @@ def read_tables(split: Split) -> Iterator[pa.Table]:
 def _parquet_tables(split: Split) -> Iterator[pa.Table]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet sources
 
-    file = pq.ParquetFile(split.path)
+    file = pq.ParquetFile(split.path, buffer_size=PARQUET_BUFFER_BYTES)
     groups = list(range(split.start, split.end if split.end is not None else file.metadata.num_row_groups))
-    for batch in file.iter_batches(PARQUET_ROWS, row_groups=groups, use_threads=False):
+    shapes = [file.metadata.row_group(number) for number in groups]
+    row_bytes = max((shape.total_byte_size // max(shape.num_rows, 1) for shape in shapes), default=0)
+    rows = min(PARQUET_ROWS, max(1, CHUNK_BYTES // max(row_bytes, 1)))
+    for batch in file.iter_batches(rows, row_groups=groups, use_threads=False):
         yield pa.Table.from_batches([batch])
 
 
