@@ -25,7 +25,7 @@ def _steps():
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("writer", "step"), _steps())
+@pytest.mark.parametrize(("writer", "step"), list(_steps()))
 def test_killed_writer_is_all_or_nothing_at_every_durable_operation(writer, step, children, tmp_path):
     bench = Bench(children, tmp_path, writer)
     cuts = 0

@@ -71,8 +71,10 @@ def crash_recovery(path, window):
 
 
 def raw_drift(path, key=PERSON, name="foreign"):
-    """A commit by something that does not follow the protocol."""
-    RawGraph.attach(path).commit(key, [name])
+    """A commit by something that does not follow the protocol; returns what makes it part of the graph."""
+    graph = RawGraph.attach(path)
+    handle = graph.commit(key, [name])
+    return lambda: graph.publish([handle])
 
 
 # --- roll-forward
@@ -301,7 +303,7 @@ def test_sidecar_list_failure_is_loud(path):
 
 def test_sidecar_list_failure_in_drift_guard_names_both_paths(path):
     graph = opened(path)
-    raw_drift(path)
+    accept = raw_drift(path)
     failing = Sequence([Pass(), Raise(IoFailure("no second listing"))])
     with activate(Window.RECOVERY_SIDECAR_LIST, failing), pytest.raises(RecoveryRequired) as caught:
         graph.mutate(ADD, {"n": "new"})
@@ -309,6 +311,8 @@ def test_sidecar_list_failure_in_drift_guard_names_both_paths(path):
         assert part in str(caught.value)
     with pytest.raises(DriftError, match="omnigraph repair"):
         graph.mutate(ADD, {"n": "new"})
+    accept()
+    assert_healthy(path)
 
 
 def test_corrupt_sidecar_refused_read_only_works(path):

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from invariants import assert_healthy, assert_recovered, state_of
-from omnigraph.core.errors import DriftError, ExpectedVersionMismatch, RecoveryRequired, SidecarSchemaError
+from omnigraph.core.errors import (
+    DriftError,
+    ExpectedVersionMismatch,
+    InternalError,
+    RecoveryRequired,
+    SidecarSchemaError,
+)
 from omnigraph.core.events import Warned, listen
 from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, new_ulid
@@ -61,6 +67,16 @@ def test_half_finished_write_rolls_back(graph, path):
     assert opened.ids(PERSON) == ["ada"]
     assert opened.pins()[PERSON] == pin + 2
     assert_recovered(path, note.operation_id, RecoveryKind.ROLLED_BACK, outcomes={PERSON: (pin + 1, pin)})
+
+
+def test_confirm_missing_update_is_loud(graph, path):
+    note = graph.note(PERSON, COMPANY, kind=WriterKind.BRANCH_MERGE)
+    drift(graph, note, PERSON, COMPANY)
+    with pytest.raises(InternalError, match=COMPANY):
+        graph.context.sidecars.confirm_sidecar_phase_b(note, {PERSON: graph.head(PERSON)})
+    assert graph.context.sidecars.read(note.name) == note
+    RawGraph.open(path)
+    assert_recovered(path, note.operation_id, RecoveryKind.ROLLED_BACK)
 
 
 def test_write_without_effect_rolls_back_empty(graph, path):
@@ -228,7 +244,7 @@ def test_a_deferred_roll_back_changes_nothing(graph, path):
 def test_drift_guard_ignores_other_branch_sidecar(graph, path):
     graph.session.manifest.create_branch(BranchName("b"), None)
     note = graph.note(PERSON, branch=BranchName("b"))
-    graph.commit(PERSON, ["foreign"])
+    foreign = graph.commit(PERSON, ["foreign"])
     entry = graph.session.manifest.current(None).entries[PERSON]
     with pytest.raises(DriftError, match="omnigraph repair") as caught:
         drift_guard(graph.context, entry, None)
@@ -236,8 +252,9 @@ def test_drift_guard_ignores_other_branch_sidecar(graph, path):
     drift_guard(graph.context, entry, BranchName("b"))  # only inherited there: no drift of that branch
     heal(graph.context)
     # The uncovered drift stays: nobody but `repair` may judge it.
-    assert RawGraph.attach(path).audit()[0].operation_id == note.operation_id
     assert graph.head(PERSON) == entry.version + 1
+    graph.publish([foreign])
+    assert_recovered(path, note.operation_id, RecoveryKind.ROLLED_BACK, outcomes={}, branch=BranchName("b"))
 
 
 def test_the_guard_names_both_ways_without_a_listing(graph):
