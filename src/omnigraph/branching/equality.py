@@ -64,16 +64,15 @@ def rows_differ(
     differ = np.zeros(len(left_at), np.bool_)
     if len(left_at) == 0:
         return differ
-    for names in _column_groups(left.schema, right.schema):
-        fields = [_field(left.schema, right.schema, name) for name in names]
+    for fields in _column_groups(left.schema, right.schema):
         step = chunk_rows(fields)
         undecided = np.flatnonzero(~differ)
         for start in range(0, len(undecided), step):
             chosen = undecided[start : start + step]
             mine = read_rows(storage, left, left_at[chosen], fields)
             theirs = read_rows(storage, right, right_at[chosen], fields)
-            for name in names:
-                differ[chosen] |= values_differ(_one(mine.column(name)), _one(theirs.column(name)))
+            for ours, other in zip(mine.columns, theirs.columns, strict=True):
+                differ[chosen] |= values_differ(_one(ours), _one(other))
     return differ
 
 
@@ -81,35 +80,31 @@ def read_rows(
     storage: TableStorage, handle: SnapshotHandle, addresses: Addresses, fields: Sequence[pa.Field]
 ) -> pa.Table:
     """The rows at these addresses with exactly these columns; one the table does not have is null."""
-    present = [field.name for field in fields if field.name in handle.schema.names]
-    found = storage.take(handle, addresses, present) if present else None
+    # Asking a table for its schema, or for a column by name, costs as much as the table is wide.
+    known = set(handle.schema.names)
+    present = [field.name for field in fields if field.name in known]
+    rows = storage.take(handle, addresses, present) if present else pa.table({})
+    found = dict(zip(rows.column_names, rows.columns, strict=True))
     columns = [
-        found.column(field.name).cast(field.type)
-        if found is not None and field.name in present
-        else pa.nulls(len(addresses), field.type)
+        found[field.name].cast(field.type) if field.name in found else pa.nulls(len(addresses), field.type)
         for field in fields
     ]
     return pa.table(columns, schema=pa.schema(list(fields)))
 
 
-def _column_groups(left: pa.Schema, right: pa.Schema) -> Iterator[list[str]]:
-    """All light columns at once, then the heavy ones one by one."""
-    names = [*left.names, *(name for name in right.names if name not in left.names)]
-    heavy = [name for name in names if _is_heavy(_field(left, right, name).type)]
-    light = [name for name in names if name not in heavy]
+def _column_groups(left: pa.Schema, right: pa.Schema) -> Iterator[list[pa.Field]]:
+    """The columns of either side: all light ones at once, then the heavy ones one by one."""
+    fields = {field.name: pa.field(field.name, field.type) for field in (*right, *left)}
+    heavy = [field for field in fields.values() if _is_heavy(field.type)]
+    light = [field for field in fields.values() if not _is_heavy(field.type)]
     if light:
         yield light
-    for name in heavy:
-        yield [name]
+    for field in heavy:
+        yield [field]
 
 
 def _is_heavy(kind: Any) -> bool:
     return pa.types.is_fixed_size_list(kind) or pa.types.is_large_binary(kind)
-
-
-def _field(left: pa.Schema, right: pa.Schema, name: str) -> pa.Field:
-    field = left.field(name) if name in left.names else right.field(name)
-    return pa.field(name, field.type)
 
 
 def _one(column: Any) -> pa.Array:

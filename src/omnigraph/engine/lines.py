@@ -35,24 +35,21 @@ _ESCAPES: Final = [
 ]
 
 
-_TEXT_DAYS: Final = (-719_162, 2_932_897)
-"""The first day of the year 1 and that of the year 10000, as numbers of days."""
-_TEXT_MILLISECONDS: Final = tuple(day * 86_400_000 for day in _TEXT_DAYS)
-
-
 def json_lines(rows: pa.Table | pa.RecordBatch, table_type: TableType) -> bytes:
     """The rows of one type as records of the load format; every line ends with a line break."""
     if rows.num_rows == 0:
         return b""
+    # Asking for a column by name costs as much as the table is wide.
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     pieces: list[Piece] = []
     if isinstance(table_type, EdgeType):
-        pieces += [f'{{"edge":{json_text(table_type.name)},"from":', *_json(rows.column("src"))]
-        pieces += [',"to":', *_json(rows.column("dst")), ',"data":{"id":']
+        pieces += [f'{{"edge":{json_text(table_type.name)},"from":', *_json(columns["src"])]
+        pieces += [',"to":', *_json(columns["dst"]), ',"data":{"id":']
     else:
         pieces.append(f'{{"type":{json_text(table_type.name)},"data":{{"id":')
-    pieces += _json(rows.column("id"))
+    pieces += _json(columns["id"])
     for prop in table_type.properties:
-        pieces += [f',"{prop.name}":', *_json(rows.column(prop.name))]
+        pieces += [f',"{prop.name}":', *_json(columns[prop.name])]
     return _joined_bytes([*pieces, "}}\n"])
 
 
@@ -86,6 +83,27 @@ def csv_lines(rows: pa.Table | pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def json_array(column: pa.ChunkedArray | pa.Array) -> bytes:
+    """The values of a column as one JSON array."""
+    if len(column) == 0:
+        return b"[]"
+    return b"[" + _joined_bytes([*_json(column), ","])[:-1] + b"]"
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of this type are lists; vectors are."""
+    return pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+
+
+def flat_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
 def json_text(text: str) -> str:
     """A short text as a JSON string."""
     for char, escape in _ESCAPES:
@@ -99,18 +117,16 @@ def _csv_name(name: str) -> str:
 
 def _cells(column: Any) -> pa.Array:
     """A column in a form whose CSV text is exact."""
-    flat = _flat(column)
+    flat = flat_array(column)
     kind = flat.type
     if pa.types.is_float32(kind):
         return flat.cast(pa.float64())
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return flat
-    if _is_list(kind):
+    if is_list(kind):
         texts = _joined(_lists(flat))
         return pc.if_else(flat.is_valid(), texts, pa.scalar(None, _TEXT)) if flat.null_count else texts
-    text = _plain(flat)
-    numbers = _beyond_text(flat) if _is_moment(kind) else None
-    return text if numbers is None else pc.coalesce(numbers, text)
+    return _plain(flat)
 
 
 # --- JSON ---
@@ -118,13 +134,10 @@ def _cells(column: Any) -> pa.Array:
 
 def _json(column: Any) -> list[Piece]:
     """A column as JSON values."""
-    flat = _flat(column)
-    if _is_list(flat.type):
+    flat = flat_array(column)
+    if is_list(flat.type):
         return _lists(flat)
     text = _plain(flat)
-    if _is_moment(flat.type) and (numbers := _beyond_text(flat)) is not None:
-        values = pc.coalesce(numbers, _joined(['"', text, '"']))
-        return [_null_as_text([values])] if flat.null_count else [values]
     if _is_quoted(flat.type):
         pieces: list[Piece] = ['"', _escaped(text), '"']
     elif pa.types.is_floating(flat.type) and not pc.all(pc.is_finite(flat), min_count=0).as_py():
@@ -156,31 +169,9 @@ def _plain(flat: pa.Array) -> pa.LargeStringArray:
     return pc.cast(flat, _TEXT)
 
 
-def _is_moment(kind: pa.DataType) -> bool:
-    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-
-
-def _beyond_text(flat: pa.Array) -> pa.LargeStringArray | None:
-    """The numbers of moments outside the years 1 to 9999, which have no text that reads back; null elsewhere.
-
-    None when there is no such moment.
-    """
-    dates = pa.types.is_date(flat.type)
-    numbers = flat.cast(pa.int32() if dates else pa.int64())
-    low, high = _TEXT_DAYS if dates else _TEXT_MILLISECONDS
-    outside = pc.or_(pc.less(numbers, low), pc.greater_equal(numbers, high))
-    if not pc.any(outside, min_count=0).as_py():
-        return None
-    return pc.if_else(outside, pc.cast(numbers, _TEXT), pa.scalar(None, _TEXT))
-
-
 def _is_quoted(kind: pa.DataType) -> bool:
     """Whether JSON says values of this type as text."""
     return not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
 
 
 def _non_finite(flat: pa.Array, text: pa.LargeStringArray) -> pa.LargeStringArray:
@@ -218,14 +209,6 @@ def _lists(flat: pa.Array) -> list[Piece]:
 
 
 # --- joining ---
-
-
-def _flat(column: Any) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks == 1:
-            return column.chunk(0)
-        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column
 
 
 def _joined(pieces: Sequence[Piece]) -> pa.LargeStringArray:

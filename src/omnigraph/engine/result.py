@@ -6,10 +6,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.core import html
+from omnigraph.engine.lines import flat_array, is_list, json_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,32 +162,27 @@ def python_values(array: Any) -> list[Any]:
 
 
 def json_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """A column as JSON says it: ISO dates, UTC date-times with milliseconds, exact numbers."""
-    kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _json_moments(column).to_pylist()
-    if pa.types.is_float32(kind):
-        return json_values(column.cast(pa.float64()))
-    if pa.types.is_float64(kind):
-        values = column.to_pylist()
-        finite = pc.all(pc.is_finite(column)).as_py()
-        return values if finite is not False else [_json_float(value) for value in values]
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        if pa.types.is_timestamp(kind.value_type) or pa.types.is_date(kind.value_type):
-            return [
-                None if v is None else _json_moments(pa.array(v, kind.value_type)).to_pylist()
-                for v in column.to_pylist()
-            ]
-        return column.to_pylist()
-    return column.to_pylist()
+    """A column as JSON says it: ISO dates, UTC date-times with milliseconds, exact numbers.
 
-
-def _json_moments(column: Any) -> Any:
-    text = column.cast(pa.string())
-    return text if pa.types.is_date(column.type) else pc.replace_substring(text, " ", "T", max_replacements=1)
-
-
-def _json_float(value: float | None) -> float | str | None:
-    if value is None or value - value == 0:
-        return value
-    return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")  # noqa: PLR0124 - only NaN differs
+    Only text, finite numbers and booleans are themselves in JSON; how anything else is said `lines` decides.
+    """
+    flat = flat_array(column)
+    kind = flat.type
+    if is_list(kind):
+        elements = json_values(flat.flatten())
+        ends = np.cumsum(pc.fill_null(pc.list_value_length(flat), 0)).tolist()
+        lists = [elements[a:b] for a, b in pairwise((0, *ends))]
+        if flat.null_count:
+            valid = flat.is_valid().to_pylist()
+            lists = [each if there else None for each, there in zip(lists, valid, strict=True)]
+        return lists
+    if pa.types.is_floating(kind):
+        values = python_values(flat.cast(pa.float64()))
+        unsayable = np.flatnonzero(pc.invert(pc.fill_null(pc.is_finite(flat), True)))
+        texts = orjson.loads(json_array(flat.take(unsayable)))
+        for place, text in zip(unsayable.tolist(), texts, strict=True):
+            values[place] = text
+        return values
+    if kind in _NUMBERS or kind == _TEXT or pa.types.is_boolean(kind):
+        return python_values(flat)
+    return orjson.loads(json_array(flat))

@@ -17,6 +17,7 @@ from omnigraph.core.errors import TypeNotFound
 from omnigraph.core.settings import Settings
 from omnigraph.engine import ordered
 from omnigraph.engine.lines import json_lines, object_lines
+from omnigraph.engine.result import json_values
 
 ALL = compile_schema(
     """
@@ -106,7 +107,7 @@ def test_objects_of_any_rows() -> None:
     table = pa.table(
         {
             'a "b"': [1.5, float("nan"), float("inf"), float("-inf"), None, -0.0],
-            "t": pa.array([None, 0, 1, -62_135_596_800_001, 5, 6], pa.timestamp("ms", tz="UTC")),
+            "t": pa.array([None, 0, 1, -62_135_596_800_000, 5, 6], pa.timestamp("ms", tz="UTC")),
             "n": pa.array([[1], None, [], [None], [2, 3], [4]], pa.list_(pa.int64())),
         }
     )
@@ -116,10 +117,49 @@ def test_objects_of_any_rows() -> None:
         None,
         "1970-01-01T00:00:00.000Z",
         "1970-01-01T00:00:00.001Z",
-        -62_135_596_800_001,
+        "0001-01-01T00:00:00.000Z",
     ]
     assert [row["n"] for row in rows] == [[1], None, [], [None], [2, 3], [4]]
     assert object_lines(table.slice(0, 0)) == b""
+
+
+KINDS = {
+    pa.string(): st.text(max_size=5),
+    pa.bool_(): st.booleans(),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.uint64(): st.integers(0, 2**64 - 1),
+    pa.float32(): st.floats(width=32),
+    pa.float64(): st.floats(),
+    pa.date32(): st.integers(-(2**31), 2**31 - 1),
+    pa.timestamp("ms", tz="UTC"): st.integers(-(2**63), 2**63 - 1),
+    pa.large_binary(): st.binary(max_size=5),
+}
+"""Every form a stored value has, with values only a column from elsewhere can hold."""
+
+
+def column_of(kind: pa.DataType, values: list) -> pa.Array:
+    if pa.types.is_date(kind):
+        return pa.array(values, pa.int32()).cast(kind)
+    return pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
+
+
+@pytest.mark.parametrize("shape", ["scalar", "list", "vector"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_values_and_lines_say_the_same(kind: pa.DataType, shape: str, data) -> None:
+    width = {"scalar": 1, "list": 3, "vector": 2}[shape]
+    elements = data.draw(st.lists(st.none() | KINDS[kind], min_size=4 * width, max_size=4 * width))
+    column = column_of(kind, elements)
+    if shape == "list":
+        column = pa.ListArray.from_arrays(pa.array([0, 2, None, 2, 12], pa.int32()), column)
+    elif shape == "vector":
+        column = pa.FixedSizeListArray.from_arrays(column, 2, mask=pa.array([False, True, False, False]))
+    for piece in (column, column.slice(1, 2), column.slice(4)):
+        lines = [json.loads(line)["c"] for line in object_lines(pa.table({"c": piece})).splitlines()]
+        values = json_values(pa.chunked_array([piece, piece]))
+        assert values == lines + lines
+        assert json.loads(json.dumps(values, allow_nan=False)) == values
 
 
 def test_no_rows_no_bytes() -> None:
