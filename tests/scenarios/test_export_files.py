@@ -38,7 +38,7 @@ ROWS = [
     },
     {"k": "", "b": False, "g": -0.0, "f": 1e-45, "tags": [], "ns": [], "raw": "base64:", "t": "9999-12-31T23:59:59.999Z",
      "d": "9999-12-31", "w": 0, "u": 0},
-    {"k": "outside the years that have a text", "d": 2_932_897, "t": -62_135_596_800_001},
+    {"k": "numbers for the first day and moment", "d": -719_162, "t": -62_135_596_800_000},
 ]  # fmt: skip
 
 

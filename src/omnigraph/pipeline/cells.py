@@ -1,6 +1,5 @@
 """Text cells of a CSV file to the values a JSON record would hold. An empty cell is null."""
 
-import json
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +14,11 @@ from omnigraph.pipeline.convert import (
     Refusal,
     convert,
     expectation,
+    refused_by,
     shown,
     wire_type,
 )
-from omnigraph.pipeline.exact import RecordRefused, check_value
+from omnigraph.pipeline.exact import RecordRefused, decode, value_misfit
 
 _WHOLE: Final = r"^-?\d+$"
 _DECIMAL: Final = r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"
@@ -64,12 +64,8 @@ def _numbers(cells: pa.StringArray, prop: Property, form: str) -> Converted:
     target = wire_type(prop.type)
     try:
         numbers = _without(cells, bad).cast(target)
-    except pa.ArrowInvalid:  # a number that does not fit: find which
-        for row in np.flatnonzero(~bad).tolist():
-            try:
-                cells.slice(row, 1).cast(target)
-            except pa.ArrowInvalid:
-                bad[row] = True
+    except pa.ArrowInvalid:  # a number that does not fit
+        bad |= refused_by(lambda texts: texts.cast(target), _without(cells, bad))
         numbers = _without(cells, bad).cast(target)
     converted = convert(numbers, prop)
     return Converted(converted.column, (*_refused(cells, prop, bad), *converted.refusals))
@@ -101,9 +97,10 @@ def _arrays(cells: pa.StringArray, prop: Property) -> Converted:
         value = None
         if text is not None:
             try:
-                value = json.loads(text)
-                check_value(value, prop)
-            except (ValueError, RecordRefused):
+                value = decode(text.encode())
+            except RecordRefused:
+                value, bad[row] = None, True
+            if value is not None and value_misfit(value, prop) is not None:
                 value, bad[row] = None, True
             if temporal and value and not all(isinstance(element, str) for element in value):
                 value, bad[row] = None, True  # in a list of a cell a date is text

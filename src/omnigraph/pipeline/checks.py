@@ -7,7 +7,7 @@ over Arrow tables; Spark tasks and the local engine call the same ones.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from omnigraph.pipeline.problems import Fault, Problem, ProblemLog
 
 Orders = NDArray[np.int64]
 _NO_ORDERS: Orders = np.empty(0, np.int64)
+_NO_ORDER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
@@ -264,14 +265,12 @@ def _check_unique(
     codes, counts = _codes(tuples)
     holders = _remaining_holders(table_type, group, task)
     broken = counts[codes] > 1
-    held_by: dict[int, str] = {}
+    holder_ids = _column(holders, "id")
+    named, where = np.zeros(len(broken), np.bool_), np.zeros(len(broken), np.uint64)
     if holders is not None and holders.num_rows:
         segment = KeySegment(_texts(holders, "tuple"), np.arange(holders.num_rows, dtype=np.uint64))
-        named, where = segment.find(tuples, hash_keys(tuples))
-        named = np.asarray(named, np.bool_) & ~np.isin(orders, task.void)
-        owners = _texts(holders, "id")
-        for row in np.flatnonzero(named)[: 4 * 100].tolist():
-            held_by[row] = owners[int(where[row])].as_py()
+        found, where = segment.find(tuples, hash_keys(tuples))
+        named = np.asarray(found, np.bool_) & ~np.isin(orders, task.void)
         broken |= np.isin(codes, np.unique(codes[named]))
     at = np.flatnonzero(broken)
     if not len(at):
@@ -283,10 +282,11 @@ def _check_unique(
     def problems() -> Iterator[Problem]:
         shown_names = names[0] if len(names) == 1 else f"({', '.join(names)})"
         for row in heads.tolist():
-            same = [ids[int(other)].as_py() for other in at[codes[at] == codes[row]][:2].tolist()]
-            others = [held_by[int(o)] for o in at[codes[at] == codes[row]].tolist() if int(o) in held_by]
+            records = at[codes[at] == codes[row]]
+            same = [ids[int(other)].as_py() for other in records[:2].tolist()]
+            committed = [holder_ids[int(where[other])].as_py() for other in records[named[records]][:1]]
             # A record without an id of its own has none yet: its line tells it.
-            owners = [f"'{o}'" if o is not None else "a new row" for o in [*same, *others[:1]][:2]]
+            owners = [f"'{o}'" if o is not None else "a new row" for o in [*same, *committed][:2]]
             message = f"{table_type.name}.{shown_names}: {_shown_tuple(tuples[row].as_py(), len(names))}"
             yield Problem(
                 kind="unique",
@@ -448,25 +448,25 @@ def _blame_sources(
     broken = np.flatnonzero(low | high)
     guilty = sources.take(pa.array(broken))
     orders: list[Orders] = []
-    first: dict[str, int] = {}
+    first = np.full(len(broken), _NO_ORDER, np.int64)
     for table, column in ((facts, "node"), (freed, "src")):
         if table is None or table.num_rows == 0:
             continue
         part = table.filter(pc.is_in(table.column(column), value_set=guilty))
         orders.append(_orders(part))
-        for source, order in zip(part.column(column).to_pylist(), _orders(part).tolist(), strict=True):
-            first[source] = min(order, first.get(source, order))
-    result.unblamed += sum(sources[row].as_py() not in first for row in broken.tolist())
-    named = sorted(broken.tolist(), key=lambda row: first.get(sources[row].as_py(), -1))
+        np.minimum.at(first, pc.index_in(part.column(column), value_set=guilty).to_numpy(), _orders(part))
+    first[first == _NO_ORDER] = -1
+    result.unblamed += int(np.count_nonzero(first == -1))
 
     def problems() -> Iterator[Problem]:
-        for row in named:
+        for place in np.argsort(first, kind="stable").tolist():
+            row = broken[place]
             source, count = sources[row].as_py(), int(counts[row])
             bound = f"at most {edge.card_max}" if high[row] else f"at least {edge.card_min}"
             edges = "edge" if count == 1 else "edges"
             yield Problem(
                 kind="cardinality",
-                order=first.get(source, -1),
+                order=int(first[place]),
                 message=f"{edge.name}: source '{source}' would have {count} {edges} ({bound})",
                 entity_id=source,
                 **_named(edge),

@@ -15,8 +15,16 @@ from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
 from omnigraph.pipeline.cells import from_cells
-from omnigraph.pipeline.convert import Converted, Refusal, convert, expectation, shown
-from omnigraph.pipeline.exact import RESERVED_NAMES
+from omnigraph.pipeline.convert import (
+    TEMPORAL_KINDS,
+    Converted,
+    Refusal,
+    convert,
+    expectation,
+    refused_by,
+    shown,
+)
+from omnigraph.pipeline.exact import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.pipeline.records import ParsedRows, keep
 
@@ -28,7 +36,9 @@ def type_named(catalog: Catalog, name: str) -> TableType:
     """The node or edge type a one-type source holds. Raises LoadFormatError."""
     found = catalog.node(name) or catalog.edge(name)
     if found is None:
-        raise LoadFormatError(line=None, message=f"unknown type '{name}'", hint="name the type of the file")
+        near = meant(name, (*catalog.nodes, *catalog.edges))
+        message = f"unknown type '{name}'{near}"
+        raise LoadFormatError(line=None, message=message, hint="name the type of the file")
     return found
 
 
@@ -83,7 +93,7 @@ class ColumnReader:
             if name in RESERVED_NAMES:
                 raise BadRequest(f"'{name}' is a reserved name")
             if table_type.get(name) is None:
-                raise BadRequest(f"unknown field '{name}' for {table_type.name}")
+                raise BadRequest(unknown_field(name, table_type))
 
     def _ids(self, table: pa.Table) -> pa.StringArray:
         if "id" not in table.column_names:
@@ -163,23 +173,15 @@ def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
     if kind in FLOAT_KINDS and _is_number(column.type):
         return convert(column.cast(pa.float64(), safe=False), prop)
     if kind is ScalarKind.DATE and pa.types.is_date(column.type):
-        return Converted(column.cast(pa.date32()))
+        return convert(column, prop)
     if kind is ScalarKind.DATETIME and pa.types.is_timestamp(column.type):
-        return Converted(_utc_milliseconds(column))
+        return convert(column, prop)
     if kind in {ScalarKind.DATE, ScalarKind.DATETIME} and pa.types.is_integer(column.type):
-        return convert(column.cast(pa.int64()), prop)
+        return convert(column, prop)
     fits = pa.types.is_boolean if kind is ScalarKind.BOOL else pa.types.is_string
     if not fits(column.type):
         raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}")
     return convert(column, prop)
-
-
-def _utc_milliseconds(column: pa.Array) -> pa.Array:
-    """Cut to milliseconds; a moment without zone is UTC."""
-    cut = pc.floor_temporal(column, unit="millisecond") if column.type.unit in {"us", "ns"} else column
-    if column.type.tz is None:
-        return cut.cast(pa.timestamp("ms"), safe=False).cast(pa.timestamp("ms", tz="UTC"))
-    return cut.cast(pa.timestamp("ms", tz="UTC"), safe=False)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -194,21 +196,13 @@ def _whole_numbers(column: pa.Array, prop: Property) -> Converted:
     try:
         return Converted(column.cast(target))
     except pa.ArrowInvalid:
-        bad = np.array([not _casts(column.slice(row, 1), target) for row in range(len(column))], np.bool_)
+        bad = refused_by(lambda numbers: numbers.cast(target), column)
         nulled = pc.if_else(pa.array(bad), pa.scalar(None, column.type), column)
 
         def describe(row: int) -> str:
             return f"{prop.name}: {shown(column[row].as_py())} is not {expectation(prop.type)}"
 
         return Converted(nulled.cast(target), (Refusal("format", np.flatnonzero(bad), describe),))
-
-
-def _casts(value: pa.Array, target: pa.DataType) -> bool:
-    try:
-        value.cast(target)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _stored_list(column: pa.Array, prop: Property) -> Converted:
@@ -219,16 +213,19 @@ def _stored_list(column: pa.Array, prop: Property) -> Converted:
     ):
         raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected a list")
     element = column.type.value_type
-    if prop.type.is_vector or prop.type.kind in FLOAT_KINDS:
+    kind = prop.type.kind
+    if prop.type.is_vector or kind in FLOAT_KINDS:
         if not _is_number(element):
             raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected numbers")
         return convert(column.cast(pa.list_(pa.float64())), prop)
-    wanted = arrow_type(PropertyType(prop.type.kind))
-    if prop.type.kind in INTEGER_BOUNDS and pa.types.is_integer(element):
-        return convert(column.cast(pa.list_(wanted)), prop)
-    if element.equals(wanted) or pa.types.is_string(element) or pa.types.is_large_string(element):
-        as_text = pa.types.is_large_string(element) or pa.types.is_string(element)
-        return convert(column.cast(pa.list_(pa.string() if as_text else wanted)), prop)
-    raise BadRequest(
-        f"the column '{prop.name}' holds {column.type}, expected a list of {prop.type.kind.value}"
-    )
+    if pa.types.is_large_string(element) or pa.types.is_string_view(element):
+        element = pa.string()
+    moments = kind in TEMPORAL_KINDS and (pa.types.is_integer(element) or pa.types.is_string(element))
+    if kind is ScalarKind.DATE:
+        moments = moments or pa.types.is_date(element)
+    elif kind is ScalarKind.DATETIME:
+        moments = moments or pa.types.is_timestamp(element)
+    whole = kind in INTEGER_BOUNDS and pa.types.is_integer(element)
+    if not (moments or whole or element.equals(arrow_type(PropertyType(kind)))):
+        raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected a list of {kind.value}")
+    return convert(column.cast(pa.list_(element)), prop)

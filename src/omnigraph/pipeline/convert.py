@@ -21,6 +21,10 @@ TEMPORAL_KINDS: Final = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
 _DATE_FORM: Final = r"^\d{4}-\d{2}-\d{2}$"
 _DATETIME_FORM: Final = r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?)?$"
 _ZONE: Final = r"T.*(Z|[+-]\d{2}:\d{2})$"
+_DAY_MS: Final = 86_400_000
+_UNITS_PER_DAY: Final = {ScalarKind.DATE: 1, ScalarKind.DATETIME: _DAY_MS}
+_DAYS: Final = (-719_162, 2_932_897)
+"""The first day of the year 1 and that of the year 10000, counted from 1970-01-01."""
 _BASE64_PREFIX: Final = "base64:"
 _VALUE_SHOWN_CHARS_MAX: Final = 60
 
@@ -76,7 +80,7 @@ def _scalar(values: pa.Array, prop: Property) -> Converted:
         return Converted(stored)
 
     def describe(row: int) -> str:
-        return f"{prop.name}: {shown(values[row].as_py())} is not {expectation(prop.type)}"
+        return f"{prop.name}: {shown(_one_value(values, row))} is not {expectation(prop.type)}"
 
     return Converted(stored, (Refusal("format", np.flatnonzero(bad), describe),))
 
@@ -84,17 +88,19 @@ def _scalar(values: pa.Array, prop: Property) -> Converted:
 def scalar_values(values: pa.Array, kind: ScalarKind) -> tuple[pa.Array, NDArray[np.bool_]]:
     """The stored scalars and a mask of those that do not fit; a list gives its flattened elements here."""
     target = arrow_type(PropertyType(kind))
-    if kind is ScalarKind.DATE:
-        if values.type == target:  # elements of a list column that holds dates already
-            return values, _none_bad(values)
-        return _dates(values) if pa.types.is_string(values.type) else _day_numbers(values)
-    if kind is ScalarKind.DATETIME:
-        if pa.types.is_string(values.type):
-            return _datetimes(values)
-        return values.cast(pa.int64()).cast(pa.timestamp("ms")).cast(target), _none_bad(values)
+    if kind in TEMPORAL_KINDS:
+        stored, bad = _moments(values, kind)
+        outside = _outside_years(stored, _UNITS_PER_DAY[kind])
+        return (_without(stored, outside), bad | outside) if outside.any() else (stored, bad)
     if kind in FLOAT_KINDS:
         return _floats(values, target)
-    return (values if values.type == target else values.cast(target)), _none_bad(values)
+    if values.type == target:
+        return values, _none_bad(values)
+    try:
+        return values.cast(target), _none_bad(values)
+    except pa.ArrowInvalid:  # a whole number of a wider type that does not fit
+        bad = refused_by(lambda numbers: numbers.cast(target), values)
+        return _without(values, bad).cast(target), bad
 
 
 def _none_bad(values: pa.Array) -> NDArray[np.bool_]:
@@ -115,10 +121,43 @@ def _floats(values: pa.Array, target: pa.DataType) -> tuple[pa.Array, NDArray[np
     return (_without(narrowed, bad) if bad.any() else narrowed), bad
 
 
-def _day_numbers(values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
-    low, high = -(2**31), 2**31 - 1
-    bad = _mask(pc.or_(pc.less(values, low), pc.greater(values, high)))
-    return _without(values, bad).cast(pa.int32()).cast(pa.date32()), bad
+def _moments(values: pa.Array, kind: ScalarKind) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Texts, numbers or moments as moments."""
+    if pa.types.is_string(values.type):
+        return _dates(values) if kind is ScalarKind.DATE else _datetimes(values)
+    target = arrow_type(PropertyType(kind))
+    if not pa.types.is_integer(values.type):
+        return _in_units(values, target)
+    bad = _outside_years(values, _UNITS_PER_DAY[kind])
+    numbers = _without(values, bad) if bad.any() else values
+    if kind is ScalarKind.DATE:
+        return numbers.cast(pa.int32()).cast(target), bad
+    return numbers.cast(pa.int64()).cast(pa.timestamp("ms")).cast(target), bad
+
+
+def _in_units(values: pa.Array, target: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Dates and moments of any unit; cut to the unit of storage, without a zone taken for UTC."""
+    if pa.types.is_date(values.type):
+        bad = _outside_years(values, 1 if pa.types.is_date32(values.type) else _DAY_MS)
+        return (_without(values, bad) if bad.any() else values).cast(target), bad
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[values.type.unit]
+    bad = _outside_years(values, 86_400 * per_second)
+    fit = _without(values, bad) if bad.any() else values
+    if per_second > 1_000:
+        fit = pc.floor_temporal(fit, unit="millisecond")
+    return fit.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(target), bad
+
+
+def _outside_years(moments: pa.Array, per_day: int) -> NDArray[np.bool_]:
+    """Which moments, or numbers of units since 1970, lie outside the years 1 to 9999.
+
+    No text of this system spells them, and a Python date cannot hold them.
+    """
+    kind = moments.type
+    if not pa.types.is_integer(kind):
+        moments = moments.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    numbers = np.asarray(pc.fill_null(moments, 0))
+    return (numbers < _DAYS[0] * per_day) | (numbers >= _DAYS[1] * per_day)
 
 
 def _dates(values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
@@ -148,18 +187,33 @@ def _with_time(texts: pa.Array) -> pa.Array:
 def _parsed(
     texts: pa.Array, bad: NDArray[np.bool_], parse: Callable[[pa.Array], pa.Array], target: pa.DataType
 ) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Parse all at once; only when one of them is no real date, look at them one by one."""
+    """Parse all at once; only when one of them is no real date, find which."""
     fit = _without(texts, bad) if bad.any() else texts
     try:
         return parse(fit), bad
     except pa.ArrowInvalid:
-        bad = bad.copy()
-        for row in np.flatnonzero(~bad).tolist():
-            try:
-                parse(fit.slice(row, 1))
-            except pa.ArrowInvalid:
-                bad[row] = True
+        bad = bad | refused_by(parse, fit)
         return parse(_without(texts, bad)).cast(target), bad
+
+
+def refused_by(parse: Callable[[pa.Array], object], values: pa.Array) -> NDArray[np.bool_]:
+    """Which values `parse` refuses, by halving what it refuses.
+
+    Cost: a few calls for each refused value, whatever the number of the others.
+    """
+    refused = np.zeros(len(values), np.bool_)
+    pieces = [(0, len(values))]
+    while pieces:
+        begin, end = pieces.pop()
+        try:
+            parse(values.slice(begin, end - begin))
+        except pa.ArrowInvalid:
+            middle = (begin + end) // 2
+            if middle == begin:
+                refused[begin] = True
+            else:
+                pieces += [(begin, middle), (middle, end)]
+    return refused
 
 
 def _list(values: pa.Array, prop: Property) -> Converted:
@@ -175,12 +229,12 @@ def _list(values: pa.Array, prop: Property) -> Converted:
     if not bad.any():
         return Converted(column)
     rows = np.unique(parents[bad])
-    wrong = {int(parents[at]): elements[int(at)].as_py() for at in np.flatnonzero(bad)[::-1]}
+    _, firsts = np.unique(parents[bad], return_index=True)
+    wrong = dict(zip(rows.tolist(), np.flatnonzero(bad)[firsts].tolist(), strict=True))
 
     def describe(row: int) -> str:
-        return (
-            f"{prop.name}: the element {shown(wrong[row])} is not {expectation(PropertyType(prop.type.kind))}"
-        )
+        element = shown(_one_value(elements, wrong[row]))
+        return f"{prop.name}: the element {element} is not {expectation(PropertyType(prop.type.kind))}"
 
     refused = np.zeros(len(values), np.bool_)
     refused[rows] = True
@@ -259,9 +313,9 @@ def expectation(type_: PropertyType) -> str:
     """What a record may hold for a property of this type, as the end of a sentence."""
     match type_.kind:
         case ScalarKind.DATE:
-            return "a date (YYYY-MM-DD or days since 1970-01-01)"
+            return "a date of the years 1 to 9999 (YYYY-MM-DD or days since 1970-01-01)"
         case ScalarKind.DATETIME:
-            return "a date and time (ISO 8601 or milliseconds since 1970-01-01)"
+            return "a date and time of the years 1 to 9999 (ISO 8601 or milliseconds since 1970-01-01)"
         case ScalarKind.F32 | ScalarKind.F64:
             return f"a finite {type_.kind.value} number"
         case ScalarKind.BLOB:
@@ -274,11 +328,23 @@ def expectation(type_: PropertyType) -> str:
             return f"an integer of {type_.kind.value}"
 
 
+def _one_value(values: pa.Array, row: int) -> Any:
+    """One value for a message. A moment that is refused has no text, but a number."""
+    one = values.slice(row, 1)
+    if pa.types.is_temporal(one.type):
+        one = one.cast(pa.int32() if pa.types.is_date32(one.type) else pa.int64())
+    return one[0].as_py()
+
+
 def shown(value: Any) -> str:
     """A value for a message, quoted when it is text and cut when it is long."""
-    text = f"'{value}'" if isinstance(value, str) else _json_word(value)
+    return shown_text(f"'{value}'" if isinstance(value, str) else _json_word(value), _VALUE_SHOWN_CHARS_MAX)
+
+
+def shown_text(text: str, chars_max: int = 200) -> str:
+    """A text for a message: one line, cut when it is long."""
     text = re.sub(r"\s+", " ", text)
-    return text if len(text) <= _VALUE_SHOWN_CHARS_MAX else text[: _VALUE_SHOWN_CHARS_MAX - 1] + "…"
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
 def _json_word(value: Any) -> str:

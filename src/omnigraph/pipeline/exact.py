@@ -5,12 +5,13 @@ it uses a form a column cannot have (a date as a number in one record and as tex
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, cast
 
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
+from omnigraph.language.diagnostics import near_names
 from omnigraph.pipeline.convert import TEMPORAL_KINDS, expectation, shown
 
 RESERVED_NAMES: Final = frozenset(
@@ -71,9 +72,12 @@ def decode(line: bytes) -> Any:
     except UnicodeDecodeError:
         raise RecordRefused("the line is not valid UTF-8") from None
     try:
-        value = json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
+        value = json.loads(
+            text, object_pairs_hook=_members, parse_constant=_no_constant, parse_int=_whole_number
+        )
     except json.JSONDecodeError as error:
-        raise RecordRefused(f"not one JSON object: {error.msg} at column {error.colno}") from None
+        reason = error.msg.removesuffix(" at")
+        raise RecordRefused(f"not one JSON object: {reason} at column {error.colno}") from None
     except RecursionError:
         raise RecordRefused("the JSON is nested too deeply") from None
     _refuse_lone_surrogates(value)
@@ -91,6 +95,24 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise RecordRefused(f"{name} is not JSON")
+
+
+class _MinusZero(int):
+    """`-0`: zero for an integer, and what it says for a float, as every other reader takes it."""
+
+    def __float__(self) -> float:
+        return -0.0
+
+
+_MINUS_ZERO: Final = _MinusZero()
+_DIGITS_MAX: Final = 400
+"""No property holds a number with more."""
+
+
+def _whole_number(text: str) -> int | float:
+    if len(text) > _DIGITS_MAX:
+        return float(text)  # infinite: Python does not even read an integer of some thousand digits
+    return _MINUS_ZERO if text == "-0" else int(text)
 
 
 def _refuse_lone_surrogates(value: Any) -> None:
@@ -120,7 +142,8 @@ def resolve(member: str, name: str, catalog: Catalog) -> TableType:
     found = catalog.node(name) if member == "type" else catalog.edge(name)
     if found is None:
         kind = "node" if member == "type" else "edge"
-        raise RecordRefused(f"unknown {kind} type '{name}'")
+        known = tuple(catalog.nodes if member == "type" else catalog.edges)
+        raise RecordRefused(f"unknown {kind} type '{name}'{meant(name, known)}")
     return found
 
 
@@ -141,8 +164,9 @@ def checked(record: dict[str, Any], table_type: TableType) -> dict[str, Any]:
     _check_names(data, table_type)
     for prop in table_type.properties:
         value = data.get(prop.name)
-        if value is not None:
-            check_value(value, prop)
+        misfit = None if value is None else value_misfit(value, prop)
+        if misfit is not None:
+            raise RecordRefused(f"{table_type.name}.{misfit}", property_name=prop.name)
     return record
 
 
@@ -156,30 +180,37 @@ def _check_names(data: dict[str, Any], table_type: TableType) -> None:
         elif not isinstance(table_type, NodeType) and name in _ENDPOINT_COLUMNS:
             raise RecordRefused(f"'{name}' is given by 'from' and 'to', not inside 'data'")
         elif table_type.get(name) is None:
-            raise RecordRefused(f"unknown field '{name}' for {table_type.name}", property_name=name)
+            raise RecordRefused(unknown_field(name, table_type), property_name=name)
 
 
-def check_value(value: Any, prop: Property) -> None:
-    """Refuse a JSON value whose form the property does not take; conversion judges the content."""
+def unknown_field(name: str, table_type: TableType) -> str:
+    """The sentence about a property the type does not have."""
+    near = meant(name, tuple(prop.name for prop in table_type.properties))
+    return f"unknown field '{name}' for {table_type.name}{near}"
+
+
+@lru_cache(maxsize=256)
+def meant(name: str, known: tuple[str, ...]) -> str:
+    """The end of a sentence about an unknown name: the nearest known one.
+
+    Kept, because every record of an input may have the same slip.
+    """
+    near = near_names(name, known)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def value_misfit(value: Any, prop: Property) -> str | None:
+    """What is wrong with the form of a JSON value of a property, or None; conversion judges the content."""
     type_ = prop.type
-    if type_.is_list or type_.is_vector:
-        if not isinstance(value, list):
-            message = f"{prop.name}: {shown(value)} is not a list"
-            raise RecordRefused(message, property_name=prop.name)
-        element = PropertyType(type_.kind)
-        _check_elements(value, element, prop)
-        return
-    if not fits(value, type_):
-        raise RecordRefused(
-            f"{prop.name}: {shown(value)} is not {expectation(type_)}", property_name=prop.name
-        )
-
-
-def _check_elements(values: Sequence[Any], element: PropertyType, prop: Property) -> None:
-    for value in values:
-        if value is None or not fits(value, element):
-            message = f"{prop.name}: the element {shown(value)} is not {expectation(element)}"
-            raise RecordRefused(message, property_name=prop.name)
+    if not (type_.is_list or type_.is_vector):
+        return None if fits(value, type_) else f"{prop.name}: {shown(value)} is not {expectation(type_)}"
+    if not isinstance(value, list):
+        return f"{prop.name}: {shown(value)} is not a list"
+    element = PropertyType(type_.kind)
+    for item in cast("list[Any]", value):
+        if item is None or not fits(item, element):
+            return f"{prop.name}: the element {shown(item)} is not {expectation(element)}"
+    return None
 
 
 def fits(value: Any, type_: PropertyType) -> bool:

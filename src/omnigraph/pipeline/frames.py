@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from omnigraph.core.errors import BadRequest
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.convert import shown_text
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.scans import FrameScan, plan_scan, readable_type, scan_fragments
 from omnigraph.pipeline.session import SparkRuntime, spark_runtime
@@ -44,7 +45,14 @@ def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRunti
             runtime.run(write, operation="load", stage=f"spool {name}")
         else:
             folder.mkdir(parents=True)
-            pq.write_table(_as_table(name, frame), folder / "part.parquet", row_group_size=ROW_GROUP_ROWS)
+            try:
+                table = _as_table(name, frame)
+                pq.write_table(table, folder / "part.parquet", row_group_size=ROW_GROUP_ROWS)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+                raise BadRequest(
+                    f"'{name}': the rows have no common column types ({shown_text(str(error))})",
+                    hint="give an Arrow table or a file of JSON lines",
+                ) from error
         files = sorted(path for path in folder.rglob("*.parquet") if path.is_file())
         for split in plan_splits(files, format_=SourceFormat.PARQUET, type_name=name):
             splits.append(replace(split, number=len(splits), name=f"frame {name}"))
@@ -57,13 +65,7 @@ def _as_table(name: str, frame: Any) -> pa.Table:
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
     if isinstance(frame, list):
-        try:
-            return pa.Table.from_pylist(frame)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise BadRequest(
-                f"'{name}': the rows have no common column types ({error})",
-                hint="give an Arrow table or a file of JSON lines",
-            ) from error
+        return pa.Table.from_pylist(frame)
     if hasattr(frame, "to_arrow"):
         return frame.to_arrow()
     if type(frame).__module__.startswith("pandas"):

@@ -1,13 +1,15 @@
 """Refused records set aside as JSON lines, each with the reasons why."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
+from omnigraph.engine.lines import object_lines
+from omnigraph.pipeline.exact import RecordRefused, decode
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
 from omnigraph.pipeline.sources import read_chunks, read_tables
@@ -30,7 +32,7 @@ def write_rejects(
     target = directory / REJECTS_NAME
     part = target.with_suffix(".part")
     affected = {split_of(int(order)) for order in refused}
-    with part.open("w", encoding="utf-8") as out:
+    with part.open("wb") as out:
         for split in splits:
             if split.number not in affected:
                 continue
@@ -41,9 +43,8 @@ def write_rejects(
                     "file": split.name,
                     "line": first_line[split.number] + line + 1,
                     "reasons": reasons.of(base + line),
-                    "record": record,
                 }
-                out.write(json.dumps(entry, ensure_ascii=False, default=str) + "\n")
+                out.write(orjson.dumps(entry)[:-1] + b',"record":' + record + b"}\n")
     part.replace(target)
     return target
 
@@ -75,7 +76,8 @@ def _reason(problem: Problem) -> dict[str, Any]:
     return {name: members[name] for name in ("kind", "message", "property", "entity_id") if name in members}
 
 
-def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, Any]]:
+def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Each wanted record with its line, as JSON."""
     if split.format is SourceFormat.JSON_LINES:
         yield from _json_records(split, wanted)
         return
@@ -83,22 +85,23 @@ def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, Any]]:
     for table in read_tables(split):
         rows = [line - passed for line in sorted(wanted) if passed <= line < passed + table.num_rows]
         if rows:
-            for row, record in zip(rows, table.take(rows).to_pylist(), strict=True):
-                yield passed + row, record
+            texts = object_lines(table.take(rows)).splitlines()
+            yield from zip((passed + row for row in rows), texts, strict=True)
         passed += table.num_rows
 
 
-def _json_records(split: Split, wanted: set[int]) -> Iterator[tuple[int, Any]]:
+def _json_records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """A record as it was written; one that is not JSON, or says a member twice, as text."""
     passed = 0
     for chunk in read_chunks(split):
         lines = chunk.split(b"\n")
         if chunk.endswith(b"\n"):
             lines.pop()
         for at in sorted(line - passed for line in wanted if passed <= line < passed + len(lines)):
-            text = lines[at].decode("utf-8", "replace").strip()
+            line = lines[at].strip()
             try:
-                record = json.loads(text)
-            except ValueError:
-                record = text
-            yield passed + at, record
+                decode(line)
+            except RecordRefused:
+                line = orjson.dumps(line.decode("utf-8", "replace"))
+            yield passed + at, line
         passed += len(lines)

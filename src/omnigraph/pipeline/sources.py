@@ -1,16 +1,20 @@
 """Where records come from: files, directories, patterns, standard input; cut into pieces tasks can read."""
 
+import codecs
 import glob
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from omnigraph.core.errors import BadRequest, IoFailure, ResourceLimit
+from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, ResourceLimit
 from omnigraph.core.limits import MIB
+from omnigraph.pipeline.convert import shown_text
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.records import RECORD_BYTES_MAX
 
@@ -135,7 +139,8 @@ def _ranges(
     if kind is SourceFormat.PARQUET:
         import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet sources
 
-        groups = pq.ParquetFile(path).metadata.num_row_groups
+        with reading(str(path)):
+            groups = pq.ParquetFile(path).metadata.num_row_groups
         per_split = max(1, groups * split_bytes // max(size, 1))
         return [(at, min(at + per_split, groups)) for at in range(0, groups, per_split)]
     if compression is not None or kind is SourceFormat.CSV or size <= split_bytes:
@@ -150,7 +155,32 @@ def input_bytes(splits: Sequence[Split]) -> int:
 
 
 def read_chunks(split: Split, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The split's lines, as chunks that end with a whole line. Memory: about two chunks."""
+    """The split's lines, as chunks that end with a whole line. Memory: about two chunks.
+
+    A byte order mark before the first line of a file belongs to the encoding and is passed over.
+    """
+    chunks = _chunks(split, chunk_bytes)
+    with reading(split.name):
+        if split.start == 0:
+            yield from (first.removeprefix(codecs.BOM_UTF8) for first in islice(chunks, 1))
+        yield from chunks
+
+
+@contextmanager
+def reading(name: str) -> Generator[None]:
+    """Failures of the libraries that read a file become errors that name it: LoadFormatError, IoFailure."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise LoadFormatError(line=None, file=name, message=shown_text(str(error))) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise IoFailure(f"'{name}' cannot be read: {error.strerror}") from error
+        # A library that unpacks gives no number of the system.
+        raise LoadFormatError(line=None, file=name, message=shown_text(str(error))) from error
+
+
+def _chunks(split: Split, chunk_bytes: int) -> Iterator[bytes]:
     if split.compression is not None:
         with pa.input_stream(split.path, compression=split.compression) as stream:
             yield from _whole_lines(stream.read, chunk_bytes, limit=None)
@@ -197,10 +227,9 @@ def _whole_lines(read: Callable[[int], bytes], chunk_bytes: int, *, limit: int |
 
 def read_tables(split: Split) -> Iterator[pa.Table]:
     """The rows of a CSV or Parquet split, in pieces."""
-    if split.format is SourceFormat.PARQUET:
-        yield from _parquet_tables(split)
-    else:
-        yield from _csv_tables(split)
+    tables = _parquet_tables(split) if split.format is SourceFormat.PARQUET else _csv_tables(split)
+    with reading(split.name):
+        yield from tables
 
 
 def _parquet_tables(split: Split) -> Iterator[pa.Table]:
@@ -217,26 +246,73 @@ def _parquet_tables(split: Split) -> Iterator[pa.Table]:
 
 def _csv_tables(split: Split) -> Iterator[pa.Table]:
     """Every cell as text; the reader of columns knows what the type wants."""
+    with pa.input_stream(split.path, compression=split.compression) as stream:
+        names = csv_header(stream.read(CHUNK_BYTES))
+    passed = 0
+    # A record fits two blocks. One that does not is read again in blocks of the largest record there may be.
+    for block_bytes in (CHUNK_BYTES, RECORD_BYTES_MAX) if names else ():
+        rows = 0
+        try:
+            for table in _csv_blocks(split, names, block_bytes):
+                rows += table.num_rows
+                fresh = table.slice(max(0, table.num_rows - (rows - passed)))
+                passed = max(passed, rows)
+                if fresh.num_rows:
+                    yield fresh
+        except pa.ArrowInvalid as error:
+            if "straddl" not in str(error):
+                raise
+            continue
+        return
+    if names:
+        message = f"a record has more than {RECORD_BYTES_MAX:,} bytes"
+        raise LoadFormatError(line=passed + 1, file=split.name, message=message)
+
+
+def _csv_blocks(split: Split, names: Sequence[str], block_bytes: int) -> Iterator[pa.Table]:
     import pyarrow.csv as pc  # noqa: PLC0415 - only for CSV sources
 
-    with pa.input_stream(split.path, compression=split.compression) as stream:
-        head = stream.read(CHUNK_BYTES)
-    names = csv_header(head)
     options = pc.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
         strings_can_be_null=True,
         null_values=[""],
         quoted_strings_can_be_null=False,
     )
+    last: Any = None
+    rows = 0
     with pa.input_stream(split.path, compression=split.compression) as stream:
+        counted = _QuotesCounted(stream)
         reader = pc.open_csv(
-            stream,
-            read_options=pc.ReadOptions(use_threads=False, block_size=CHUNK_BYTES),
+            pa.PythonFile(counted, mode="r"),
+            read_options=pc.ReadOptions(use_threads=False, block_size=block_bytes),
             parse_options=pc.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )
         for batch in reader:
+            if batch.num_rows:
+                last = batch.column(batch.num_columns - 1)[batch.num_rows - 1].as_py()
+                rows += batch.num_rows
             yield pa.Table.from_batches([batch])
+    # Arrow ends an open quote where the file ends, with all lines up to there as one cell.
+    if counted.quotes % 2 and "\n" in (last or ""):
+        raise LoadFormatError(line=rows, file=split.name, message="a quote is opened and never closed")
+
+
+class _QuotesCounted:
+    """A stream that counts the quotes it hands out."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.quotes = 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self.quotes += data.count(b'"')
+        return data
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def csv_header(head: bytes) -> list[str]:
