@@ -67,6 +67,7 @@ def spark(runtime: SparkRuntime) -> SparkSession:
 def pushing(spark: SparkSession) -> SparkSession:
     """A session whose filters are taken; on this Spark only right for frames that are used once."""
     session = spark.newSession()
+    session.conf.set(PUSHDOWN_SETTING, "true")
     session.createDataFrame([], "nothing int")
     session.dataSource.register(GraphSource)
     return session
@@ -209,10 +210,11 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, graph: Graph) -> None
 
 def test_who_evaluates_filters_is_said(spark: SparkSession, graph: Graph) -> None:
     other = spark.newSession()
-    other.conf.set(PUSHDOWN_SETTING, "false")
     with hear() as heard:
         assert register_spark(other) is other
-        register_spark(spark)
+        assert register_spark() is spark
+    # The caller's own Python sources would answer wrongly too.
+    assert spark.conf.get(PUSHDOWN_SETTING) == "false"
     first, second = (str(event.detail) for event in heard.of(Warned))
     assert first == f"{PUSHDOWN_SETTING} is not true"
     assert "its other uses" in second

@@ -26,7 +26,7 @@ from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.language.query_tree import Operator
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.scans import FrameScan, plan_scan, readable_type, scan_fragments
-from omnigraph.pipeline.session import spark_runtime
+from omnigraph.pipeline.session import SparkRuntime, spark_runtime
 from omnigraph.planning.predicate import (
     NEVER,
     Formula,
@@ -56,18 +56,23 @@ def register_spark(spark: "SparkSession | None" = None) -> "SparkSession":
     true and this Spark keeps the filters of two uses of one frame apart; otherwise Spark evaluates them and a
     warning event says why. The answers are the same. The option `where` always runs inside the scan.
     """
-    session = spark_runtime(session=spark).spark
-    reason = _why_not_handed_over(session)
+    runtime = spark_runtime(session=spark)
+    session = runtime.spark
+    reason = _why_not_handed_over(runtime)
+    if reason is None and runtime.owned:
+        session.conf.set(PUSHDOWN_SETTING, "true")
     _register(session, GraphSource if reason is None else UnfilteredGraphSource)
     if reason is not None:
         emit(Warned("conditions of omnigraph frames are evaluated by Spark", reason))
     return session
 
 
-def _why_not_handed_over(session: "SparkSession") -> str | None:
-    if str(session.conf.get(PUSHDOWN_SETTING, "false")).lower() != "true":
+def _why_not_handed_over(runtime: SparkRuntime) -> str | None:
+    # A session of ours gets it once its Spark is known to be right: the caller's sources follow it too.
+    setting = "true" if runtime.owned else str(runtime.spark.conf.get(PUSHDOWN_SETTING, "false")).lower()
+    if setting != "true":
         return f"{PUSHDOWN_SETTING} is not true"
-    if not keeps_scans_apart(session):
+    if not keeps_scans_apart(runtime.spark):
         return "this Spark applies the pushed filters of one use of a frame to its other uses"
     return None
 

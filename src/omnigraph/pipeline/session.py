@@ -319,7 +319,6 @@ def base_conf(master: str, scratch: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.local.dir": scratch,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
