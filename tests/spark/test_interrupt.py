@@ -20,7 +20,7 @@ PEOPLE = 600_000
 COMMAND = Path(sys.executable).with_name("omnigraph")
 ENDS_SECONDS_MAX = 2.0
 """What a user is promised, on a machine that does nothing else."""
-LOADED_MACHINE_FACTOR = 5
+LOADED_MACHINE_FACTOR = float(os.environ.get("OMNIGRAPH_TEST_TIME_FACTOR", "5"))
 """The suite runs beside other work; a load that is not interrupted at all takes longer than this too."""
 
 
@@ -103,6 +103,7 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(
         return any((tmp_path / "g" / "nodes").rglob("data/*.lance")) or any(staged.rglob("facts/*"))
 
     command, seconds, output, errors = interrupt(tmp_path, source, engine, ready)
+    print(f"{engine}, {moment}: ended {seconds:.2f} s after the interrupt")
     assert (command.returncode, output) == (130, "")
     assert errors == f"load -> {tmp_path / 'g'} (direct, local)\n"
     assert seconds < ENDS_SECONDS_MAX * LOADED_MACHINE_FACTOR
