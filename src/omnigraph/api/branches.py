@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
-from omnigraph.core.errors import BadRequest
+from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.cancel import NEVER
-from omnigraph.engine.mutate import commit_dict
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.names import INTERNAL_NAMES
+from omnigraph.manifest.record import commit_dict
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from omnigraph.branching.branches import BranchDeletion
+    from omnigraph.branching.listing import BranchDetail
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
     from omnigraph.core.ids import Branch
@@ -115,8 +117,12 @@ class Branches:
         """
         session = self._session
         session.begin_write()
-        with session.lease.hold():
-            made = BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+        try:
+            with session.lease.hold():
+                made = BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+        except BranchNotFound:
+            _refuse_pinned(session, from_branch)
+            raise
         return BranchCreation(show_branch(made.branch), from_branch.strip(), made.commit)
 
     def delete(self, name: str) -> BranchDeletion:
@@ -188,6 +194,30 @@ class Branches:
         """All branches, main first, then by name."""
         self._session.check_open()
         return [show_branch(None), *self._session.manifest.branches()]
+
+    def details(self) -> tuple[BranchDetail, ...]:
+        """Every branch by name with its head and how far it and main are apart.
+
+        ```python
+        [(each.name, each.ahead, each.behind) for each in graph.branches.details()]
+        ```
+        """
+        from omnigraph.branching.listing import branch_details  # noqa: PLC0415  a writer never needs it
+
+        self._session.begin_read()
+        return tuple(branch_details(self._session))
+
+
+def _refuse_pinned(session: GraphSession, reference: str) -> None:
+    """Say so when what a branch should start from is a commit or a tag: there is no branch to start from."""
+    from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  only after a mistake
+
+    with suppress(CommitNotFound):
+        resolve_commit(session, reference)
+        raise BadRequest(
+            f"'{reference}' is a commit; a branch starts at the head of another branch",
+            hint="make the branch, then `omnigraph revert` what it should not have",
+        )
 
 
 def _resolution(

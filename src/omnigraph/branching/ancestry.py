@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import InternalError, MergeBaseGone, SnapshotNotFound
-from omnigraph.core.ids import CommitId, show_branch
+from omnigraph.core.ids import show_branch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    import pyarrow as pa
-
+    from omnigraph.core.ids import CommitId
     from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.lineage import Lineage
     from omnigraph.manifest.state import Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """Parents and manifest version of every known commit."""
-
-    parents: Mapping[CommitId, tuple[CommitId, ...]]
-    manifest_versions: Mapping[CommitId, int]
-
-    def distances(self, start: CommitId) -> dict[CommitId, int]:
-        """Every ancestor of a commit, itself included, with the fewest steps to it over both parents."""
-        found = {start: 0}
-        queue = deque([start])
-        while queue:
-            current = queue.popleft()
-            for parent in self.parents.get(current, ()):
-                if parent not in found:
-                    found[parent] = found[current] + 1
-                    queue.append(parent)
-        return found
-
-
-def read_lineage(table: pa.Table) -> Lineage:
-    """The lineage out of the columns of `CommitLog.lineage`."""
-    ids = table.column("graph_commit_id").to_pylist()
-    firsts = table.column("parent_commit_id").to_pylist()
-    seconds = table.column("merged_parent_commit_id").to_pylist()
-    parents = {
-        CommitId(own): tuple(CommitId(each) for each in (first, second) if each is not None)
-        for own, first, second in zip(ids, firsts, seconds, strict=True)
-    }
-    versions = table.column("manifest_version").to_pylist()
-    return Lineage(parents, dict(zip(parents, versions, strict=True)))
 
 
 def common_ancestors(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
@@ -73,6 +38,41 @@ def maximal(lineage: Lineage, common: Sequence[CommitId]) -> list[CommitId]:
     """The common ancestors that no other one descends from, in the given order: the possible bases."""
     passed = {parent for each in common for parent in lineage.parents.get(each, ())}
     return [each for each in common if each not in passed]
+
+
+_LEFT, _RIGHT, _BOTH, _BEHIND = 1, 2, 3, 4
+
+
+def nearest_common(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
+    """The common ancestors that no other one descends from; where clocks disagreed, possibly others too.
+
+    Both sides are followed back together, newest id first, until everything that is left lies behind a common
+    ancestor. Cost: follows the commits since then, not the history.
+    """
+    marks = {left: _LEFT}
+    marks[right] = marks.get(right, 0) | _RIGHT
+    frontier, found = {left, right}, list["CommitId"]()
+    while any(not marks[each] & _BEHIND for each in frontier):
+        current = max(frontier)
+        frontier.discard(current)
+        passed_on = marks[current]
+        if passed_on == _BOTH:
+            found.append(current)
+            passed_on |= _BEHIND
+        for parent in lineage.parents.get(current, ()):
+            # A commit that was followed before its child was (their clocks disagreed) is followed again.
+            if marks.get(parent, 0) | passed_on != marks.get(parent):
+                marks[parent] = marks.get(parent, 0) | passed_on
+                frontier.add(parent)
+    return [each for each in dict.fromkeys(found) if not marks[each] & _BEHIND]
+
+
+def _bases(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
+    """The possible merge bases of two commits, the best first."""
+    nearest = nearest_common(lineage, left, right)
+    if len(nearest) == 1:
+        return nearest
+    return maximal(lineage, common_ancestors(lineage, left, right))
 
 
 def common_ground(
@@ -101,18 +101,17 @@ def merge_base(session: GraphSession, source: Snapshot, target: Snapshot) -> Sna
     """
     if source.head == target.head:
         return target
-    lineage = read_lineage(session.commits.lineage())
-    candidates = common_ancestors(lineage, source.head, target.head)
+    bases = _bases(session.commits.ancestry(), source.head, target.head)
     for head in (source, target):
-        if head.head in candidates:
+        if head.head in bases:
             return head
-    if not candidates:
+    if not bases:
         raise InternalError(f"commits {source.head} and {target.head} have no ancestor in common")
-    for commit_id in maximal(lineage, candidates):
+    for commit_id in bases:
         try:
             return session.manifest.at_commit(commit_id)
         except SnapshotNotFound:
             continue
     raise MergeBaseGone(
-        source=show_branch(source.branch), target=show_branch(target.branch), commit_id=candidates[0]
+        source=show_branch(source.branch), target=show_branch(target.branch), commit_id=bases[0]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omnigraph.branching.ancestry import common_ground, read_lineage
+from omnigraph.branching.ancestry import common_ground
 from omnigraph.core.errors import BadRequest, BranchHasChildren, ConflictError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
@@ -90,7 +90,7 @@ def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
         return  # nothing was ever published on it
     live: list[Branch] = [None, *(each for each in session.manifest.branches() if each != branch)]
     heads = {show_branch(each): session.manifest.current(each).head for each in live}
-    pair = common_ground(read_lineage(session.commits.lineage()), heads, own)
+    pair = common_ground(session.commits.ancestry(), heads, own)
     if pair is not None:
         left, right = pair
         raise ConflictError(

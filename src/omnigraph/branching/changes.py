@@ -245,9 +245,9 @@ def read_keys(
     ids: list[Any] = []
     addresses: list[Addresses] = []
     if fragments:
-        for batch in storage.scan(handle, columns=["id"], with_row_address=True, fragments=fragments):
-            ids.append(batch.column("id"))
-            addresses.append(np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64))
+        whole = storage.read(handle, columns=["id"], with_row_address=True, fragments=fragments)
+        ids.extend(whole.column("id").chunks)
+        addresses.append(np.asarray(whole.column("_rowaddr").to_numpy(), np.uint64))
     if len(single):
         found = storage.take(handle, single, ["id"])
         ids.extend(found.column("id").chunks)

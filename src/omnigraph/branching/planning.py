@@ -184,8 +184,15 @@ def plan_between(
     verdict = Verdict()
     if not conflicts:
         catalog = session.schemas.catalog(schema_hash)
+        one_schema = source.schema_hash == target.schema_hash
         rows = {
-            each.table_key: TableRows(each.changes, each.source_handle, each.target_handle) for each in steps
+            each.table_key: TableRows(
+                each.changes,
+                each.source_handle,
+                each.target_handle,
+                adopted=one_schema and each.action is not TableAction.REWRITE,
+            )
+            for each in steps
         }
         verdict = check_merged(session, catalog, target, rows)
     return MergePlan(

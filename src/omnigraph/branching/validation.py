@@ -83,6 +83,8 @@ class TableRows:
     changes: RowChanges
     source: SnapshotHandle
     target: SnapshotHandle | None
+    adopted: bool = False
+    """Whether the target's table becomes the source's, under one schema."""
 
 
 @dataclass(slots=True)
@@ -126,6 +128,9 @@ def check_merged(
 
 def _table_change(session: GraphSession, table_type: TableType, rows: TableRows) -> TableChange:
     changes = rows.changes
+    if rows.adopted and not isinstance(table_type, EdgeType):
+        ids = pa.concat_arrays([changes.appends.ids, changes.upserts.ids])
+        return TableChange(table_type, pa.table({"id": ids}), changes.deletes.ids, adopted=True)
     written = np.sort(np.concatenate([changes.appends.addresses, changes.upserts.after]))
     former = None
     if isinstance(table_type, EdgeType) and (table_type.card_min or table_type.card_max is not None):
@@ -139,15 +144,20 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
         )
     return TableChange(
         type=table_type,
-        rows=_read(session, rows.source, written, _checked_fields(table_type)),
+        rows=_read(session, rows.source, written, _checked_fields(table_type, adopted=rows.adopted)),
         removed=changes.deletes.ids,
         former_sources=former,
+        adopted=rows.adopted,
     )
 
 
-def _checked_fields(table_type: TableType) -> list[pa.Field]:
-    """The columns some rule over values, tuples, ends or counts speaks of."""
+def _checked_fields(table_type: TableType, *, adopted: bool) -> list[pa.Field]:
+    """The columns some rule over values, tuples, ends or counts speaks of; of an adopted table those that
+    rules between tables speak of.
+    """
     ends = {"src", "dst"} if isinstance(table_type, EdgeType) else set[str]()
+    if adopted:
+        return [each for each in table_type.arrow_schema if each.name in {"id", *ends}]
     named = {
         "id",
         *ends,

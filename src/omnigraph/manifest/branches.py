@@ -1,5 +1,6 @@
 """Making and removing branches. No table is touched: tables fork at the first write on a branch."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import BadRequest, BranchHasChildren, TagExists
@@ -56,7 +57,8 @@ class BranchStore:
                 self._make_reference(branch, source)
                 failpoint(Window.BRANCH_CREATE_AFTER_MANIFEST_BRANCH_CREATE)
                 self._sync(branch, source.version)
-                return store.current(branch)
+                # What it shows is known: reading it back would cost more than making it.
+                return replace(source.snapshot, branch=branch)
             except BaseException:
                 self.remove(branch)
                 raise

@@ -21,6 +21,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
 from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
 from omnigraph.manifest.dataset import ControlDataset
+from omnigraph.manifest.lineage import Lineage
 from omnigraph.manifest.projection import KEY, Projection
 from omnigraph.manifest.record import CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.state import Snapshot
@@ -100,6 +101,9 @@ class CommitLog:
         self._actors = Projection(ControlDataset(root, COMMIT_ACTORS, adapter, durability), _ACTORS_SCHEMA)
         self._pending: dict[CommitId, CommitRecord] = {}
         self._lock = threading.Lock()
+        self._lineage = Lineage()
+        self._lineage_ids: pa.ChunkedArray | None = None
+        """The keys of the table when all of them were in the lineage."""
 
     # ---- upkeep
 
@@ -190,6 +194,7 @@ class CommitLog:
             self._actors.add(_actor_rows(with_actor))
         failpoint(Window.COMMIT_PROJECTION_BEFORE_APPEND)
         self._commits.add(_commit_rows(ordered))
+        self._lineage.add_records(ordered)
 
     # ---- queries
 
@@ -255,6 +260,24 @@ class CommitLog:
         Commits the tables lack are not written now, unless they are many: who asks is about to write.
         """
         return self._known_rows(LINEAGE_COLUMNS, kept_back_max=COMMIT_PROJECTION_BATCH)
+
+    def ancestry(self) -> Lineage:
+        """Parents and manifest version of every commit there is; it is kept and only ever grows.
+
+        Cost when this process made the newest commits: a few probes per branch, whatever the history.
+        """
+        heads = self._heads()
+        with self._lock:
+            queued = dict(self._pending)
+        missing = self._missing([*heads, *queued.values()], queued)
+        ids = self._commits.ids()
+        if ids is not self._lineage_ids:
+            known = self._lineage.parents
+            if any(each not in known for each in ids.to_pylist()):
+                self._lineage.add_rows(self._commits.read(LINEAGE_COLUMNS))
+            self._lineage_ids = ids
+        self._lineage.add_records(missing.values())
+        return self._lineage
 
     def _history(self, branch: Branch, *, merged: bool) -> Iterator[CommitRecord]:
         head = self.head(branch)

@@ -1,8 +1,10 @@
 """The merge base of two commits."""
 
+import itertools
 import random
 
-from omnigraph.branching.ancestry import Lineage, common_ancestors
+from omnigraph.branching.ancestry import common_ancestors, maximal, nearest_common
+from omnigraph.manifest.lineage import Lineage
 
 
 def lineage(**parents):
@@ -75,3 +77,43 @@ def test_against_a_plain_walk():
         assert set(chosen) == set(common)
         assert chosen[0] in newest
         assert common[chosen[0]] == min(common[each] for each in newest)
+
+
+def test_the_short_walk_finds_every_possible_base():
+    """Also when ids do not follow the order of the commits, as where clocks disagreed."""
+    draw = random.Random(5)
+    lone = 0
+    for number in range(2_000):
+        names = [f"c{n:02d}" for n in range(16)]
+        if number % 2:
+            draw.shuffle(names)
+        parents = {names[0]: ()}
+        for name in names[1:]:
+            known = list(parents)[-6:]
+            parents[name] = tuple(draw.sample(known, min(len(known), draw.choice([1, 1, 2]))))
+        log = Lineage(parents, dict.fromkeys(parents, 1))
+        left, right = draw.choice(names), draw.choice(names)
+        best = set(maximal(log, common_ancestors(log, left, right)))
+        found = nearest_common(log, left, right)
+        assert best <= set(found)
+        if not number % 2:
+            assert best == set(found)
+        lone += len(found) == 1
+    assert lone > 1_000
+
+
+def test_the_short_walk_does_not_follow_the_history():
+    """A thousand common commits cost nothing."""
+
+    class Counting(dict):
+        asked = 0
+
+        def get(self, key, default=None):
+            Counting.asked += 1
+            return super().get(key, default)
+
+    names = [f"c{n:04d}" for n in range(1_000)]
+    parents = Counting({own: (former,) for former, own in itertools.pairwise(names)})
+    parents |= {names[0]: (), "left": (names[-1],), "right": (names[-1],)}
+    assert nearest_common(Lineage(parents, {}), "left", "right") == [names[-1]]
+    assert 0 < Counting.asked < 10

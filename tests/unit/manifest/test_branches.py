@@ -28,6 +28,7 @@ def test_a_branch_shows_what_its_parent_showed(tmp_path: Path) -> None:
     main = store.current(None)
     made = store.create_branch("review")
     assert (made.branch, made.entries, made.commit) == (REVIEW, main.entries, main.commit)
+    assert open_store(tmp_path).current(REVIEW) == made
     advance(store, branch=REVIEW)
     advance(store, CITY)
     assert (store.current(None).pin(PERSON), store.current(None).pin(CITY)) == (2, 2)
@@ -41,6 +42,7 @@ def test_a_branch_of_a_branch(tmp_path: Path) -> None:
     advance(store, branch=BranchName("a/b"))
     made = store.create_branch("c", BranchName("a/b"))
     assert made.entries == store.current(BranchName("a/b")).entries
+    assert open_store(tmp_path).current(BranchName("c")) == made
     assert store.branch_reference(BranchName("c")).parent == "a/b"
     assert store.branches() == ["a/b", "c"]
     advance(store, branch=BranchName("c"))
