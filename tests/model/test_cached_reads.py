@@ -21,7 +21,7 @@ from omnigraph.core import limits
 from omnigraph.core.settings import Settings
 from omnigraph.engine import adjacency, cache_files, images, query, session
 from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.keys import KeyIndexCache
+from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.reading import ReadCaches
 from omnigraph.planning.compile import compile_read
 

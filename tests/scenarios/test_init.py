@@ -16,6 +16,7 @@ from omnigraph.core.errors import (
     InitializationClaimed,
     OmnigraphError,
     SchemaContractMissing,
+    SchemaDrift,
     SchemaSyntaxError,
 )
 from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
@@ -128,6 +129,30 @@ def test_open_without_a_schema_file(tmp_path: Path) -> None:
     for opening in (omnigraph.open, omnigraph.open_read_only):
         with pytest.raises(SchemaContractMissing):
             opening(tmp_path / "g")
+
+
+def test_a_schema_file_that_changes_under_an_open_graph_is_noticed_by_every_call(tmp_path: Path) -> None:
+    count = "query q() { match { $p: Person } return { count($p) as n } }"
+    with make_graph(tmp_path / "g") as graph:
+        file = tmp_path / "g" / "_schema.pg"
+        text = file.read_text()
+        for change, raised in (
+            (lambda: file.write_text(text + "node Other { name: String @key }\n"), SchemaDrift),
+            (lambda: file.write_text("node {"), SchemaDrift),
+            (file.unlink, SchemaContractMissing),
+        ):
+            assert graph.query(count)[0] == {"n": 0}
+            change()
+            for _ in range(2):
+                with pytest.raises(raised):
+                    graph.query(count)
+                with pytest.raises(raised):
+                    run(graph, 'insert Person { name: "a" }')
+                with pytest.raises(raised):
+                    graph.schema_source()
+            file.write_text("// only a comment more\n" + text)
+        assert graph.query(count)[0] == {"n": 0}
+        assert graph.schema_source() == "// only a comment more\n" + text
 
 
 def test_schema_and_query_from_files(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Reads: limits, explain, pushed filters, and the same answer at a commit however it is asked."""
 
 import itertools
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -155,8 +158,79 @@ def test_a_product_beyond_the_memory_limit_is_refused(typed):
         with pytest.raises(ResourceLimit) as refused:
             small.query(PRODUCT)
         assert refused.value.details["resource_limit"]["resource"] == "query_memory_bytes"
+        assert refused.value.details["resource_limit"]["place"] == "scan Row as $c"
         assert small.query("query q() { match { $a: Row } return { count($a) as n } }")[0] == {"n": 7}
     assert typed.query(PRODUCT)[0] == {"n": 343}
+
+
+LARGE = 30_000
+PRODUCTS_OF_LARGE_TYPES = {
+    "scan B as $b": [
+        "match { $a: A $b: B } return { $a, $b }",
+        "match { $a: A $b: B } return { count($a) as n }",
+        "match { $a: A $b: B $a.n = $b.n } return { $a.k }",
+        "match { $a: A not { $b: B $b.n > $a.n } } return { $a.k }",
+        "match { $a: A maybe { $b: B $b.n = $a.n } } return { $a.k, $b.k } limit 1",
+    ],
+    "scan A as $c": ['match { $b: B { k: "b7" } $a: A $c: A } return { $b.n, $a, $c } order { $c.k asc }'],
+    "expand $b <-All- $c": ["match { $a: A $a all $b $c all $b } return { $a, $c }"],
+}
+
+
+def _large_graph(path) -> None:
+    numbers = range(LARGE)
+    keys = {name: pa.array([f"{name.lower()}{n}" for n in numbers]) for name in ("A", "B")}
+    frames = {
+        name: pa.table({"id": each, "k": each, "n": pa.array(numbers, pa.int32())})
+        for name, each in keys.items()
+    }
+    frames["All"] = pa.table({"from": keys["A"], "to": keys["B"].take(pa.array([n % 3 for n in numbers]))})
+    schema = "node A { k: String @key  n: I32 } node B { k: String @key  n: I32 } edge All: A -> B"
+    with omnigraph.init(path, schema=schema, settings=graphs.FAST) as graph:
+        graph.load_frames(frames, mode="append", engine="local")
+
+
+_IN_LITTLE_MEMORY = """
+import resource, sys
+import omnigraph
+from omnigraph.core.errors import ResourceLimit
+from omnigraph.core.settings import Settings
+from pathlib import Path
+
+small = 'query q() { match { $b: B { k: "b7" } $a all $b } return { count($a) as n } }'
+settings = Settings(durability="os", query_memory_bytes=64 << 20)
+with omnigraph.open(sys.argv[1], settings=settings) as graph:
+    assert graph.query(small)[0] == {"n": 0}
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), -1))
+    for text in sys.argv[2:]:
+        try:
+            graph.query("query q() { " + text + " }")
+        except ResourceLimit as error:
+            print(error.kind, error.details["resource_limit"]["place"], sep="|")
+    assert graph.query(small)[0] == {"n": 0}
+"""
+
+
+def test_products_of_two_large_types_are_refused_where_they_arise_and_the_process_survives(tmp_path):
+    _large_graph(tmp_path / "g")
+    texts = [(place, text) for place, each in PRODUCTS_OF_LARGE_TYPES.items() for text in each]
+    command = [sys.executable, "-c", _IN_LITTLE_MEMORY, str(tmp_path / "g"), *(text for _, text in texts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"resource_limit|{place}" for place, _ in texts]
+
+
+def test_a_result_beyond_the_memory_limit_is_refused_before_it_is_made(typed):
+    wide = ", ".join(f"$a.moment as m{n}" for n in range(30))
+    text = f"query q() {{ match {{ $a: Row $b: Row }} return {{ {wide} }} LIMIT }}"
+    with opened_with(typed, query_memory_bytes=49 * 30 * 8 - 1) as small:
+        with pytest.raises(ResourceLimit) as refused:
+            small.query(text.replace("LIMIT", ""))
+        assert refused.value.details["resource_limit"]["place"] == "the result"
+        assert len(small.query(text.replace("LIMIT", "limit 48"))) == 48
+    with opened_with(typed, query_memory_bytes=49 * 30 * 8) as enough:
+        assert len(enough.query(text.replace("LIMIT", ""))) == 49
 
 
 def test_a_query_beyond_its_time_is_stopped(typed):

@@ -5,6 +5,7 @@ own.
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,7 +28,7 @@ from omnigraph.planning.params import bind_params
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from omnigraph.branching.blame import Blame
@@ -60,6 +61,14 @@ def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
         raise BadRequest(f"'{path}' is not UTF-8 text") from error
     except OSError as error:
         raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+@cache
+def _run_query() -> Callable[..., Rows]:
+    """What runs a query; imported with the first one, because a writer never needs it."""
+    from omnigraph.engine.query import run_query  # noqa: PLC0415
+
+    return run_query
 
 
 class Graph(Exports):
@@ -238,14 +247,12 @@ class Graph(Exports):
 
         The whole query sees one commit. `source` is query text or a path.
         """
-        from omnigraph.engine.query import run_query  # noqa: PLC0415  a writer never needs it
-
         if branch is not None and at is not None:
             raise TargetConflict("give either a branch or a commit, not both")
         self._session.begin_read()
         text, _ = source_text(source)
         snapshot = self._target(branch, at)
-        return run_query(
+        return _run_query()(
             self._session,
             snapshot,
             text,
@@ -349,11 +356,11 @@ class Graph(Exports):
 
     def schema_source(self) -> str:
         """The accepted schema, as it was written."""
-        return self._session.begin_read().source
+        return self._session.contract().source
 
     def catalog(self) -> Catalog:
         """The accepted schema, compiled, with the identities of this graph."""
-        return self._session.begin_read().catalog
+        return self._session.contract().catalog
 
     def snapshot(self, *, branch: str = "main") -> Snapshot:
         """What a branch shows now: its commit and the version and size of every table."""

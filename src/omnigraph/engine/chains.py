@@ -53,6 +53,7 @@ class Chain:
         key = reading.params[self._param] if self._param is not None else reading.value(self._key)
         if not isinstance(key, str):
             return 0, []
+        reading.limits.step = first
         reading.limits.claim(1)
         ordinal = reading.image(first.node).find_one(key)
         nodes = [] if ordinal < 0 else [ordinal]
@@ -101,6 +102,7 @@ def _hop(edge: EdgeType, step: Expand, *, as_set: bool) -> Link:
         index = reading.index_at_hand(edge, direction)
         if index is None:
             return None
+        reading.limits.step = step
         if isinstance(index, Neighbours):
             found = _follow(reading, index, nodes)
             if found is None:

@@ -110,13 +110,16 @@ def _validity(chunk: pa.Array) -> Mask | None:
 class Picker:
     """A column by ordinal, as Python values, for few rows. Made once per column of an image and shared."""
 
-    __slots__ = ("_bases", "_picks", "present")
+    __slots__ = ("_bases", "_ones", "_picks", "one", "present")
 
     def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals) -> None:
         self._picks: list[Pick] = [_pick_of(chunk) for chunk in chunks]
         self._bases: list[int] = bases.tolist()
         self.present: Pick = self._picks[0] if len(self._picks) == 1 else self._from_chunks
         """The values at ordinals of which none is -1; None where a value is null."""
+        self._ones: list[Callable[[int], Any]] = [_value_of(chunk) for chunk in chunks]
+        self.one: Callable[[int], Any] = self._ones[0] if len(self._ones) == 1 else self._from_chunk
+        """The value at an ordinal that is not -1; None where it is null."""
 
     def pick(self, ordinals: Sequence[int]) -> list[Any]:
         """The values at the ordinals; None where the value is null and at -1."""
@@ -126,6 +129,10 @@ class Picker:
             return self.present(ordinals)
         return [None if ordinal < 0 else self.present((ordinal,))[0] for ordinal in ordinals]
 
+    def _from_chunk(self, ordinal: int) -> Any:
+        position = bisect_right(self._bases, ordinal) - 1
+        return self._ones[position](ordinal - self._bases[position])
+
     def _from_chunks(self, ordinals: Sequence[int]) -> list[Any]:
         bases, picks = self._bases, self._picks
         found: list[Any] = []
@@ -133,6 +140,24 @@ class Picker:
             position = bisect_right(bases, ordinal) - 1
             found += picks[position]((ordinal - bases[position],))
         return found
+
+
+def _value_of(chunk: pa.Array) -> Callable[[int], Any]:
+    """What `_pick_of` gives for one offset, without a list around it."""
+    kind = chunk.type
+    if not len(chunk) or (kind not in NUMBER_TYPES and kind != _TEXT):
+        pick = _pick_of(chunk)
+        return lambda at: pick((at,))[0]
+    value: Callable[[int], Any]
+    if kind == _TEXT:
+        end, text = _text_of(chunk)
+        value = lambda at: str(text[end(at) : end(at + 1)], "utf-8")  # noqa: E731 - one of two
+    else:
+        value = _raw_numbers(chunk, np.dtype(NUMBER_TYPES[kind])).item
+    if not chunk.null_count:
+        return value
+    known = _bit_reader(chunk.buffers()[0], chunk.offset)
+    return lambda at: value(at) if known(at) else None
 
 
 def _pick_of(chunk: pa.Array) -> Pick:
@@ -151,10 +176,15 @@ def _pick_of(chunk: pa.Array) -> Pick:
 
 
 def _text_pick(chunk: pa.Array) -> Pick:
+    end, text = _text_of(chunk)
+    return lambda offsets: [str(text[end(at) : end(at + 1)], "utf-8") for at in offsets]
+
+
+def _text_of(chunk: pa.Array) -> tuple[Callable[[int], int], memoryview]:
+    """Where each text ends, and all of them."""
     _, ends, data = chunk.buffers()
-    item = np.frombuffer(ends, np.int32, len(chunk) + 1, chunk.offset * 4).item
-    text = memoryview(b"" if data is None else data)
-    return lambda offsets: [str(text[item(at) : item(at + 1)], "utf-8") for at in offsets]
+    item: Any = np.frombuffer(ends, np.int32, len(chunk) + 1, chunk.offset * 4).item
+    return item, memoryview(b"" if data is None else data)
 
 
 def _unless_null(chunk: pa.Array, pick: Pick) -> Pick:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,15 +26,13 @@ from omnigraph.engine.key_segments import ABSENT, distinct
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from omnigraph.engine.keys import KeyIndexCache
+    from omnigraph.engine.key_cache import KeyIndexCache, KnownKeys
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 Ordinals = NDArray[np.int64]
 
 _OFFSET_MASK = np.uint64(0xFFFF_FFFF)
 _OFFSET_BITS = np.uint64(32)
-
-_NO_ADDRESS = int(ABSENT)
 
 READ_ROWS = 1 << 18
 """Rows read at a time by those who keep nothing of them."""
@@ -144,6 +143,7 @@ class TableImage:
     _pickers: dict[str, Picker] = field(init=False, default_factory=dict[str, Picker])
     _misses: dict[str, int] = field(init=False, default_factory=dict[str, int])
     """How often few rows of a column were read from the table."""
+    _known_keys: weakref.ref[KnownKeys] | None = field(init=False, default=None)
     _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
     _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
@@ -276,8 +276,15 @@ class TableImage:
         """The ordinal of one id; -1 where there is none."""
         if self.row_count == 0:
             return -1
-        address = self.keys.address_of(self.identity, self.storage, self.handle, key)
-        return -1 if address == _NO_ADDRESS else self._base_of[address >> 32] + (address & 0xFFFF_FFFF)
+        known = None if self._known_keys is None else self._known_keys()
+        if known is None:
+            known = self.keys.known(self.identity, self.storage, self.handle)
+            if known is None:
+                return self.find(pa.array([key], pa.string())).item(0)
+            self._known_keys = weakref.ref(known)
+        known.used = True
+        address = known.find_one(key)
+        return -1 if address is None else self._base_of[address >> 32] + (address & 0xFFFF_FFFF)
 
     def select(self, filter_text: str) -> Ordinals:
         """The ordinals of the live rows that satisfy a filter of the table format, ascending."""
@@ -317,6 +324,21 @@ class TableImage:
             picker = Picker(self._chunks([column])[column], self._bases)
             self._pickers[column] = picker
         return picker.pick(ordinals)
+
+    def row(self, columns: Sequence[str], ordinal: int) -> list[Any]:
+        """As `pick` of each column for one ordinal, not -1. What is not in memory is read at once."""
+        if self._seen_evictions == self.cache.evictions:
+            pickers = self._pickers
+            try:
+                return [pickers[name].one(ordinal) for name in columns]
+            except KeyError:
+                pass
+        names = list(dict.fromkeys(columns))
+        sample = self._sample(names, np.array([ordinal], dtype=np.int64))
+        if sample is None:
+            return [self.pick(name, (ordinal,))[0] for name in columns]
+        found = {name: sample.column(name)[0].as_py() for name in names}
+        return [found[name] for name in columns]
 
     def numbers(self, column: str) -> Numbers | None:
         """A column of numbers for numpy; None when it holds something else."""

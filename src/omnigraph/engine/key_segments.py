@@ -70,13 +70,16 @@ def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:
 
 def hash_key(key: bytes) -> int:
     """What `hash_keys` gives for one key, without the arrays."""
-    state = (len(key) + 1) * _MIX_A_INT & _WORD_MASK
-    for position in range(0, len(key), 8):
-        part = key[position : position + 8]
-        word = int.from_bytes(part, "little") << (8 - len(part)) * 8
+    size = len(key)
+    state = (size + 1) * _MIX_A_INT & _WORD_MASK
+    rest = int.from_bytes(key, "little")
+    while size > 0:
+        word = rest & _WORD_MASK if size >= 8 else rest << (8 - size) * 8
         state = (state ^ word) * _MIX_A_INT & _WORD_MASK
         state = (state ^ state >> 32) * _MIX_B_INT & _WORD_MASK
         state ^= state >> 29
+        rest >>= 64
+        size -= 8
     state = (state ^ state >> 32) * _MIX_B_INT & _WORD_MASK
     return state ^ state >> 29
 
@@ -137,6 +140,10 @@ class KeySegment:
 
     def find_one(self, key: str) -> int | None:
         """The address of `key`, or None when this segment does not name it."""
+        return (self._single or self.single())(key)
+
+    def single(self) -> Callable[[str], int | None]:
+        """What `find_one` does, without this object around it."""
         find = self._single
         if find is None:
             if len(self.keys) <= DICTIONARY_ROWS_MAX:
@@ -144,7 +151,7 @@ class KeySegment:
             else:
                 find = _single_finder(self.keys, self.addresses, *self.table())
             self._single = find
-        return find(key)
+        return find
 
     def find(
         self, keys: pa.StringArray, hashes: NDArray[np.uint64], *, referenced: bool = False
@@ -248,7 +255,7 @@ def _single_finder(
     """A lookup of one key at a time: the views it reads are made once, no array is made by a call."""
     _, offsets, data = keys.buffers()
     end_of = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).item
-    text = memoryview(b"" if data is None else data).cast("B")
+    text: Any = memoryview(b"" if data is None else data).cast("B")
     slot_of, hash_of, address_of = slots.item, hashes.item, addresses.item
     bits = _slot_bits(len(keys))
     shift, mask = 64 - bits, (1 << bits) - 1
@@ -258,7 +265,7 @@ def _single_finder(
         hashed = hash_key(wanted)
         slot = hashed >> shift
         while (row := slot_of(slot)) >= 0:
-            if hash_of(row) == hashed and bytes(text[end_of(row) : end_of(row + 1)]) == wanted:
+            if hash_of(row) == hashed and text[end_of(row) : end_of(row + 1)] == wanted:
                 return address_of(row)
             slot = (slot + 1) & mask
         return None

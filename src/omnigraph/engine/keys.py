@@ -7,16 +7,12 @@ the versions themselves, so an index is right after any foreign commit, restore 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.core import limits
-from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.key_segments import (
     ABSENT,
     FEW_KEYS,
@@ -31,28 +27,16 @@ from omnigraph.engine.key_segments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from omnigraph.engine.cache_files import CacheFiles
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 JOINED_ROWS_MAX: Final = 1 << 17
 """Small segments are joined up to this size; larger ones stay as they are until there are too many."""
 
 SEGMENTS_MAX: Final = 24
-
-PROBED_KEYS_MAX: Final = 1000
-UNINDEXED_ROWS_MIN: Final = 200_000
-"""The first small lookup in a table of this size asks the table instead of reading its whole id column."""
-
-SAVED_AFTER_ROWS: Final = 50_000
-SAVED_AFTER_COMMITS: Final = 256
-"""An index is saved anew after this many rows (or a hundredth of them) or commits."""
-
-Place = tuple[str, str, str]
-"""Graph, table and branch."""
 
 _NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
 
@@ -109,7 +93,9 @@ class KeyIndex:
         all keys apart.
         """
         if len(ids) <= FEW_KEYS:
-            return np.array([self.find_one(key) for key in ids.to_pylist()], np.uint64)
+            find = self.finder()
+            found = [find(key) for key in ids.to_pylist()]
+            return np.array([ABSENT if each is None else each for each in found], np.uint64)
         hashes = hash_keys(ids)
         if len(self.segments) == 1:
             return self._alive(self.segments[0].find(ids, hashes, referenced=referenced)[1])
@@ -128,11 +114,28 @@ class KeyIndex:
 
     def find_one(self, key: str) -> int:
         """The address of one id, or `ABSENT`."""
-        for segment in reversed(self.segments):
-            address = segment.find_one(key)
-            if address is not None:
-                return address if self._is_alive(address) else int(ABSENT)
-        return int(ABSENT)
+        found = self.finder()(key)
+        return int(ABSENT) if found is None else found
+
+    def finder(self) -> Callable[[str], int | None]:
+        """A lookup of one id after another: its address, or None."""
+        segments = tuple(reversed(self.segments))
+        is_alive = None if self._none_dead() else self._is_alive
+
+        def find(key: str) -> int | None:
+            for segment in segments:
+                address = segment.find_one(key)
+                if address is not None:
+                    return address if is_alive is None or is_alive(address) else None
+            return None
+
+        return segments[0].single() if len(segments) == 1 and is_alive is None else find
+
+    def _none_dead(self) -> bool:
+        """Whether no row this index ever knew is dead."""
+        return len(self.known_files) == len(self.fragments) and not any(
+            len(each.dead) for each in self.fragments.values()
+        )
 
     def _is_alive(self, address: int) -> bool:
         fragment = self.fragments.get(address >> 32)
@@ -146,10 +149,8 @@ class KeyIndex:
         return at >= len(dead) or dead.item(at) != offset
 
     def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        if len(self.known_files) == len(self.fragments) and not any(
-            len(each.dead) for each in self.fragments.values()
-        ):
-            return addresses  # no row this index ever knew is dead
+        if self._none_dead():
+            return addresses
         fragment_of = addresses >> np.uint64(32)
         offset_of = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
         for fragment_id in distinct(fragment_of[addresses != ABSENT]).tolist():
@@ -226,7 +227,7 @@ def _contains(whole: NDArray[np.uint32], part: NDArray[np.uint32]) -> bool:
     return len(part) == 0 or (len(whole) > 0 and bool(is_among(part, whole).all()))
 
 
-def _carried(
+def carried(
     index: KeyIndex,
     storage: TableStorage,
     handle: SnapshotHandle,
@@ -326,212 +327,6 @@ def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
             break
         segments[-2:] = [join_segments([older, newer])]
     return tuple(segments)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The index of the newest version of a table that was asked for."""
-
-    version: int
-    handle: SnapshotHandle | None
-    index: KeyIndex
-    nbytes: int
-
-
-class KeyIndexCache:
-    """The key indexes of a process, shared by all handles, bounded in bytes; least recently used go first.
-
-    Graphs that were attached have their large indexes in cache files: found there, made in the background
-    while lookups ask the table, and saved again when they have grown.
-    Thread-safety: every method may be called from any thread; an index is built once.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[Place, _Kept] = OrderedDict()
-        self._asked: set[Place] = set()
-        self._building: dict[Place, threading.Lock] = {}
-        self._files: dict[str, CacheFiles] = {}
-        self._saved: dict[Place, tuple[int, int]] = {}
-        """Rows of the segments when an index was saved last, and commits since."""
-
-    def attach(self, identity: str, files: CacheFiles) -> None:
-        """Use the cache files of a graph."""
-        with self._lock:
-            before = self._files.get(identity)
-            if before is None or files.writable or before.directory != files.directory:
-                self._files[identity] = files
-
-    def files_of(self, identity: str) -> CacheFiles | None:
-        """The cache files of an attached graph."""
-        return self._files.get(identity)
-
-    def addresses(
-        self,
-        identity: str,
-        storage: TableStorage,
-        handle: SnapshotHandle,
-        ids: pa.StringArray,
-        *,
-        referenced: bool = False,
-    ) -> NDArray[np.uint64]:
-        """Where the rows with these ids are in this version; `ABSENT` where there is none.
-
-        `referenced`: see `KeyIndex.find`.
-        """
-        if len(ids) == 0 or handle.row_count == 0:
-            return np.full(len(ids), ABSENT, np.uint64)
-        key = (identity, handle.location, handle.branch or "")
-        index = self._current(key, storage, handle)
-        if index is None:
-            small = len(ids) <= PROBED_KEYS_MAX and handle.row_count >= UNINDEXED_ROWS_MIN
-            if small and self._is_made_elsewhere(key, storage, handle):
-                return probe(storage, handle, ids)
-            index = self._built(key, storage, handle)
-        return index.find(ids, referenced=referenced)
-
-    def address_of(self, identity: str, storage: TableStorage, handle: SnapshotHandle, key: str) -> int:
-        """As `addresses` for one id of a table that has rows."""
-        place = (identity, handle.location, handle.branch or "")
-        index = self._current(place, storage, handle)
-        if index is None:
-            return int(self.addresses(identity, storage, handle, pa.array([key], pa.string()))[0])
-        return index.find_one(key)
-
-    def is_ready(self, identity: str, handle: SnapshotHandle) -> bool:
-        """Whether an index of the table is in memory, of this version or of another."""
-        with self._lock:
-            return any(key[:2] == (identity, handle.location) for key in self._entries)
-
-    def dead_rows(self, identity: str, handle: SnapshotHandle, fragment_id: int) -> NDArray[np.uint32] | None:
-        """The dead row offsets of one fragment of exactly this version, if its index is in memory."""
-        with self._lock:
-            entry = self._entries.get((identity, handle.location, handle.branch or ""))
-        if entry is None or entry.handle is not handle or fragment_id not in entry.index.fragments:
-            return None
-        return entry.index.fragments[fragment_id].dead
-
-    def extend(
-        self,
-        identity: str,
-        storage: TableStorage,
-        handle: SnapshotHandle,
-        keys: pa.StringArray,
-        removed: NDArray[np.uint64],
-        *,
-        base: SnapshotHandle,
-    ) -> None:
-        """Carry the index of a table over a commit of this process, from `base` to `handle`.
-
-        Does nothing when there is no index. Cost: follows the commit, not the table.
-        """
-        key = (identity, handle.location, handle.branch or "")
-        with self._lock:
-            entry = self._entries.get(key)
-        if entry is None or entry.version >= handle.version:
-            return
-        index = _carried(entry.index, storage, handle, keys, removed) if entry.handle is base else None
-        if index is None:
-            source = TableKeys(storage, handle)
-            index = advance(entry.index, source, own_keys=keys, own_removed=removed)
-        self._keep(key, handle, index)
-
-    def forget(self, identity: str) -> None:
-        """Drop every index of one graph from memory."""
-        with self._lock:
-            for key in [key for key in self._entries if key[0] == identity]:
-                del self._entries[key]
-
-    def nbytes(self) -> int:
-        """Memory in use."""
-        with self._lock:
-            return sum(entry.nbytes for entry in self._entries.values())
-
-    def _current(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:  # a branch starts from what is known of the table elsewhere
-                entry = next((e for k, e in self._entries.items() if k[:2] == key[:2]), None)
-            else:
-                self._entries.move_to_end(key)
-        if entry is None:
-            return self._stored(key, storage, handle)
-        if entry.handle is handle:
-            return entry.index
-        index = advance(entry.index, TableKeys(storage, handle))
-        self._keep(key, handle, index)
-        return index
-
-    def _stored(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex | None:
-        """The index from a cache file, carried over what was committed since; None when there is none."""
-        files = self._files.get(key[0])
-        if files is None or handle.row_count < limits.CACHED_ROWS_MIN:
-            return None
-        from omnigraph.engine.key_files import load_index  # noqa: PLC0415 - it builds on this module
-
-        source = TableKeys(storage, handle)
-        index = load_index(files, handle.location, source.fragments())
-        if index is None:
-            return None
-        with self._lock:
-            self._saved[key] = (sum(map(len, index.segments)), 0)
-        index = advance(index, source)
-        self._keep(key, handle, index)
-        return index
-
-    def _is_made_elsewhere(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> bool:
-        """Whether this lookup may ask the table: the index is being made, or this is the first lookup."""
-        if key[0] in self._files:
-            BACKGROUND.submit(key[0], ("keys", key), lambda: self._built(key, storage, handle))
-            return True
-        first = key not in self._asked
-        self._asked.add(key)
-        return first
-
-    def _built(self, key: Place, storage: TableStorage, handle: SnapshotHandle) -> KeyIndex:
-        with self._lock:
-            building = self._building.setdefault(key, threading.Lock())
-        with building:
-            index = self._current(key, storage, handle)
-            if index is None:
-                index = build(TableKeys(storage, handle))
-                self._keep(key, handle, index)
-            return index
-
-    def _keep(self, key: Place, handle: SnapshotHandle, index: KeyIndex) -> None:
-        with self._lock:
-            before = self._entries.get(key)
-            if before is not None and before.version > handle.version:
-                return  # an older reader must not push the newest index out
-            self._entries[key] = _Kept(handle.version, handle, index, index.nbytes)
-            self._entries.move_to_end(key)
-            total = sum(entry.nbytes for entry in self._entries.values())
-            while total > self._bytes_max and self._entries:
-                _, dropped = self._entries.popitem(last=False)
-                total -= dropped.nbytes
-            due = self._is_due(key, index)
-        if due:
-            self._save_later(key, handle.location, index)
-
-    def _is_due(self, key: Place, index: KeyIndex) -> bool:
-        """Whether an index has changed so much that the next process should not have to follow it."""
-        files = self._files.get(key[0])
-        rows = sum(map(len, index.segments))
-        if files is None or not files.writable or rows < limits.CACHED_ROWS_MIN:
-            return False
-        saved, commits = self._saved.get(key, (-SAVED_AFTER_ROWS, 0))
-        if abs(rows - saved) < max(SAVED_AFTER_ROWS, rows // 100) and commits < SAVED_AFTER_COMMITS:
-            self._saved[key] = (saved, commits + 1)
-            return False
-        self._saved[key] = (rows, 0)
-        return True
-
-    def _save_later(self, key: Place, location: str, index: KeyIndex) -> None:
-        from omnigraph.engine.key_files import save_index  # noqa: PLC0415 - it builds on this module
-
-        files = self._files[key[0]]
-        BACKGROUND.submit(key[0], ("save keys", key), lambda: save_index(files, location, index))
 
 
 class TableKeys:

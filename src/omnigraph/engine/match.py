@@ -9,6 +9,7 @@ import numpy as np
 
 from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import condition_holds
+from omnigraph.engine.reading import PAIR_ORDINALS
 from omnigraph.engine.traverse import connected, expand, expand_edges, reach, reached
 from omnigraph.planning import steps as plan
 
@@ -47,9 +48,11 @@ class Matcher:
 
         `needed` names for each step the variables that are still wanted after it; the others are dropped.
         """
-        trace = self.reading.trace
+        trace, limits = self.reading.trace, self.reading.limits
         for number, step in enumerate(steps):
             keep = None if needed is None else needed[number]
+            kept = len(frame.columns) if keep is None else sum(name in keep for name in frame.columns)
+            limits.step, limits.width = step, PAIR_ORDINALS + kept
             if trace is None:
                 frame = self._step(step, frame, keep)
             else:

@@ -12,6 +12,7 @@ from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
 from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import operand_values
+from omnigraph.engine.reading import ORDINAL_BYTES
 from omnigraph.engine.search import ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
@@ -44,6 +45,9 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     plan = prepared.plan
     if frame.rows <= FEW_ROWS and prepared.references is not None:
         return shown(reading, prepared, prepared.references, frame)
+    if plan.ranking is None and not plan.order and not plan.distinct:
+        return _unordered(reading, prepared, frame)
+    _claim(reading, prepared, frame.rows)
     ranking: SortColumns = []
     if plan.ranking is not None:
         depth = None if plan.limit is None else plan.offset + plan.limit
@@ -57,10 +61,34 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
         order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
         return _cut(prepared, columns, order)
     wanted = ranking + _sort_columns(reading, plan, frame, columns)
-    if not wanted:
-        return _cut(prepared, columns, None)
     order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
     return _cut(prepared, columns, order)
+
+
+def _unordered(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
+    """The rows as they come: what a limit cuts off is never looked at."""
+    plan = prepared.plan
+    if plan.offset or plan.limit is not None:
+        end = frame.rows if plan.limit is None else min(plan.offset + plan.limit, frame.rows)
+        frame = frame.take(np.arange(plan.offset, max(end, plan.offset), dtype=np.int64))
+    _claim(reading, prepared, frame.rows)
+    return [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
+
+
+def _claim(reading: Reading, prepared: Prepared, rows: int) -> None:
+    """Refuse a result beyond the memory limit before its values are fetched."""
+    reading.limits.step = None
+    reading.limits.claim_bytes(rows * sum(map(_value_bytes, prepared.kinds)))
+
+
+def _value_bytes(kind: pa.DataType) -> int:
+    """What a value of a column takes at least; of texts and lists of any length, where they lie."""
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size * _value_bytes(kind.value_type)
+    try:
+        return max(kind.bit_width // 8, 1)
+    except ValueError:
+        return ORDINAL_BYTES
 
 
 def shown(
@@ -70,6 +98,9 @@ def shown(
     plan = prepared.plan
     if isinstance(nodes, list):
         ordinals = _few_wanted(plan, nodes)
+        if len(ordinals) == 1:
+            columns = [column for _, _, column in references]
+            return [[value] for value in reading.image(references[0][1]).row(columns, ordinals[0])]
         return [reading.image(owner).pick(column, ordinals) for _, owner, column in references]
     return [
         reading.image(owner).pick(column, _few_wanted(plan, nodes[variable].tolist()))

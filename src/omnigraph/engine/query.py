@@ -58,7 +58,15 @@ def run_query(
     run = _Run(session, snapshot, text, params, name, cancellation)
     prepared = run.prepared
     branch = None if at_commit is not None else show_branch(snapshot.branch)
-    return Rows(run.columns(), prepared.schema, prepared.plan.name, branch, at_commit, snapshot.commit.id)
+    return Rows(
+        run.columns(),
+        prepared.schema,
+        prepared.plan.name,
+        branch,
+        at_commit,
+        snapshot.commit.id,
+        prepared.names,
+    )
 
 
 def explain_query(

@@ -27,6 +27,7 @@ from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.traverse import Neighbours
 from omnigraph.planning import ir, predicate
+from omnigraph.planning.explain import title_of
 from omnigraph.planning.params import binder
 from omnigraph.planning.steps import needed_after, steps_of
 
@@ -57,8 +58,9 @@ VIEWS_KEPT_MAX: Final = 16
 INDEX_AT_HAND_SECONDS: Final = 1.0
 """How long a view uses an index without telling the cache."""
 
-PAIR_BYTES: Final = 16
-"""What one pair of a hop costs while it is being made: the row and the node."""
+ORDINAL_BYTES: Final = 8
+PAIR_ORDINALS: Final = 2
+"""What one pair of a hop takes while it is being made: the row and the node."""
 
 SCANNED_IN_MEMORY_ROWS_MAX: Final = 200_000
 """Up to this size a filter runs over columns in memory; above it only when they are there already."""
@@ -76,6 +78,8 @@ class Prepared:
     plan: ir.ReadPlan
     steps: tuple[Step, ...]
     schema: pa.Schema
+    names: tuple[str, ...]
+    """The name of each result column."""
     kinds: tuple[pa.DataType, ...]
     """The Arrow type of each result column."""
     needed: tuple[frozenset[str], ...]
@@ -105,6 +109,7 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         plan,
         steps,
         pa.schema(fields),
+        tuple(column.name for column in plan.columns),
         kinds,
         needed=needed,
         as_set=as_set,
@@ -198,20 +203,30 @@ class Limits:
     deadline: float | None = None
     cancellation: Cancellation = NEVER
     peak_bytes: int = 0
+    step: Step | None = None
+    """The step that runs: a refusal names it."""
+    width: int = PAIR_ORDINALS
+    """Ordinals that each working row of this step takes, what it is made from included."""
 
     def claim(self, pairs: int) -> None:
         """Refuse working rows beyond the memory limit; notice cancellation and the time limit."""
-        size = pairs * PAIR_BYTES
-        self.peak_bytes = max(self.peak_bytes, size)
+        size = pairs * ORDINAL_BYTES * self.width
+        if size > self.peak_bytes:
+            self.claim_bytes(size)
+        if self.deadline is not None or self.cancellation is not NEVER:
+            self.check()
+
+    def claim_bytes(self, size: int) -> None:
+        """Refuse to hold so many bytes at once beyond the memory limit; the refusal says where."""
         if size > self.memory_bytes_max:
             raise ResourceLimit(
                 resource="query_memory_bytes",
                 limit=self.memory_bytes_max,
                 actual=size,
+                place="the result" if self.step is None else " ".join(title_of(self.step)),
                 hint="narrow the match, or raise OMNIGRAPH_QUERY_MEMORY_BYTES",
             )
-        if self.deadline is not None or self.cancellation is not NEVER:
-            self.check()
+        self.peak_bytes = max(self.peak_bytes, size)
 
     def check(self) -> None:
         """Notice cancellation and the time limit."""

@@ -31,7 +31,7 @@ class Rows:
     Two columns may carry the same name; row objects then keep the later value.
     """
 
-    __slots__ = ("_columns", "branch", "commit_id", "query_name", "schema", "snapshot")
+    __slots__ = ("_columns", "_names", "branch", "commit_id", "query_name", "schema", "snapshot")
 
     def __init__(
         self,
@@ -41,10 +41,12 @@ class Rows:
         branch: str | None,
         snapshot: str | None,
         commit_id: str,
+        names: Sequence[str] | None = None,
     ) -> None:
         # A column is an array, or the Python values an array would give: few rows never become Arrow unless
         # somebody asks for it.
         self._columns = columns
+        self._names: Final = schema.names if names is None else names
         self.schema: Final = schema
         self.query_name: Final = query_name
         self.branch: Final = branch
@@ -74,7 +76,7 @@ class Rows:
     @property
     def columns(self) -> tuple[str, ...]:
         """Column names in projection order."""
-        return tuple(self.schema.names)
+        return tuple(self._names)
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -84,7 +86,7 @@ class Rows:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         place = range(len(self))[index]
-        return _row_dicts(self.schema.names, [column[place : place + 1] for column in self._columns])[0]
+        return _row_dicts(self._names, [column[place : place + 1] for column in self._columns])[0]
 
     def to_arrow(self) -> pa.Table:
         """The result as an Arrow table."""
@@ -96,7 +98,7 @@ class Rows:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a row, with Python dates and date-times."""
-        return _row_dicts(self.schema.names, self._columns)
+        return _row_dicts(self._names, self._columns)
 
     def json_rows(self) -> list[dict[str, Any]]:
         """One dictionary a row, holding only what JSON can say."""
@@ -127,7 +129,7 @@ class Rows:
         return html.table(self.columns, cells, more=len(self) - HTML_ROWS_MAX)
 
 
-def _row_dicts(names: list[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:
+def _row_dicts(names: Sequence[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:
     values = [column if isinstance(column, list) else python_values(column) for column in columns]
     # Rows of one or two columns are most of what is asked for, and zipping names costs more than they do.
     if len(names) == 1:

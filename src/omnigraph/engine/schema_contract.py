@@ -16,6 +16,7 @@ from omnigraph.storage.objects import StorageAdapter
 STATE_FORMAT: Final = 1
 CATALOGS_KEPT_MAX: Final = 16
 _OBJECTS: Final = (SCHEMA_SOURCE, SCHEMA_IR, SCHEMA_STATE)
+_SOURCE: Final = (SCHEMA_SOURCE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class SchemaContracts:
         self._adapter = adapter
         self._lock = threading.Lock()
         self._seen: tuple[object, ...] | None = None
+        self._source_seen: tuple[object, ...] | None = None
         self._contract: SchemaContract | None = None
         self._catalogs: dict[str, Catalog] = {}
 
@@ -74,11 +76,21 @@ class SchemaContracts:
         with self._lock:
             if self._contract is not None and seen == self._seen:
                 return self._contract
+        source_seen = self._adapter.identities(_SOURCE)
         contract = self._read()
         with self._lock:
-            self._contract, self._seen = contract, seen
+            self._contract, self._seen, self._source_seen = contract, seen, source_seen
             self._catalogs[contract.hash] = contract.catalog
         return contract
+
+    def check_source(self) -> None:
+        """Raise as `current` does when the source is not the accepted schema. Cost: one probe if unchanged.
+
+        Enough for a read, whose snapshot names the compiled schema it follows by its hash.
+        """
+        seen = self._source_seen
+        if seen is None or self._adapter.identities(_SOURCE) != seen:
+            self.current()
 
     def catalog(self, wanted: str) -> Catalog:
         """The compiled schema with this hash: the accepted one, or one that a branch still follows."""

@@ -15,7 +15,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.engine.cache_files import CacheFiles
 from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.forks import fork_table
-from omnigraph.engine.keys import KeyIndexCache
+from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
 from omnigraph.engine.upkeep import check_schema_published, settle_on_open
@@ -126,19 +126,24 @@ class GraphSession:
         if self._closed:
             raise BadRequest("the graph is closed")
 
-    def begin_read(self) -> SchemaContract:
-        """What every public call does first: the handle is open and the schema on disk is the accepted
-        one.
+    def begin_read(self) -> None:
+        """What every public call that reads does first: the handle is open and the schema source on disk is
+        the accepted one. Cost: one probe.
         """
         if self._closed:
             self.check_open()
-        return self.schemas.current()
+        self.schemas.check_source()
 
-    def begin_write(self) -> SchemaContract:
-        """As `begin_read`, for calls that write."""
+    def begin_write(self) -> None:
+        """As `begin_read` for calls that write; all that was accepted is looked at."""
         if self.read_only:
             raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
-        return self.begin_read()
+        self.contract()
+
+    def contract(self) -> SchemaContract:
+        """The accepted schema, of an open handle."""
+        self.check_open()
+        return self.schemas.current()
 
     def close(self) -> None:
         """Finish the commit tables and let go of threads. Calling it again does nothing."""

@@ -6,9 +6,10 @@ substrate's own retries are off.
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -24,6 +25,9 @@ from omnigraph.storage.whole import require_whole, written_sizes
 if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata
+
+CLOCK_STEP_SECONDS_MAX: Final = 2.5
+"""No file system counts the times of its files in longer steps (the longest known one is two seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +45,29 @@ def is_contention(error: BaseException) -> bool:
 
 
 class Watch:
-    """A state of a branch that nothing has followed, as two probes of local files tell.
+    """A state of a branch that nothing has followed, as probes of local files tell.
 
-    The file that the next version will have is absent, and the hint that every commit rewrites is the one
-    that was seen. Made where the state was found to be the newest; while it is at rest, so is the branch.
+    Two probes tell it exactly: the file that the next version will have is absent, and the hint that every
+    commit rewrites is the one that was seen. Made where the state was found to be the newest; while it is at
+    rest, so is the branch.
+
+    Both lie in one directory. Once that has been left alone for longer than a file system's clock takes to
+    move on, the time of its last change tells as much as the two probes do: whatever is made, replaced or
+    removed there from then on gives it another one. Before that two changes could have one time.
     """
 
-    __slots__ = ("_hint", "_next", "_seen")
+    __slots__ = ("_directory", "_hint", "_next", "_seen", "_settled", "_settling")
 
     def __init__(self, following: str, hint: str) -> None:
         self._next = following
         self._hint = hint
-        self._seen = self._look()
+        self._directory = os.path.dirname(hint)  # noqa: PTH120 - a path object costs more than the call
+        self._seen = _signs(hint)
+        # A stamp is only ever compared, so threads may set these in any order.
+        self._settling: tuple[int, int, float] | None = None
+        """A stamp of the directory and from when on it will be older than its clock's steps."""
+        self._settled: tuple[int, int] | None = None
+        """The stamp with which the two probes found the branch at rest, when it was old enough."""
 
     def is_seen_with(self, token: str | None) -> bool:
         """Whether the hint was the one of this token (`newest_hint`) when the watch was made."""
@@ -60,15 +75,33 @@ class Watch:
         return seen is not None and token == f"{seen[0]}-{seen[1]}-{seen[2]}"
 
     def at_rest(self) -> bool:
-        """Whether nothing has happened since."""
-        return not os.access(self._next, os.F_OK) and self._look() == self._seen
-
-    def _look(self) -> tuple[int, int, int] | None:
+        """Whether nothing has happened since. Cost: one probe, or three before the directory has settled."""
         try:
-            found = os.stat(self._hint)  # noqa: PTH116 - a path object costs more than the call
+            found = os.stat(self._directory)  # noqa: PTH116
         except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+            return False
+        inode, changed = found.st_ino, found.st_mtime_ns
+        settled = self._settled
+        if settled is not None and settled[1] == changed and settled[0] == inode:
+            return True
+        if os.access(self._next, os.F_OK) or _signs(self._hint) != self._seen:
+            return False
+        # The stamp was read before the probes: a change that they missed has a later one.
+        settling, now = self._settling, time.monotonic()
+        if settling is None or settling[0] != inode or settling[1] != changed:
+            self._settling = (inode, changed, now + CLOCK_STEP_SECONDS_MAX)
+        elif now >= settling[2]:
+            self._settled = (inode, changed)
+        return True
+
+
+def _signs(path: str) -> tuple[int, int, int] | None:
+    """What tells one incarnation of a file from another; None when there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a path object costs more than the call
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class ControlDataset:

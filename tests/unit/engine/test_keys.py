@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from graphs import make_graph, reopen, run
 from omnigraph.core.ids import TableKey
-from omnigraph.engine import key_segments, keys
+from omnigraph.engine import key_cache, key_segments, keys
+from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.key_segments import (
     ABSENT,
     KeySegment,
@@ -20,7 +21,7 @@ from omnigraph.engine.key_segments import (
     last_occurrences,
     string_array,
 )
-from omnigraph.engine.keys import KeyIndexCache, TableKeys, advance, build, in_filter, probe
+from omnigraph.engine.keys import TableKeys, advance, build, in_filter, probe
 
 PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)
@@ -266,6 +267,54 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
         assert large.nbytes() > 0
         large.forget("g")
         assert large.nbytes() == 0
+
+
+def test_readers_of_older_commits_and_other_handles_read_the_table_once(tmp_path, monkeypatch) -> None:
+    text = "query q($n: String) { match { $p: Person { name: $n } } return { $p.age } }"
+    with make_graph(tmp_path / "g") as graph, reopen(graph) as other:
+        statements = ['insert Person { name: "a", age: 0 }']
+        statements += [f'update Person set {{ age: {age} }} where name = "a"' for age in (1, 2, 3)]
+        commits: list[str] = []
+        for statement in statements:
+            run(graph, statement)
+            commits.append(graph.commits.list()[0].id)
+        asked: list[int] = []
+        monkeypatch.setattr(
+            key_cache, "advance", lambda *args, **named: (asked.append(1), advance(*args, **named))[1]
+        )
+        for each in (graph, other):
+            each.query(text, {"n": "a"})
+        for turn in range(3):
+            before = len(asked)
+            for age, commit in enumerate(commits):
+                for each in (graph, other):
+                    assert each.at(commit).query(text, {"n": "a"}).to_dicts() == [{"p.age": age}]
+                    assert each.query(text, {"n": "a"}).to_dicts() == [{"p.age": 3}]
+            assert turn == 0 or len(asked) == before
+        assert len(asked) <= 2 * len(commits)
+
+
+def test_what_is_used_stays_longest() -> None:
+    class Handle:
+        def __init__(self, number: int) -> None:
+            self.location, self.branch, self.version, self.row_count = f"t{number}", None, 1, 1
+
+    def fill(cache: KeyIndexCache, number: int) -> key_cache.KnownKeys:
+        segment = KeySegment(pa.array([f"k{number}"]), np.zeros(1, np.uint64))
+        rows = {0: keys.FragmentRows(("f",), None, 1, np.empty(0, np.uint32))}
+        return cache._keep(
+            ("g", f"t{number}", ""), Handle(number), keys.KeyIndex(rows, (segment,), {0: ("f",)})
+        )
+
+    size = fill(KeyIndexCache(1 << 20), 0).nbytes
+    cache = KeyIndexCache(3 * size)
+    first, second, third = (fill(cache, number) for number in range(3))
+    for each in (first, second, third):
+        each.used = False
+    first.used = True
+    fill(cache, 3)
+    assert set(cache._newest) == {("g", f"t{number}", "") for number in (0, 2, 3)}
+    assert cache.nbytes() == 3 * size
 
 
 def test_string_array_joins_chunks() -> None:

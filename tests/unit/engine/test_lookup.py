@@ -6,7 +6,7 @@ import pytest
 
 from graphs import make_graph, run
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
-from omnigraph.engine import keys
+from omnigraph.engine import key_cache, keys
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_each_branch_has_its_own(graph) -> None:
 
 def test_the_first_lookup_in_a_large_table_asks_the_table(graph, monkeypatch: pytest.MonkeyPatch) -> None:
     run(graph, 'insert Note { text: "x" } insert Company { name: "c" } insert Company { name: "d" }')
-    monkeypatch.setattr(keys, "UNINDEXED_ROWS_MIN", 1)
-    graph.session.keys = keys.KeyIndexCache(1 << 20)
+    monkeypatch.setattr(key_cache, "UNINDEXED_ROWS_MIN", 1)
+    graph.session.keys = key_cache.KeyIndexCache(1 << 20)
     asked: list[str] = []
     for name, function in (("probe", keys.probe), ("build", keys.build)):
         monkeypatch.setattr(

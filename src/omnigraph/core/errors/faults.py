@@ -18,12 +18,15 @@ class ResourceLimit(LimitError):
         limit: int,
         actual: int,
         type_name: str | None = None,
+        place: str | None = None,
         hint: str | None = None,
     ) -> None:
-        subject = f"{type_name}: " if type_name is not None else ""
+        subject = f"{type_name}: " if type_name is not None else f"{place}: " if place is not None else ""
         detail: dict[str, Any] = {"resource": resource, "limit": limit, "actual": actual}
         if type_name is not None:
             detail["type_name"] = type_name
+        if place is not None:
+            detail["place"] = place
         super().__init__(
             f"{subject}{resource} would be {actual:,}; at most {limit:,} are allowed",
             hint=hint,
