@@ -301,3 +301,39 @@ def test_an_insert_that_keeps_losing_finally_holds_what_it_reads(graph: Graph) -
     assert len(moves) == 4
     assert len(rows_of(graph, "Person")) == 2 + len(moves)
     assert graph.verify().ok
+
+
+FORKED = """
+import os, sys, warnings
+import omnigraph
+warnings.simplefilter("ignore")  # Lance warns about every fork
+graph = omnigraph.open(sys.argv[1])
+add = "query add($name: String) { insert Person { name: $name } }"
+count = "query q() { match { $p: Person } return { count($p) as people } }"
+graph.mutate(add, {"name": "parent"})
+graph.query(count)
+child = os.fork()
+if child == 0:
+    for call in (lambda: graph.query(count), lambda: graph.mutate(add, {"name": "lost"}), graph.branches.list):
+        try:
+            call()
+        except omnigraph.OmnigraphError as error:
+            print(error.kind, error, error.hint, sep="; ", flush=True)
+    graph.close()
+    with omnigraph.open(sys.argv[1]) as own:
+        own.mutate(add, {"name": "child"})
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+graph.mutate(add, {"name": "later"})
+print([row["people"] for row in graph.query(count)])
+graph.close()
+"""
+
+
+def test_a_forked_child_is_told_to_open_its_own_handle(graph: Graph) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, graph.uri], capture_output=True, text=True, timeout=120, check=True
+    )
+    *refused, people = done.stdout.splitlines()
+    told = "bad_request; the graph was opened before this process was forked; open it again in this process"
+    assert (refused, people) == ([told] * 3, "[3]")

@@ -28,6 +28,10 @@ class Background:
     """
 
     def __init__(self) -> None:
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """Forget everything; in a forked child the thread and what it did are the parent's."""
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: dict[tuple[str, Hashable], Future[None]] = {}

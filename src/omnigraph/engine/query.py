@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 
 _caches: ReadCaches | None = None
 _caches_lock = threading.Lock()
+
+
+def _start_afresh_in_child() -> None:
+    # A thread that does not exist in a forked child may hold any lock of the caches.
+    global _caches, _caches_lock
+    _caches, _caches_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh_in_child)
 
 
 def read_caches(session: GraphSession) -> ReadCaches:

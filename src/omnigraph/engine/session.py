@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -59,6 +61,7 @@ class AfterPublish(Protocol):
         ...
 
 
+_sessions: weakref.WeakSet[GraphSession] = weakref.WeakSet()
 _key_indexes: KeyIndexCache | None = None
 _key_indexes_lock = threading.Lock()
 
@@ -72,8 +75,20 @@ def key_indexes(settings: Settings) -> KeyIndexCache:
         return _key_indexes
 
 
+def _disown_in_child() -> None:
+    # Threads are not inherited, and locks may be held by those that are not: a child opens its own handles.
+    global _key_indexes, _key_indexes_lock
+    for session in list(_sessions):
+        session.disown()
+    _key_indexes, _key_indexes_lock = None, threading.Lock()
+    BACKGROUND.start_afresh()
+
+
+os.register_at_fork(after_in_child=_disown_in_child)
+
+
 class GraphSession:
-    """An open graph. Thread-safe; may be shared by any number of threads.
+    """An open graph. Thread-safe; may be shared by any number of threads, and by no forked child.
 
     `read_only` sessions never write, not even to finish an interrupted write of somebody else.
     """
@@ -113,18 +128,29 @@ class GraphSession:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        self._inherited = False
         self.syncs = root.is_local and self.durability is not DurabilityMode.OS
         """Whether new files have to be synced at all."""
         self.disturbed = False
         """Whether the last write of this handle found that another one had been published meanwhile."""
         BACKGROUND.attach(root.identity)
+        _sessions.add(self)
 
     # --- entering --------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raise `BadRequest` on a closed handle."""
+        """Raise `BadRequest` on a closed handle, and on one that a forked child got from its parent."""
+        if self._inherited:
+            raise BadRequest(
+                "the graph was opened before this process was forked", hint="open it again in this process"
+            )
         if self._closed:
             raise BadRequest("the graph is closed")
+
+    def disown(self) -> None:
+        """In a forked child: the handle stays with the parent and is of no use here."""
+        self._closed = self._inherited = True
+        self._pool, self._lock = None, threading.Lock()
 
     def begin_read(self) -> None:
         """What every public call that reads does first: the handle is open and the schema source on disk is
