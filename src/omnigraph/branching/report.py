@@ -13,7 +13,7 @@ from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, Confl
 from omnigraph.core import html
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
 from omnigraph.core.ids import show_branch
-from omnigraph.engine.mutate import commit_dict
+from omnigraph.manifest.record import commit_dict
 
 if TYPE_CHECKING:
     import os

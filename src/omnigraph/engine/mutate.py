@@ -20,6 +20,7 @@ from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.commit import WriteIntent, finalize_under, queue_keys
 from omnigraph.engine.prepare import InsertedEntity, PreparedMutation, prepare_mutation
 from omnigraph.engine.staging import MutationStaging, ReadSetMoved
+from omnigraph.manifest.record import commit_dict
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
@@ -74,20 +75,6 @@ class MutationResult:
             "commit": "nothing to commit" if self.commit is None else self.commit.id,
         }
         return html.facts(f"mutation {self.query_name}", about)
-
-
-def commit_dict(record: CommitRecord) -> dict[str, Any]:
-    """A commit in the shape the command line and the service give."""
-    return {
-        "graph_commit_id": record.id,
-        "graph_branch": record.branch,
-        "graph_manifest_version": record.manifest_version,
-        "parent_commit_id": record.parent,
-        "merged_parent_commit_id": record.merged_parent,
-        "actor_id": record.actor,
-        "created_at": record.time_us,
-        "operation": record.operation,
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,3 +164,17 @@ def _branch(text: str | None) -> Branch:
 
 def _operation(text: str | None) -> OperationId | None:
     return None if text is None else OperationId(text)
+
+
+def commit_dict(record: CommitRecord) -> dict[str, Any]:
+    """A commit in the shape the command line and the service give."""
+    return {
+        "graph_commit_id": record.id,
+        "graph_branch": record.branch,
+        "graph_manifest_version": record.manifest_version,
+        "parent_commit_id": record.parent,
+        "merged_parent_commit_id": record.merged_parent,
+        "actor_id": record.actor,
+        "created_at": record.time_us,
+        "operation": record.operation,
+    }

@@ -13,7 +13,7 @@ from omnigraph.core.errors import (
     ResourceLimit,
     Violation,
 )
-from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.record import CommitRecord, commit_dict
 from omnigraph.pipeline.problems import KINDS, Problem, ProblemLog
 
 
@@ -77,8 +77,6 @@ class LoadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The shape the command line and the service give."""
-        from omnigraph.engine.mutate import commit_dict  # noqa: PLC0415 - loads the whole engine
-
         body: dict[str, Any] = {
             "branch": self.branch,
             "base_branch": self.base_branch,

@@ -17,9 +17,6 @@ from omnigraph.engine.ordered import batch_rows_of
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.files import fragment_groups
-from omnigraph.planning.compile import compile_mutation
-from omnigraph.planning.ir import DeleteOp
-from omnigraph.planning.predicate import to_lance_filter
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.layout import GraphRoot
 
@@ -114,6 +111,10 @@ def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str,
 
 
 def _filter(catalog: Catalog, table_type: TableType, where: str) -> str | None:
+    from omnigraph.planning.compile import compile_mutation  # noqa: PLC0415 - loads the query language
+    from omnigraph.planning.ir import DeleteOp  # noqa: PLC0415
+    from omnigraph.planning.predicate import to_lance_filter  # noqa: PLC0415
+
     # The condition has the meaning it has in a query because it is compiled as one.
     plan = compile_mutation(f"query frame() {{ delete {table_type.name} where\n{where}\n}}", catalog)
     match plan.statements:
