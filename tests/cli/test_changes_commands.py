@@ -21,7 +21,7 @@ def test_a_diff_is_printed_by_entity_then_counted(run, store):
     assert done.out.splitlines() == [
         "~ Person ada  age: 36 -> 37",
         "+ Person bob",
-        "node:Person: 1 inserted, 1 updated",
+        "node Person: 1 inserted, 1 updated",
     ]
 
 

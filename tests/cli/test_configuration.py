@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -44,9 +45,13 @@ def test_the_order_in_which_a_graph_is_found(here: Run, place: Path) -> None:
     assert read(here, "--store", "three.omni", env=everywhere) == "three"
     assert read(here, env=everywhere) == "one"
     assert read(here, "--profile", "first", env={**personal, "OMNIGRAPH_STORE": "two.omni"}) == "one"
-    assert read(here, env={**personal, "OMNIGRAPH_STORE": "two.omni"}) == "two"
     assert read(here, env=personal) == "three"
+    both = here(*COUNT, env={**personal, "OMNIGRAPH_STORE": "two.omni"})
+    assert both.out.split()[1] == "three"
+    assert "warning: defaults.store" in both.err
+    assert "comes before OMNIGRAPH_STORE" in both.err
     assert here("--profile", "first", *COUNT, env=personal).out.split()[1] == "one"
+    assert read(here, env={**home(place, ""), "OMNIGRAPH_STORE": "two.omni"}) == "two"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +151,31 @@ def test_settings_come_from_the_environment_then_the_file(here: Run, place: Path
     assert from_environment["durability"] == ("os", "OMNIGRAPH_DURABILITY")
     assert from_environment["graph"] == ("one.omni", "OMNIGRAPH_STORE")
     assert "hush" not in here("config", "show", env=personal).out
+
+
+def test_a_load_takes_the_settings_of_the_file_too(here: Run, place: Path) -> None:
+    """A setting nobody can honour is how one sees that the command looked at it."""
+    (place / "in.jsonl").write_text('{"type":"Person","data":{"handle":"new"}}\n')
+    load = ("load", "--data", "in.jsonl", "--mode", "merge", "--store", "one.omni", "--json")
+    wrong = home(place, "settings: {durability: sometimes}\n")
+    del wrong["OMNIGRAPH_DURABILITY"]
+    refused = here(*load, "--engine", "local", env=wrong, rc=None)
+    assert refused.rc != 0
+    assert "sometimes" in refused.error["error"]
+    # Where Spark runs comes from the file as well: this one is nowhere.
+    away = home(place, "settings: {spark_master: 'spark://127.0.0.1:1', spark_conf: {spark.foo: bar}}\n")
+    seen: list[Settings] = []
+    with (
+        patch(
+            "omnigraph.pipeline.session.start_early", side_effect=lambda settings, **_: seen.append(settings)
+        ),
+        patch("omnigraph.api.graph.Graph.load", side_effect=og.errors.BadRequest("enough")),
+    ):
+        here(*load, env=away, rc=1)
+    assert seen[0].spark_master == "spark://127.0.0.1:1"
+    assert seen[0].spark_conf == {"spark.foo": "bar"}
+    assert read(here, "--store", "one.omni", env=home(place, "")) == "one"
+    assert here(*load, "--engine", "local", env=home(place, "")).json["total_entities"] == 1
 
 
 def test_profiles_are_listed_and_shown(here: Run, place: Path) -> None:

@@ -349,6 +349,15 @@ def test_c41_c42_lint(go: Run, files: Path) -> None:
     assert "lint" in go("check", "--query", "harbor.gq", "--schema", "harbor.pg", rc=2).err.split("hint:")[1]
 
 
+def test_c50_a_baseline_that_fails_leaves_the_old_one(go: Run, place: Path) -> None:
+    (place / "b.jsonl").write_text("the one before\n")
+    before = names_in(place)
+    refused = go("changes", "baseline", "--branch", "nope", "--out", "b.jsonl", *STORE, "--json", rc=6)
+    assert refused.error["kind"] == "branch_not_found"
+    assert (place / "b.jsonl").read_text() == "the one before\n"
+    assert names_in(place) == before
+
+
 def test_c45_commits_for_people(go: Run, place: Path) -> None:
     go("mutate", "add_ship", "--query", "harbor.gq", "-p", "imo=S8", "-p", "name=X", *STORE)
     lines = go("commit", "list", *STORE).out.splitlines()

@@ -47,7 +47,7 @@ def test_the_plan_is_printed_without_running_it(run: Run, first_commit: str) -> 
         "project",
         "limit",
     ]
-    assert "  rank nearest($d.vec, $v)  [about 1 rows]" in lines
+    assert "  rank nearest($d.vec, $v)  [about 1 row]" in lines
     assert any("exact answer; coverage Indexed (vec_vec)" in line for line in lines)
     assert not any("ms" in line for line in lines)
 
@@ -80,7 +80,7 @@ def test_an_older_commit_has_its_own_coverage(run: Run, first_commit: str) -> No
 def test_text_of_an_analyzed_plan_ends_with_the_run(run: Run, first_commit: str) -> None:
     out = run("explain", "cited", "--query", "docs.gq", "-p", "s=a", *STORE, "--analyze").out
     assert "expand $d -Cites-> $x" in out
-    assert out.splitlines()[-1].startswith("  1 rows in ")
+    assert out.splitlines()[-1].startswith("  1 row in ")
 
 
 def test_what_cannot_be_explained(run: Run, first_commit: str) -> None:

@@ -214,7 +214,7 @@ def test_snapshot(here: Run, place: Path) -> None:
 
 def test_branches(here: Run, place: Path) -> None:
     assert here("branch", "create", "topic", *STORE, "--json").json["name"] == "topic"
-    assert here("branch", "list", *STORE, "--json").json == {"branches": ["main", "topic"]}
+    assert here("branch", "list", *STORE, "--json").json["branches"] == ["main", "topic"]
     clash = here("branch", "create", "topic/a", *STORE, "--json", rc=3)
     assert clash.error["kind"] == "branch_prefix_clash"
     assert here("branch", "create", "topic", *STORE, "--json", rc=3).error["kind"] == "branch_exists"
@@ -288,6 +288,30 @@ def test_log_names_what_a_merge_took(here: Run, place: Path) -> None:
     assert merge.endswith(f"merges {merged['graph_commit_id']}")
     [other] = [line for line in lines if line.startswith("| *")]
     assert merged["graph_commit_id"] in other
+    listed = here("log", *STORE, "--json").json["commits"]
+    assert [each["graph_commit_id"] for each in listed] == [
+        found[0] for line in lines if (found := ULID.findall(line))
+    ]
+    assert merged["graph_commit_id"] in {each["merged_parent_commit_id"] for each in listed}
+    assert here("log", "--limit", "2", *STORE, "--json").json["commits"] == listed[:2]
+
+
+def test_branches_say_how_far_they_are_from_main(here: Run, place: Path) -> None:
+    here("branch", "create", "topic", *STORE)
+    add = ("mutate", "add_ship", "--query", "harbor.gq", "-p", "name=X", *STORE)
+    for branch, imo in (("main", "S8"), ("topic", "S9"), ("topic", "S10")):
+        here(*add, "-p", f"imo={imo}", "--branch", branch)
+    told = here("branch", "list", *STORE, "--json").json
+    assert told["branches"] == ["main", "topic"]
+    main, topic = told["details"]
+    assert (main["name"], main["ahead"], main["behind"]) == ("main", 0, 0)
+    assert (topic["name"], topic["ahead"], topic["behind"]) == ("topic", 2, 1)
+    head = here("commit", "show", "topic", *STORE, "--json").json
+    assert (topic["head_commit_id"], topic["updated_at"]) == (head["graph_commit_id"], head["created_at"])
+    assert here("branch", "list", *STORE).out == "main\ntopic\n"
+    last = here("branch", "list", "--verbose", *STORE).out.splitlines()[1]
+    assert last.startswith(f"topic  {head['graph_commit_id']}  ")
+    assert last.endswith("  2 ahead, 1 behind")
 
 
 def test_schema_of_a_graph(here: Run, place: Path) -> None:

@@ -51,7 +51,7 @@ def test_conflicts_are_listed_and_nothing_is_published(here: Run, place: Path) -
     assert refused.error["kind"] == "merge_conflicts"
     assert refused.error["merge_conflicts_total"] == 1
     text = here("branch", "merge", "topic", *STORE, rc=3)
-    assert text.err.startswith("conflict: ")
+    assert text.err.startswith("conflict: Ship S1: ")
     assert "error: the merge has 1 conflict\n" in text.err
     assert here("export", "--store", "harbor.omni").out == before
 

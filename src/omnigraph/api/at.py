@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from omnigraph.api.graph import Graph
     from omnigraph.core.ids import CommitId
     from omnigraph.engine.explain import Explanation
+    from omnigraph.engine.lookup import Entity
     from omnigraph.engine.result import Rows
 
 
@@ -42,6 +43,10 @@ class GraphAt:
     ) -> Explanation:
         """How a read query would be answered at this commit. As `Graph.explain`."""
         return self.graph.explain(source, params, analyze=analyze, name=name, at=self.commit_id)
+
+    def entity(self, type_name: str, entity_id: str) -> Entity:
+        """One node or edge as it was at this commit. As `Graph.entity`."""
+        return self.graph.entity(type_name, entity_id, at=self.commit_id)
 
     def export(self, *, types: Sequence[str] | None = None) -> str:
         """The state of this commit as JSON lines. As `Graph.export`."""

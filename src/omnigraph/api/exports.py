@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
+from omnigraph.branching.history import resolve_reference
 from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.cancel import NEVER
@@ -126,20 +127,16 @@ class Exports:
         return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)
 
     def _state(self, branch: str | None, at: str | None) -> Snapshot:
-        """What an export reads; every public call begins with it."""
+        """What a read sees: the head of a branch, main unless named, or what `at` names: a commit, a tag, or
+        a branch for its head.
+        """
         if branch is not None and at is not None:
             raise TargetConflict("give either a branch or a commit, not both")
         self._session.begin_read()
-        return self._target(branch, at)
-
-    def _target(self, branch: str | None, at: str | None) -> Snapshot:
-        """The head of a branch, main unless named, or the commit `at` names: its id, or a tag."""
-        if at is not None:
-            try:
-                return self._session.manifest.at_commit(CommitId(at))
-            except CommitNotFound:
-                tagged = self._session.manifest.tags.find(at)
-                if tagged is None:
-                    raise
-                return tagged
-        return self._session.manifest.current(normalize_branch(branch or "main"))
+        if at is None:
+            return self._session.manifest.current(normalize_branch(branch or "main"))
+        try:
+            # An id first: it is what most callers have, and it needs no look at the names.
+            return self._session.manifest.at_commit(CommitId(at))
+        except CommitNotFound:
+            return resolve_reference(self._session, at)

@@ -14,17 +14,13 @@ from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
 from omnigraph.api.history import Feed, Tags, blame_entity, diff
-from omnigraph.branching.history import resolve_reference
-from omnigraph.core.errors import BadRequest, IoFailure, TargetConflict
-from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.branching.history import resolve_commit, resolve_reference
+from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure
+from omnigraph.core.ids import CommitId
 from omnigraph.engine.cancel import NEVER
-from omnigraph.engine.create import create_graph
-from omnigraph.engine.lookup import Entity, find_entity
-from omnigraph.engine.mutate import MutationResult, run_mutation
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.maintenance.indices import ensure_indices, index_report, reconcile
-from omnigraph.planning.params import bind_params
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
@@ -38,6 +34,8 @@ if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.explain import Explanation
+    from omnigraph.engine.lookup import Entity
+    from omnigraph.engine.mutate import MutationResult
     from omnigraph.engine.result import Rows
     from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.manifest.recoveries import RecoveryRecord
@@ -52,15 +50,23 @@ def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
     """The text a caller means, and the file it came from: a string with a brace or a line break is the
     text itself.
     """
-    if isinstance(source, str) and ("{" in source or "}" in source or "\n" in source):
+    if isinstance(source, str) and ("{" in source or "}" in source or "\n" in source or not source.strip()):
         return source, None
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8"), str(path)
+        return path.read_text(encoding="utf-8-sig"), str(path)
     except UnicodeDecodeError as error:
         raise BadRequest(f"'{path}' is not UTF-8 text") from error
     except OSError as error:
-        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
+        hint = "a string without a brace or a line break is the path of a file"
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}", hint=hint) from error
+
+
+def _in_file(error: SourceFailure, file: str | None) -> SourceFailure:
+    """The error, with the file its text is from."""
+    if file is not None:
+        error.name_file(file)
+    return error
 
 
 @cache
@@ -112,16 +118,22 @@ class Graph(Exports):
         `source` is query text or a path. `if_commit` makes the write conditional on the head of the branch.
         Raises `OmnigraphError`: the kind says whether trying again can help.
         """
+        from omnigraph.engine.mutate import run_mutation  # noqa: PLC0415 - loads the query language
+        from omnigraph.planning.params import bind_params  # noqa: PLC0415
+
         target = writable_branch(branch)
         session = self._session
         session.begin_write()
-        text, _ = source_text(source)
+        text, file = source_text(source)
         # First of all: what is healed may be a schema change, and the query is checked against the result.
         heal_pending_sidecars_roll_forward(session.recovery)
         contract = session.schemas.current()
         snapshot = session.manifest.current(target)
         catalog = contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
-        plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
+        try:
+            plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
+        except SourceFailure as error:
+            raise _in_file(error, file) from None
         return run_mutation(
             session,
             plan,
@@ -247,20 +259,20 @@ class Graph(Exports):
 
         The whole query sees one commit. `source` is query text or a path.
         """
-        if branch is not None and at is not None:
-            raise TargetConflict("give either a branch or a commit, not both")
-        self._session.begin_read()
-        text, _ = source_text(source)
-        snapshot = self._target(branch, at)
-        return _run_query()(
-            self._session,
-            snapshot,
-            text,
-            params,
-            name=name,
-            at_commit=at,
-            cancellation=NEVER if cancel is None else cancel,
-        )
+        snapshot = self._state(branch, at)
+        text, file = source_text(source)
+        try:
+            return _run_query()(
+                self._session,
+                snapshot,
+                text,
+                params,
+                name=name,
+                at_commit=at,
+                cancellation=NEVER if cancel is None else cancel,
+            )
+        except SourceFailure as error:
+            raise _in_file(error, file) from None
 
     def explain(
         self,
@@ -280,12 +292,12 @@ class Graph(Exports):
         """
         from omnigraph.engine.query import explain_query  # noqa: PLC0415  as in query
 
-        if branch is not None and at is not None:
-            raise TargetConflict("give either a branch or a commit, not both")
-        self._session.begin_read()
-        text, _ = source_text(source)
-        snapshot = self._target(branch, at)
-        return explain_query(self._session, snapshot, text, params, name=name, analyze=analyze)
+        snapshot = self._state(branch, at)
+        text, file = source_text(source)
+        try:
+            return explain_query(self._session, snapshot, text, params, name=name, analyze=analyze)
+        except SourceFailure as error:
+            raise _in_file(error, file) from None
 
     def at(self, reference: str) -> GraphAt:
         """The graph as it was at a commit, a tag, or the present head of a branch; for reading.
@@ -298,7 +310,13 @@ class Graph(Exports):
         return GraphAt(self, resolve_reference(self._session, reference).head)
 
     def diff(
-        self, old: str, new: str, *, types: Sequence[str] | None = None, ops: Sequence[str] | None = None
+        self,
+        old: str,
+        new: str,
+        *,
+        types: Sequence[str] | None = None,
+        ops: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> Diff:
         """What differs between two states, each a branch, a tag or a commit id.
 
@@ -307,12 +325,13 @@ class Graph(Exports):
             print(change.op, change.id, change.properties)
         ```
 
-        `types` and `ops` (`insert`, `update`, `delete`) narrow it. Rows are read as the result is iterated.
+        `types`, `ops` (`insert`, `update`, `delete`) and `kinds` (`node`, `edge`) narrow it. Rows are read as
+        the result is iterated.
         """
-        return diff(self._session, old, new, types, ops)
+        return diff(self._session, old, new, types, ops, kinds)
 
     def revert(
-        self, commit_id: str, *, branch: str = "main", parent: str | None = None, actor: str | None = None
+        self, commit: str, *, branch: str = "main", parent: str | None = None, actor: str | None = None
     ) -> MergeReport:
         """Take back what one commit did, as a new commit; later changes of other entities stay.
 
@@ -320,8 +339,9 @@ class Graph(Exports):
         graph.revert(graph.commits.list(actor="import")[0].id, actor="ines")
         ```
 
-        `parent` chooses which parent of a merge commit to go back to (the first unless named). Raises
-        `MergeConflicts` when later commits changed the same entities.
+        `commit` is an id, a tag, or a branch for its head. `parent` chooses which parent of a merge commit to
+        go back to (the first unless named). Raises `MergeConflicts` when later commits changed the same
+        entities.
         """
         from omnigraph.branching.revert import revert_commit  # noqa: PLC0415  most processes never revert
 
@@ -329,9 +349,9 @@ class Graph(Exports):
         self._session.begin_write()
         return revert_commit(
             self._session,
-            CommitId(commit_id),
+            resolve_commit(self._session, commit).id,
             branch=target,
-            parent=None if parent is None else CommitId(parent),
+            parent=None if parent is None else resolve_commit(self._session, parent).id,
             actor=actor,
             bulk=SPARK_WHEN_LARGE,
         )
@@ -345,14 +365,20 @@ class Graph(Exports):
         """
         return blame_entity(self._session, type_name, entity_id, at)
 
-    def entity(self, type_name: str, entity_id: str, *, branch: str = "main") -> Entity:
-        """One node or edge by its id. Raises `EntityNotFound`, `TypeNotFound`.
+    def entity(
+        self, type_name: str, entity_id: str, *, branch: str | None = None, at: str | None = None
+    ) -> Entity:
+        """One node or edge by its id, as a branch shows it or a commit or tag showed it.
+
+        Raises `EntityNotFound`, `TypeNotFound`.
 
         ```python
         graph.entity("Person", "ada").properties["name"]
         ```
         """
-        return find_entity(self._session, self._snapshot(branch), type_name, entity_id)
+        from omnigraph.engine.lookup import find_entity  # noqa: PLC0415
+
+        return find_entity(self._session, self._state(branch, at), type_name, entity_id)
 
     def schema_source(self) -> str:
         """The accepted schema, as it was written."""
@@ -362,9 +388,9 @@ class Graph(Exports):
         """The accepted schema, compiled, with the identities of this graph."""
         return self._session.contract().catalog
 
-    def snapshot(self, *, branch: str = "main") -> Snapshot:
-        """What a branch shows now: its commit and the version and size of every table."""
-        return self._snapshot(branch)
+    def snapshot(self, *, branch: str | None = None, at: str | None = None) -> Snapshot:
+        """What a branch shows now, or showed at a commit or tag: the version and size of every table."""
+        return self._state(branch, at)
 
     def pending(self) -> tuple[str, ...]:
         """The operations whose writers stopped half-way and that recovery has not settled yet."""
@@ -381,7 +407,7 @@ class Graph(Exports):
         self, *, branch: str = "main", types: Sequence[str] | None = None
     ) -> tuple[ColumnReport, ...]:
         """Which indexes exist on which columns, and whether comparisons use them."""
-        return index_report(self._session, self._snapshot(branch), types)
+        return index_report(self._session, self._state(branch, None), types)
 
     def refresh(self) -> None:
         """Settle what dead writers left, as far as that is possible beside live ones, and re-read the
@@ -420,17 +446,13 @@ class Graph(Exports):
     def _repr_html_(self) -> str:
         from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
 
-        snapshot = self._snapshot("main")
+        snapshot = self._state(None, None)
         keys = sorted(snapshot.entries, key=lambda key: (key.startswith("edge:"), key))
         entries = [(*key.split(":", 1), snapshot.entries[key]) for key in keys]
         rows = [(kind, name, entry.row_count, entry.version) for kind, name, entry in entries]
         branches = ", ".join(self.branches.list())
         about = {"branches": branches, "commit": snapshot.head, "version": snapshot.manifest_version}
         return html.facts(self.uri, about) + html.table(("kind", "type", "entities", "version"), rows)
-
-    def _snapshot(self, branch: str) -> Snapshot:
-        self._session.begin_read()
-        return self._session.manifest.current(normalize_branch(branch))
 
 
 def init(
@@ -450,6 +472,8 @@ def init(
 
     Raises `AlreadyInitialized`; `force` only takes over what an interrupted creation left.
     """
+    from omnigraph.engine.create import create_graph  # noqa: PLC0415 - most processes make no graph
+
     text, file = source_text(schema)
     session = create_graph(
         os.fspath(uri),

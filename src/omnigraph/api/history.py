@@ -16,7 +16,7 @@ from omnigraph.branching.feed import (
     poll,
     start_cursor,
 )
-from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots, resolve_reference
+from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots, resolve_commit, resolve_reference
 from omnigraph.branching.tokens import FeedFilter
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import CommitId, normalize_branch
@@ -102,7 +102,7 @@ class Feed:
 
     def changes(
         self,
-        commit_id: str,
+        commit: str,
         *,
         types: Sequence[str] | None = None,
         ops: Sequence[str] | None = None,
@@ -110,11 +110,14 @@ class Feed:
         page_token: str | None = None,
         changes_max: int = CHANGES_PER_PAGE_MAX,
     ) -> ChangesPage:
-        """One page of what a commit changed against its first parent."""
+        """One page of what a commit changed against its first parent.
+
+        `commit` is an id, a tag, or a branch for its head.
+        """
         self._session.check_open()
         return commit_changes(
             self._session,
-            CommitId(commit_id),
+            resolve_commit(self._session, commit).id,
             chosen=feed_filter(types, ops, kinds),
             page_token=page_token,
             changes_max=changes_max,
@@ -167,11 +170,13 @@ def diff(
     new: str,
     types: Sequence[str] | None = None,
     ops: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
 ) -> Diff:
     """What differs between two states, each a branch, a tag or a commit id."""
     session.begin_read()
+    chosen = feed_filter(types, ops, kinds)
     before, after = resolve_reference(session, old), resolve_reference(session, new)
-    return diff_snapshots(session, before, after, types=types, ops=change_ops(ops))
+    return diff_snapshots(session, before, after, types=types, ops=change_ops(ops), kinds=chosen.kinds)
 
 
 def blame_entity(session: GraphSession, type_name: str, entity_id: str, at: str) -> Blame:

@@ -1,4 +1,4 @@
-"""Which graph a command means: flags first, then the profile, the environment, the personal file."""
+"""Which graph a command means: flags first, then the profile, the personal file, the environment."""
 
 import os
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.cli import config as personal
+from omnigraph.cli import output
 from omnigraph.core.errors import ActorNotSettable, BadRequest, UsageError
 
 if TYPE_CHECKING:
@@ -49,10 +50,7 @@ given: ContextVar[Flags] = ContextVar("given", default=NOTHING_GIVEN)
 
 
 def resolve(store: str | None) -> Scope | None:
-    """The graph, server or cluster meant; None when nothing names one.
-
-    The environment comes before the file: what a user exported in this shell is nearer than a file at home.
-    """
+    """The graph, server or cluster meant; None when nothing names one."""
     flags = given.get()
     primitives = {"--store": store, "--server": flags.server, "--cluster": flags.cluster}
     named = {flag: value for flag, value in primitives.items() if value}
@@ -89,13 +87,17 @@ def _of_profile(config: personal.Config, name: str, flags: Flags) -> Scope:
 
 
 def _of_defaults(config: personal.Config, flags: Flags) -> Scope | None:
+    exported = os.environ.get(personal.STORE_VARIABLE)
     for kind, target, origin in (
-        ("store", os.environ.get(personal.STORE_VARIABLE), personal.STORE_VARIABLE),
         ("server", config.defaults.get("server"), "defaults.server"),
         ("store", config.defaults.get("store"), "defaults.store"),
+        ("store", exported, personal.STORE_VARIABLE),
     ):
         if not target:
             continue
+        if exported and exported != target:
+            # Whoever exports it means it; that a file at home decides must not stay unsaid.
+            output.note(f"warning: {origin} of '{config.path}' comes before {personal.STORE_VARIABLE}")
         if kind == "store":
             _check_single(flags, origin)
         return Scope(kind, target, origin, flags.graph or config.defaults.get("default_graph"))
@@ -108,7 +110,7 @@ def addressed(store: str | None) -> str:
     if scope is None:
         raise UsageError(
             "no graph addressed",
-            hint="pass --store URI, name a --profile, set OMNIGRAPH_STORE, or give config.yaml a default",
+            hint="pass --store URI, name a --profile, give config.yaml a default, or set OMNIGRAPH_STORE",
         )
     if scope.kind == "server" and given.get().actor is not None:
         raise ActorNotSettable(

@@ -6,18 +6,15 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.history import instant
-from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, teach
+from omnigraph.cli.options import Actor, Branch, Json, Kinds, Ops, Quiet, Store, Types, teach
 from omnigraph.cli.tables import cell_text
 from omnigraph.cli.targets import reading, writing
+from omnigraph.core.errors import MergeConflicts
 
 if TYPE_CHECKING:
     from omnigraph.branching.history import EntityChange
 
 _SIGNS = {"insert": "+", "update": "~", "delete": "-"}
-
-Types = Annotated[
-    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
-]
 
 
 def register(app: typer.Typer, tag_app: typer.Typer) -> None:
@@ -64,17 +61,15 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="FROM", help="A branch, a tag or a commit.")],
     new: Annotated[str, typer.Argument(metavar="TO", help="A branch, a tag or a commit.")],
     types: Types = None,
-    ops: Annotated[
-        list[str] | None,
-        typer.Option("--op", metavar="OP", help="Only insert, update or delete. Repeatable."),
-    ] = None,
+    ops: Ops = None,
+    kinds: Kinds = None,
     stat: Annotated[bool, typer.Option("--stat", help="Print the counts alone.")] = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Show what differs."""
     with reading(store) as graph:
-        found = graph.diff(old, new, types=types, ops=ops)
+        found = graph.diff(old, new, types=types, ops=ops, kinds=kinds)
         if as_json:
             changes = [] if stat else [change.to_dict() for change in found]
             output.document({**found.to_dict(), **({} if stat else {"changes": changes})})
@@ -82,21 +77,31 @@ def diff(
         for change in () if stat else found:
             output.line(_change_line(change))
         for key, counts in found.stats.items():
-            shown = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-            output.line(f"{key}: {shown}")
+            shown = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+            output.line(f"{key.replace(':', ' ', 1)}: {shown}")
         if not found.stats:
             output.line("no difference")
 
 
 def _change_line(change: "EntityChange") -> str:
-    head = f"{_SIGNS[change.op.value]} {change.type_name} {change.id}"
+    head = f"{_SIGNS[change.op.value]} {change.type_name} {change.id}{ends(change)}"
     if change.before is None or change.after is None:
         return head
     changed = (
         f"{name}: {cell_text(change.before.get(name))} -> {cell_text(change.after.get(name))}"
         for name in change.properties
+        if name not in {"src", "dst"}
     )
     return f"{head}  {', '.join(changed)}"
+
+
+def ends(change: "EntityChange") -> str:
+    """Where an edge leads, both ways when it was moved; nothing for a node."""
+    if change.kind != "edge":
+        return ""
+    sides = [side for side in (change.before, change.after) if side is not None]
+    told = [f"{side['src']} -> {side['dst']}" for side in sides]
+    return "  " + ", ".join(dict.fromkeys(told))
 
 
 def blame(
@@ -130,9 +135,10 @@ def _value(value: Any) -> str:
 def tag_create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new tag.")],
     commit: Annotated[
-        str, typer.Argument(metavar="COMMIT", help="A branch (its head) or a commit.")
+        str, typer.Argument(metavar="COMMIT", help="A branch (its head), a tag or a commit.")
     ] = "main",
     store: Store = None,
+    actor: Actor = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -140,7 +146,7 @@ def tag_create(
     with writing(store, "tag create", quiet=quiet) as graph:
         named = graph.tags.create(name, at=commit)
     if as_json:
-        output.document({"name": name, "graph_commit_id": named})
+        output.document({"name": name, "graph_commit_id": named, "actor_id": actor})
     else:
         output.line(f"{name} names {named}")
 
@@ -161,6 +167,7 @@ def tag_list(store: Store = None, as_json: Json = False) -> None:
 def tag_delete(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The tag.")],
     store: Store = None,
+    actor: Actor = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -168,13 +175,16 @@ def tag_delete(
     with writing(store, "tag delete", quiet=quiet) as graph:
         graph.tags.delete(name)
     if as_json:
-        output.document({"name": name})
+        output.document({"name": name, "actor_id": actor})
     else:
         output.line(f"deleted tag {name}")
 
 
 def revert(
-    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="The commit to take back.")],
+    commit: Annotated[
+        str,
+        typer.Argument(metavar="COMMIT", help="The commit to take back, a tag, or a branch for its head."),
+    ],
     branch: Branch = "main",
     parent: Annotated[
         str | None, typer.Option("--parent", metavar="COMMIT", help="Which parent of a merge to go back to.")
@@ -186,7 +196,11 @@ def revert(
 ) -> None:
     """Undo one commit."""
     with writing(store, "revert", quiet=quiet) as graph:
-        report = graph.revert(commit, branch=branch, parent=parent, actor=actor)
+        try:
+            report = graph.revert(commit, branch=branch, parent=parent, actor=actor)
+        except MergeConflicts as error:
+            error.hint = "later commits changed these entities; revert those first, or change them by hand"
+            raise
     if as_json:
         output.document({"reverted": commit, **report.to_dict()})
         return

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.options import Json, Store, teach
+from omnigraph.cli.options import At, Json, ReadBranch, Store, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
     Params,
@@ -13,11 +13,11 @@ from omnigraph.cli.parameters import (
     QueryFile,
     QueryName,
     QueryText,
+    naming,
     parameters,
     query_source,
 )
 from omnigraph.cli.targets import reading
-from omnigraph.core.errors import AmbiguousTarget
 
 
 def register(app: typer.Typer) -> None:
@@ -45,22 +45,17 @@ def explain(
     params_file: ParamsFile = None,
     param: Param = None,
     store: Store = None,
-    branch: Annotated[
-        str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
-    ] = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit or tag.")
-    ] = None,
+    branch: ReadBranch = None,
+    at: At = None,
     analyze: Annotated[bool, typer.Option("--analyze", help="Run the query and add what it did.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show how a query gets its answer."""
-    if branch is not None and snapshot is not None:
-        raise AmbiguousTarget("--branch and --snapshot exclude each other", hint="give one of them")
-    source = query_source(file, text)
+    check_one_state(branch, at)
+    source = query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with reading(store) as graph:
-        found = graph.explain(source, values, name=name, analyze=analyze, branch=branch, at=snapshot)
+    with reading(store) as graph, naming(file, param):
+        found = graph.explain(source, values, name=name, analyze=analyze, branch=branch, at=at)
     if as_json:
         output.document(found.to_dict())
     else:

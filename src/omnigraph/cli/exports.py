@@ -9,7 +9,7 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
 from omnigraph.cli.loads import DataFormat
-from omnigraph.cli.options import Json, Store, teach
+from omnigraph.cli.options import At, Json, ReadBranch, Store, Types, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
     Params,
@@ -17,11 +17,12 @@ from omnigraph.cli.parameters import (
     QueryFile,
     QueryName,
     QueryText,
+    naming,
     parameters,
     query_source,
 )
 from omnigraph.cli.targets import addressed, reading
-from omnigraph.core.errors import AmbiguousTarget, UsageError
+from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +41,6 @@ class ExportEngine(StrEnum):
 
 
 NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The same as NAME.")]
-BranchOption = Annotated[
-    str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
-]
-At = Annotated[str | None, typer.Option("--at", "--snapshot", metavar="ID", help="Read this commit or tag.")]
-Types = Annotated[
-    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
-]
 Form = Annotated[
     DataFormat | None, typer.Option("--format", help="What is written; else by the end of --out.")
 ]
@@ -100,7 +94,7 @@ def export(
     params_file: ParamsFile = None,
     param: Param = None,
     store: Store = None,
-    branch: BranchOption = None,
+    branch: ReadBranch = None,
     at: At = None,
     types: Types = None,
     form: Form = None,
@@ -113,24 +107,24 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write what a graph holds."""
-    if branch is not None and at is not None:
-        raise AmbiguousTarget("--branch and --at exclude each other", hint="give one of them")
+    check_one_state(branch, at)
     if query_name is not None and name is not None:
         raise UsageError("the query is named twice", hint="give NAME or --name")
-    query = query_source(file, text) if file is not None or text is not None else None
+    query = query_source(None, file, text) if file is not None or text is not None else None
     values = parameters(params, params_file, param)
     wanted = _Wanted(query, query_name or name, values, types or None, branch, at, form)
     _check(wanted)
     if out is None:
         if as_json or overwrite or engine is ExportEngine.SPARK:
             raise UsageError("--json, --overwrite and --engine spark describe files", hint="pass --out PATH")
-        with reading(store) as graph:
+        with reading(store) as graph, naming(file, param):
             for chunk in _stream(graph, wanted):
                 output.write_bytes(chunk)
         return
     uri = addressed(store)
     settings = spark_settings(spark_master, spark_conf)
-    report = _write(uri, settings, wanted, out, engine, overwrite=overwrite, quiet=quiet)
+    with naming(file, param):
+        report = _write(uri, settings, wanted, out, engine, overwrite=overwrite, quiet=quiet)
     if as_json:
         output.document({"uri": uri, **report.to_dict()})
     elif not quiet:

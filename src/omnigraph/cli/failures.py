@@ -2,9 +2,10 @@
 
 import json
 import os
+import re
 import sys
 import traceback
-from typing import Final
+from typing import Any, Final
 
 import typer
 
@@ -27,13 +28,29 @@ def debugging() -> bool:
 
 def from_parser(error: typer.TyperException) -> UsageError:
     """The usage error behind a complaint of the argument parser."""
-    message = error.format_message().strip().rstrip(".")
-    text = message[:1].lower() + message[1:]
+    message = error.format_message().strip().rstrip(".").replace(": Value error, ", ": ")
+    text = message[:1].lower() + message[1:].partition(" (Possible option")[0]
     if "--uri" in text or text.startswith("got unexpected extra argument"):
         return UsageError(text, hint="a graph is addressed with --store")
     context = getattr(error, "ctx", None)
+    near = _near(text, context)
+    if near:
+        return UsageError(text, hint=f"did you mean {near[0]}?", details={"candidates": list(near)})
     path = getattr(context, "command_path", "omnigraph")
     return UsageError(text, hint=f"`{path} --help` shows how the command is used")
+
+
+def _near(text: str, context: Any) -> tuple[str, ...]:
+    """Flags or values like the one the parser did not know; its complaint is all that names them."""
+    from omnigraph.language.diagnostics import near_names
+
+    flag = re.fullmatch(r"no such option: (\S+)", text)
+    if flag is not None:
+        params: list[Any] = getattr(getattr(context, "command", None), "params", [])
+        known = {name for each in params for name in each.opts if name.startswith("--")}
+        return near_names(flag[1], sorted(known))
+    value = re.search(r"'([^']*)' is not one of (.*)$", text)
+    return () if value is None else near_names(value[1], re.findall(r"'([^']*)'", value[2]))
 
 
 def from_anything(error: Exception) -> InternalError:
@@ -58,6 +75,11 @@ def show(error: OmnigraphError, *, as_json: bool) -> int:
     return error.exit_status
 
 
+def conflict_line(table_key: str, message: str, kind: str) -> str:
+    """A conflict for people: the type, what happened to which entity, and the kind."""
+    return f"conflict: {table_key.partition(':')[2]} {message} ({kind})"
+
+
 def _show_text(error: OmnigraphError) -> None:
     findings = getattr(error, "diagnostics", ())
     if findings:
@@ -67,7 +89,7 @@ def _show_text(error: OmnigraphError) -> None:
             output.note(render(finding))
     if isinstance(error, MergeConflicts):
         for conflict in error.conflicts[:CONFLICTS_SHOWN_MAX]:
-            output.note(f"conflict: {conflict.get('message')} ({conflict.get('kind')})")
+            output.note(conflict_line(conflict["table_key"], conflict["message"], conflict["kind"]))
     output.note(f"error: {error.message}")
     if error.hint:
         output.note(f"hint: {error.hint}")

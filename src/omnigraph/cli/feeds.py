@@ -1,14 +1,14 @@
 """Commands that tell what commits changed: one commit, a branch from a cursor on, a state to start with."""
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.changes import ends
 from omnigraph.cli.history import instant
-from omnigraph.cli.options import Branch, Json, Store, teach
+from omnigraph.cli.options import Branch, Json, Kinds, Ops, Store, Types, duration, teach
 from omnigraph.cli.tables import cell_text
 from omnigraph.cli.targets import reading
 from omnigraph.core.errors import UsageError
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 _ABSENT = "<absent>"
 _NULL = "<null>"
 
-Types = Annotated[
-    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
-]
-Ops = Annotated[
-    list[str] | None,
-    typer.Option("--op", metavar="OP", help="Only insert, update or delete. Repeatable."),
-]
-Kinds = Annotated[
-    list[str] | None, typer.Option("--kind", metavar="KIND", help="Only node or edge. Repeatable.")
-]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Changes fetched at a time.")]
 
 
@@ -66,7 +56,7 @@ def register(app: typer.Typer, commit_app: typer.Typer) -> None:
 
 
 def commit_changes(
-    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="A commit id.")],
+    commit: Annotated[str, typer.Argument(metavar="COMMIT", help="A commit id, a tag or a branch.")],
     limit: Limit = None,
     page_token: Annotated[
         str | None, typer.Option("--page-token", metavar="TOKEN", help="Print exactly this page.")
@@ -83,8 +73,10 @@ def commit_changes(
         size: dict[str, Any] = {} if limit is None else {"changes_max": limit}
         token = page_token
         found: list[dict[str, Any]] = []
+        # Resolved once: the pages of one answer are about one commit, even if the branch moves meanwhile.
+        commit_id = graph.commits.show(commit).id
         while True:
-            page = graph.feed.changes(commit, page_token=token, **chosen, **size)
+            page = graph.feed.changes(commit_id, page_token=token, **chosen, **size)
             token = page.next_page_token
             if page_token is not None and as_json:
                 output.document(page.to_dict())
@@ -126,7 +118,9 @@ def poll(
     """Show the commits after a cursor."""
     if cursor is not None and start is not None:
         raise UsageError("give either --cursor or --start, not both")
-    seconds = _seconds(interval)
+    seconds = duration(interval, "--interval")
+    if not seconds:
+        raise UsageError("--interval must be at least one second")
     with reading(store) as graph:
         chosen: dict[str, Any] = {"branch": branch, "types": types, "ops": ops, "kinds": kinds}
         position = graph.feed.start(start or "now", **chosen) if cursor is None else cursor
@@ -168,7 +162,8 @@ def _add_block(blocks: list[dict[str, Any]], block: "FeedBlock") -> None:
         blocks.append(told)
 
 
-def _follow(graph: "Graph", position: str, chosen: "Mapping[str, Any]", seconds: float) -> None:
+def _follow(graph: "Graph", position: str, chosen: "Mapping[str, Any]", seconds: int) -> None:
+    """Poll until somebody presses Ctrl-C or nobody reads any more."""
     while True:
         page: FeedPage = graph.feed.poll(position, **chosen)
         for block in page.blocks:
@@ -179,7 +174,8 @@ def _follow(graph: "Graph", position: str, chosen: "Mapping[str, Any]", seconds:
         position = page.cursor or position
         if page.blocks:
             output.json_line({"cursor": position, "caught_up": page.caught_up})
-        sys.stdout.flush()
+        output.finish()
+        # Ctrl-C ends a sleep of the main thread at once, and nothing is held meanwhile.
         time.sleep(seconds)
 
 
@@ -202,16 +198,6 @@ def baseline(
     output.line(f"cursor: {made.resume_cursor}")
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise UsageError(f"'{text}' is no time between two polls", hint="write it as 2s")
-    return seconds
-
-
 def _print_block(block: "FeedBlock") -> None:
     commit = block.commit
     output.line(f"{commit.id}  {instant(commit.time_us)}  {commit.actor or '-'}")
@@ -221,7 +207,7 @@ def _print_block(block: "FeedBlock") -> None:
 
 def _print_change(change: "EntityChange") -> None:
     """One change: what happened to whom, then its properties."""
-    output.line(f"{change.op.value} {change.kind} {change.type_name} {change.id}{_ends(change)}")
+    output.line(f"{change.op.value} {change.kind} {change.type_name} {change.id}{ends(change)}")
     before, after = change.before, change.after
     for name in change.properties:
         if name in {"id", "src", "dst"}:
@@ -232,14 +218,6 @@ def _print_change(change: "EntityChange") -> None:
             output.line(f"  - {name}: {_shown(before, name)}")
         else:
             output.line(f"  {name}: {_shown(before, name)} -> {_shown(after, name)}")
-
-
-def _ends(change: "EntityChange") -> str:
-    if change.kind != "edge":
-        return ""
-    sides = [side for side in (change.before, change.after) if side is not None]
-    told = [f"{side['src']} -> {side['dst']}" for side in sides]
-    return "  " + ", ".join(dict.fromkeys(told))
 
 
 def _shown(image: "Mapping[str, Any] | None", name: str) -> str:

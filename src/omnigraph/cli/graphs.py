@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, teach
+from omnigraph.cli.options import Actor, At, Branch, Json, Quiet, ReadBranch, Store, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
     Params,
@@ -13,6 +13,7 @@ from omnigraph.cli.parameters import (
     QueryFile,
     QueryName,
     QueryText,
+    naming,
     parameters,
     query_source,
 )
@@ -45,6 +46,7 @@ def register(app: typer.Typer, schema_app: typer.Typer) -> None:
         help=teach(
             "Show what a branch consists of: every type, its version and its size.",
             "omnigraph snapshot --store kb.omni",
+            "omnigraph snapshot --at v1 --store kb.omni",
         ),
     )(snapshot)
     schema_app.command(
@@ -69,7 +71,7 @@ def init(
     except UnicodeDecodeError as error:
         raise BadRequest(f"'{shown(schema)}' is not UTF-8 text", hint="save the file as UTF-8") from error
     # The line break says that this is the schema itself and not a path.
-    with create(uri, schema=text if "\n" in text else text + "\n", force=force) as graph:
+    with naming(schema), create(uri, schema=text if "\n" in text else text + "\n", force=force) as graph:
         head = graph.commits.head()
     if as_json:
         output.document(
@@ -96,9 +98,9 @@ def mutate(
     as_json: Json = False,
 ) -> None:
     """Run a query that changes the graph."""
-    source = query_source(file, text)
+    source = query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with writing(store, "mutate", quiet=quiet) as graph:
+    with writing(store, "mutate", quiet=quiet) as graph, naming(file, param):
         done = graph.mutate(source, values, name=name, branch=branch, actor=actor, if_commit=if_commit)
     if as_json:
         output.document(done.to_dict())
@@ -110,10 +112,11 @@ def mutate(
         output.line(f"{done.query_name}: {counts}; commit {done.commit.id} on {done.branch}")
 
 
-def snapshot(store: Store = None, branch: Branch = "main", as_json: Json = False) -> None:
+def snapshot(store: Store = None, branch: ReadBranch = None, at: At = None, as_json: Json = False) -> None:
     """Show what a branch consists of."""
+    check_one_state(branch, at)
     with reading(store) as graph:
-        shown_state = snapshot_dict(graph.snapshot(branch=branch))
+        shown_state = snapshot_dict(graph.snapshot(branch=branch, at=at))
     if as_json:
         output.document(shown_state)
         return

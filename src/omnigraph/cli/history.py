@@ -22,7 +22,7 @@ ActorFilter = Annotated[
 ]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only commits from then on.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only commits up to then.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most this many.")]
 
 
 def register(app: typer.Typer, branch_app: typer.Typer, commit_app: typer.Typer) -> None:
@@ -35,9 +35,14 @@ def register(app: typer.Typer, branch_app: typer.Typer, commit_app: typer.Typer)
             "omnigraph branch create fix/typo --from review --store kb.omni",
         ),
     )(branch_create)
-    branch_app.command("list", help=teach("List the branches.", "omnigraph branch list --store kb.omni"))(
-        branch_list
-    )
+    branch_app.command(
+        "list",
+        help=teach(
+            "List the branches.",
+            "omnigraph branch list --store kb.omni",
+            "omnigraph branch list --verbose --store kb.omni",
+        ),
+    )(branch_list)
     commit_app.command(
         "list",
         help=teach(
@@ -88,14 +93,25 @@ def branch_create(
         output.line(f"created branch {name.strip()} from {source.strip()}")
 
 
-def branch_list(store: Store = None, as_json: Json = False) -> None:
+def branch_list(
+    store: Store = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Add the head and how far it and main are apart.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """List the branches by name."""
     with reading(store) as graph:
-        names = sorted(graph.branches.list())
+        details = graph.branches.details() if verbose or as_json else ()
+        names = [each.name for each in details] or sorted(graph.branches.list())
     if as_json:
-        output.document({"branches": names})
+        output.document({"branches": names, "details": [each.to_dict() for each in details]})
         return
-    for name in names:
+    width = max(map(len, names))
+    for each in details:
+        apart = f"{each.ahead:,} ahead, {each.behind:,} behind"
+        output.line(f"{each.name:{width}}  {each.head}  {instant(each.updated_at_us)}  {apart}")
+    for name in () if verbose else names:
         output.line(name)
 
 
@@ -129,10 +145,13 @@ def commit_list(
         output.line(f"{commit.id}  {_about(commit)}")
 
 
-def log(store: Store = None, branch: Branch = "main", limit: Limit = None) -> None:
+def log(store: Store = None, branch: Branch = "main", limit: Limit = None, as_json: Json = False) -> None:
     """Draw the history."""
     with reading(store) as graph:
         commits = graph.commits.list(branch=branch, limit=limit, merged=True)
+    if as_json:
+        output.document({"commits": [commit_dict(commit) for commit in commits]})
+        return
     for marks, commit in lanes_of(commits):
         if commit is None:
             output.line(marks)
@@ -196,7 +215,7 @@ def _where(commit: "CommitRecord") -> str:
 
 def commit_dict(commit: "CommitRecord") -> dict[str, Any]:
     """The JSON form of a commit."""
-    from omnigraph.engine.mutate import commit_dict as engine_form
+    from omnigraph.manifest.record import commit_dict as engine_form
 
     return engine_form(commit)
 

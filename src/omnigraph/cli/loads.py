@@ -163,18 +163,22 @@ def load(
 
 
 def _show_problems(error: OmnigraphError) -> None:
-    """What is wrong with the input, kind by kind; the error that follows is the headline."""
+    """What is wrong with the input, in its order; the error that follows is the headline."""
     totals: dict[str, int] = error.details.get("problem_totals", {})
     if sum(totals.values()) < 2:
         return
+    chosen: list[dict[str, Any]] = []
+    left: dict[str, int] = {}
     for kind, total in totals.items():
-        problems = [each for each in error.details["problems"] if each["kind"] == kind]
-        for problem in problems[:PROBLEMS_SHOWN_PER_KIND_MAX]:
-            place = ":".join(str(problem[name]) for name in ("file", "line") if name in problem)
-            output.note(f"{place or 'graph'}: {problem['message']} ({kind})")
-        left = total - min(len(problems), PROBLEMS_SHOWN_PER_KIND_MAX)
-        if left:
-            output.note(f"and {left:,} more of kind {kind}")
+        shown = [each for each in error.details["problems"] if each["kind"] == kind]
+        chosen += shown[:PROBLEMS_SHOWN_PER_KIND_MAX]
+        left[kind] = total - min(len(shown), PROBLEMS_SHOWN_PER_KIND_MAX)
+    for problem in sorted(chosen, key=lambda each: (each.get("file", ""), each.get("line", 0))):
+        place = ":".join(str(problem[name]) for name in ("file", "line") if name in problem)
+        output.note(f"{place or 'graph'}: {problem['message']} ({problem['kind']})")
+    for kind, number in left.items():
+        if number:
+            output.note(f"and {number:,} more of kind {kind}")
 
 
 def _sources(mode: Mode | None, data: list[str] | None, resume: str | None) -> "BinaryIO | list[str] | None":

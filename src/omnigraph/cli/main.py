@@ -1,7 +1,12 @@
 """The `omnigraph` command: parse, run, and turn every outcome into streams and an exit status."""
 
+import atexit
+import contextlib
+import gc
+import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import typer
 
@@ -14,12 +19,35 @@ from omnigraph.cli.failures import debugging, from_anything, from_parser, show
 from omnigraph.cli.startup import spare_pandas
 from omnigraph.core.errors import OmnigraphError
 
+OBJECTS_BEFORE_COLLECTING: Final = 50_000
+"""Modules that are loaded make only objects that stay: looking through them again and again finds nothing."""
+
 
 def main() -> None:
     """Run the command line of this process."""
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
+    ending = _Ending()
+    # Registered first, so it runs last: threads have ended and everybody else has cleaned up.
+    atexit.register(ending)
     output.prepare_streams()
     spare_pandas()
-    sys.exit(run(sys.argv[1:]))
+    ending.status = run(sys.argv[1:])
+    sys.exit(ending.status)
+
+
+class _Ending:
+    """Ends the process without taking its modules apart, which takes longer than many a command."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+
+    def __call__(self) -> None:
+        if self.status is None:
+            return  # an exception is on its way to the terminal
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(self.status)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -29,14 +57,14 @@ def run(argv: Sequence[str]) -> int:
         return complete(argv[1:])
     as_json = wants_json(argv)
     try:
-        try:
-            status = _run_command(argv, as_json=as_json)
-        finally:
-            output.finish()
+        status = _run_command(argv, as_json=as_json)
+        output.finish()
     except output.PipeClosed:
         output.abandon_stdout()
         return output.PIPE_CLOSED_STATUS
     except KeyboardInterrupt:
+        # What is left of the result is dropped: a reader that does not read would keep the process alive.
+        output.abandon_stdout()
         return output.INTERRUPTED_STATUS
     return status
 

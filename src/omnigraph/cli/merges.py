@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.failures import CONFLICTS_SHOWN_MAX, conflict_line
 from omnigraph.cli.options import Actor, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.targets import addressed, confirm, reading, writing
 from omnigraph.core.errors import OmnigraphError, UsageError
@@ -145,8 +146,8 @@ def _preview(
     else:
         output.line(f"{preview.source} into {preview.target}: {preview.outcome.value}")
         _show_stats(preview.stats)
-        for conflict in preview.conflicts[:20]:
-            output.line(f"conflict: {conflict.message} ({conflict.kind.value})")
+        for conflict in preview.conflicts[:CONFLICTS_SHOWN_MAX]:
+            output.line(conflict_line(conflict.table_key, conflict.message, conflict.kind.value))
         if preview.conflicts_total:
             output.line(output.counted(preview.conflicts_total, "conflict"))
     return 3 if preview.conflicts_total else 0

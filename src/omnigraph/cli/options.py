@@ -1,10 +1,11 @@
 """Options that several commands share, spelled once."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from omnigraph.cli.addressing import default_actor
+from omnigraph.core.errors import AmbiguousTarget, UsageError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors become JSON on stderr.")]
 Store = Annotated[
@@ -12,10 +13,24 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URI",
-        help="The graph: a directory or s3://bucket/prefix; else --profile, OMNIGRAPH_STORE, config.yaml.",
+        help="The graph: a directory or s3://bucket/prefix; else --profile, config.yaml, OMNIGRAPH_STORE.",
     ),
 ]
 Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to work on.")]
+ReadBranch = Annotated[
+    str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
+]
+At = Annotated[str | None, typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit or tag.")]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
+]
+Ops = Annotated[
+    list[str] | None,
+    typer.Option("--op", metavar="OP", help="Only insert, update or delete. Repeatable."),
+]
+Kinds = Annotated[
+    list[str] | None, typer.Option("--kind", metavar="KIND", help="Only node or edge. Repeatable.")
+]
 Actor = Annotated[
     str | None,
     typer.Option(
@@ -27,6 +42,24 @@ Actor = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree to a destructive action on a remote graph.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not name the target of the write on stderr.")]
+
+
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def duration(text: str, flag: str) -> int:
+    """Seconds of a duration as a user writes it: `90`, `2s`, `15m`, `24h`, `7d`, `2w`. Raises UsageError."""
+    number = text.rstrip("smhdw")
+    unit = text[len(number) :]
+    if not (number.isascii() and number.isdigit()) or unit not in _UNITS:
+        raise UsageError(f"{flag} takes a duration such as 30s, 15m, 24h or 7d, not '{text}'")
+    return int(number) * _UNITS[unit]
+
+
+def check_one_state(branch: str | None, at: str | None) -> None:
+    """Refuse a read that names two states. Raises AmbiguousTarget."""
+    if branch is not None and at is not None:
+        raise AmbiguousTarget("--branch and --snapshot (--at) exclude each other", hint="give one of them")
 
 
 def teach(summary: str, *examples: str, more: str = "") -> str:

@@ -1,13 +1,14 @@
 """Query sources and parameters as a user gives them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from omnigraph.cli.sources import read_bytes, shown
-from omnigraph.core.errors import BadRequest, UsageError
+from omnigraph.core.errors import BadRequest, ParameterTypeError, SourceFailure, UsageError
 
 QueryName = Annotated[str | None, typer.Argument(metavar="NAME", help="Which query of the source to run.")]
 QueryFile = Annotated[
@@ -24,7 +25,7 @@ Param = Annotated[
 ]
 
 
-def query_source(file: str | None, text: str | None) -> str:
+def query_source(name: str | None, file: str | None, text: str | None) -> str:
     """The text to compile, from exactly one of the two ways to give it."""
     if file is not None and text is not None:
         raise UsageError("--query and -e exclude each other")
@@ -33,13 +34,31 @@ def query_source(file: str | None, text: str | None) -> str:
             raise UsageError("the query given with -e is empty")
         return _as_text(text)
     if file is None:
+        named = name if name is not None and name.endswith(".gq") else "FILE"
         raise UsageError(
-            "a store has no stored queries; the query must be given", hint="pass -e 'query …' or --query FILE"
+            "a store has no stored queries; the query must be given",
+            hint=f"pass -e 'query …' or --query {named}",
         )
     try:
         return _as_text(read_bytes(file).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"'{shown(file)}' is not UTF-8 text", hint="save the file as UTF-8") from error
+
+
+@contextmanager
+def naming(file: str | None, single: Sequence[str] | None = None) -> Generator[None]:
+    """Failures inside name the file the query is from, and how a text that looks like a number is given."""
+    try:
+        yield
+    except ParameterTypeError as error:
+        given = {item.partition("=")[0] for item in single or ()}
+        if error.expected.startswith("String") and error.parameter in given:
+            error.hint = f"-p reads JSON first; write a text as -p '{error.parameter}=\"…\"'"
+        raise
+    except SourceFailure as error:
+        if file is not None:
+            error.name_file(shown(file))
+        raise
 
 
 def _as_text(text: str) -> str:

@@ -31,7 +31,10 @@ def register(profile_app: typer.Typer, config_app: typer.Typer) -> None:
         help=teach(
             "Show the settings in effect and where each comes from.",
             "omnigraph config show",
-            more="The order is: flags, environment, config.yaml, built-in default.",
+            more=(
+                "The graph comes from flags, the profile, the defaults of config.yaml, then OMNIGRAPH_STORE;"
+                " settings from flags, the environment, config.yaml, then the built-in default."
+            ),
         ),
     )(config_show)
 

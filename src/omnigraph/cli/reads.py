@@ -10,7 +10,7 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.addressing import given
 from omnigraph.cli.config import PROFILE_VARIABLE, load
-from omnigraph.cli.options import Json, Store, teach
+from omnigraph.cli.options import At, Json, ReadBranch, Store, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
     Params,
@@ -18,11 +18,12 @@ from omnigraph.cli.parameters import (
     QueryFile,
     QueryName,
     QueryText,
+    naming,
     parameters,
     query_source,
 )
 from omnigraph.cli.targets import reading
-from omnigraph.core.errors import AmbiguousTarget, UsageError
+from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
     from omnigraph.engine.result import Rows
@@ -60,12 +61,8 @@ def query(
     params_file: ParamsFile = None,
     param: Param = None,
     store: Store = None,
-    branch: Annotated[
-        str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
-    ] = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit or tag.")
-    ] = None,
+    branch: ReadBranch = None,
+    at: At = None,
     form: Annotated[Format | None, typer.Option("--format", help="How to print the rows.")] = None,
     csv_null: Annotated[str, typer.Option("--csv-null", help="What CSV prints for null.")] = "null",
     with_metadata: Annotated[
@@ -76,15 +73,14 @@ def query(
     """Run a query that reads."""
     if as_json and form is not None:
         raise UsageError("--json and --format exclude each other")
-    if branch is not None and snapshot is not None:
-        raise AmbiguousTarget("--branch and --snapshot exclude each other", hint="give one of them")
+    check_one_state(branch, at)
     chosen = Format.JSON if as_json else form or default_format()
     if chosen is Format.ARROW and sys.stdout.isatty():
         raise UsageError("arrow is not for a terminal", hint="send it to a file or a pipe")
-    source = query_source(file, text)
+    source = query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with reading(store) as graph:
-        rows = graph.query(source, values, name=name, branch=branch, at=snapshot)
+    with reading(store) as graph, naming(file, param):
+        rows = graph.query(source, values, name=name, branch=branch, at=at)
     print_rows(rows, chosen, csv_null=csv_null, with_metadata=with_metadata)
 
 

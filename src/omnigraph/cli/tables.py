@@ -82,7 +82,13 @@ def _pieces(text: str, width: int) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r")
+    """The text on one line. Control characters are shown escaped: data must not drive the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        f"\\x{ord(char):02x}" if unicodedata.category(char) == "Cc" else char
+        for char in text.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    )
 
 
 def display_width(text: str) -> int:
@@ -93,7 +99,8 @@ def display_width(text: str) -> int:
 
 
 def _character_width(char: str) -> int:
-    if unicodedata.combining(char):
+    # Marks, joiners and selectors change the character before them and take no place of their own.
+    if unicodedata.category(char) in {"Mn", "Me", "Cf"}:
         return 0
     return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
 

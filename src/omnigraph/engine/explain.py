@@ -156,13 +156,13 @@ class Operator:
         """As text, an operator a line."""
         facts: list[str] = []
         if self.estimated_rows is not None:
-            facts.append(f"about {self.estimated_rows} rows")
+            facts.append(f"about {_counted(self.estimated_rows, 'row')}")
         if self.actual_rows is not None:
-            facts.append(f"{self.actual_rows} rows")
+            facts.append(_counted(self.actual_rows, "row"))
         if self.seconds is not None:
             facts.append(f"{self.seconds * 1000:.2f} ms")
         if self.bytes:
-            facts.append(f"read {bytes_text(self.bytes)} in {self.requests} requests")
+            facts.append(f"read {bytes_text(self.bytes)} in {_counted(self.requests or 0, 'request')}")
         tail = f"  [{', '.join(facts)}]" if facts else ""
         yield f"{'  ' * depth}{self.name} {self.detail}{tail}"
         if self.access:
@@ -233,12 +233,17 @@ class Explanation:
         if self.analyzed:
             calls = ", ".join(f"{count} {kind}" for kind, count in sorted(self.storage_calls.items()))
             took = (self.seconds or 0) * 1000
-            read = f"read {bytes_text(self.bytes)} in {self.requests} requests"
-            lines.append(f"  {self.rows} rows in {took:.2f} ms; {read}; storage calls: {calls or 'none'}")
+            read = f"read {bytes_text(self.bytes)} in {_counted(self.requests, 'request')}"
+            gave = f"{_counted(self.rows or 0, 'row')} in {took:.2f} ms"
+            lines.append(f"  {gave}; {read}; storage calls: {calls or 'none'}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def describe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 import orjson
@@ -84,8 +84,17 @@ class Rows:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.to_dicts())
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        place = range(len(self))[index]
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """One row, or the rows of a slice."""
+        if isinstance(index, slice):
+            return _row_dicts(self._names, [column[index] for column in self._columns])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no row {index} in a result of {len(self)}")
+        place = index % len(self)
         return _row_dicts(self._names, [column[place : place + 1] for column in self._columns])[0]
 
     def to_arrow(self) -> pa.Table:

@@ -377,7 +377,8 @@ class _Parser:
                 names.append(self._name("a property name"))
             self._expect(")")
             return GroupConstraintNode(word, tuple(names), self._span_from(start))
-        name = self._name("a property name")
+        example = "@range(age, 0..150)" if word == "range" else '@check(code, "[A-Z]+")'
+        name = self._name("a property name", hint=f"the property comes first, as in {example}")
         self._expect(",")
         if word == "range":
             lower, upper = self._bounds()
@@ -455,9 +456,9 @@ class _Parser:
 
     # Names
 
-    def _name(self, what: str) -> Name:
+    def _name(self, what: str, *, hint: str | None = None) -> Name:
         if self._token.kind is not Kind.NAME:
-            self._fail(f"expected {what}")
+            self._fail(f"expected {what}", hint=hint)
         token = self._advance()
         return Name(token.text, token.span)
 

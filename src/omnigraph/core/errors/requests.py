@@ -1,7 +1,7 @@
 """Asking wrongly: the request, its sources or its data break a rule."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from omnigraph.core.errors.base import KnownError, RequestError, with_candidates
@@ -84,6 +84,14 @@ class SourceFailure(RequestError):
         self.source_error = source_error
         self.candidates = tuple(candidates)
         self.diagnostics: tuple[Any, ...] = tuple(diagnostics)
+
+    def name_file(self, file: str) -> None:
+        """Say which file the text is from, when whoever compiled it was not told."""
+        if self.source_error is None or self.source_error.file is not None:
+            return
+        self.source_error = replace(self.source_error, file=file)
+        self.details["source_error"] = self.source_error.to_dict()
+        self.diagnostics = tuple(replace(each, file=file) for each in self.diagnostics)
 
 
 class QueryError(SourceFailure):

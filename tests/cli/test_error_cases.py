@@ -1,0 +1,140 @@
+"""The failures of the error specification that a user of one graph can meet, each by its number."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import omnigraph as og
+from cli.conftest import COMMAND, Run, clean_environment
+from omnigraph.core.settings import Settings
+
+SCHEMA = """node Ship { imo: String @key  name: String  tonnage: I32? }
+edge SisterOf: Ship -> Ship
+"""
+STORE = ("--store", "g.omni")
+LOAD = ("load", "--mode", "append", "--engine", "local", "--quiet", "--json", *STORE, "--data")
+SHIPS = 20_000
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("made")
+    rows = (
+        json.dumps({"type": "Ship", "data": {"imo": f"S{number}", "name": "x" * 60}})
+        for number in range(1, SHIPS + 1)
+    )
+    (base / "in.jsonl").write_text("\n".join(rows))
+    with og.init(base / "g.omni", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+        graph.load(base / "in.jsonl", mode="append", engine="local")
+    return base / "g.omni"
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "g.omni")
+    return tmp_path
+
+
+def query(body: str) -> tuple[str, ...]:
+    return ("query", "-e", body, *STORE, "--json")
+
+
+def test_e4_to_e8_a_query_that_is_wrong(here: Run, place: Path) -> None:
+    unclosed = here(*query("query q() {\n  match { $s: Ship }\n  return { $s.name }\n"), rc=1).error
+    assert unclosed["kind"] == "query_syntax"
+    assert unclosed["source_error"]["line"] >= 3
+    unknown = here(*query("query q() { match { $s: Ship } return { $s.tonage } }"), rc=1).error
+    assert (unknown["kind"], unknown["candidates"]) == ("query_type", ["tonnage"])
+    by_imo = query("query q($imo: String) { match { $s: Ship { imo: $imo } } return { $s.name } }")
+    missing = here(*by_imo, rc=1)
+    assert (missing.error["kind"], missing.out) == ("missing_parameter", "")
+    extra = here(*by_imo, "-p", "imo=S1", "-p", "imoo=S1", rc=1).error
+    assert (extra["kind"], extra["candidates"]) == ("unknown_parameter", ["imo"])
+    both = 'query q() { insert Ship { imo: "N", name: "N" } delete Ship where imo = "S1" }'
+    assert here("mutate", "-e", both, *STORE, "--json", rc=1).error["kind"] == "mixed_mutation"
+    assert here("verify", *STORE, "--json").json["entities"] == SHIPS
+
+
+@pytest.mark.parametrize(
+    ("records", "rc", "kind"),
+    [
+        ('{"edge":"SisterOf","from":"S1","to":"nowhere"}', 1, "constraint_violation"),
+        ('{"type":"Ship","data":{"imo":"S1","name":"again"}}', 3, "key_conflict"),
+        (
+            '{"type":"Ship","data":{"imo":"N","name":"a"}}\n{"type":"Ship","data":{"imo":"N","name":"b"}}',
+            3,
+            None,
+        ),
+    ],
+    ids=["E10", "E11", "E12"],
+)
+def test_e10_to_e12_a_load_that_is_refused(
+    here: Run, place: Path, records: str, rc: int, kind: str | None
+) -> None:
+    (place / "in.jsonl").write_text(records + "\n")
+    refused = here(*LOAD, "in.jsonl", rc=rc)
+    assert refused.out == ""
+    assert refused.error["kind"] == (kind or "key_conflict")
+    if kind == "constraint_violation":
+        assert refused.error["constraint"]["rule"] == "endpoint"
+        assert "in.jsonl:1" in refused.error["error"]
+    else:
+        assert refused.error["key_conflict"]["entity_id"] in {"S1", "N"}
+        assert refused.error["retry"] == "never"
+    assert here("verify", *STORE, "--json").json["entities"] == SHIPS
+
+
+def test_e19_a_branch_with_children_stays(here: Run, place: Path) -> None:
+    here("branch", "create", "topic", "--quiet", *STORE)
+    here("branch", "create", "kid", "--from", "topic", "--quiet", *STORE)
+    refused = here("branch", "delete", "topic", *STORE, "--json", rc=3).error
+    assert (refused["kind"], refused["blocking_branches"]) == ("branch_has_children", ["kid"])
+
+
+def test_e32_a_graph_without_its_manifest_is_no_graph_and_no_place_for_one(here: Run, place: Path) -> None:
+    (place / "g.omni" / "__manifest").rename(place / "aside")
+    (place / "s.pg").write_text(SCHEMA)
+    assert here("verify", *STORE, "--json", rc=6).error["kind"] == "graph_not_found"
+    again = here("init", "--schema", "s.pg", "g.omni", "--json", rc=3)
+    assert again.error["kind"] == "already_initialized"
+
+
+def test_e33_a_graph_without_its_schema_wants_it_back(here: Run, place: Path) -> None:
+    (place / "g.omni" / "_schema.pg").unlink()
+    (place / "g.omni" / "_schema.ir.json").unlink()
+    refused = here("verify", *STORE, "--json", rc=6).error
+    assert refused["kind"] == "schema_contract_missing"
+    assert "restore" in refused["hint"]
+
+
+def test_e37_a_damaged_cursor(here: Run, place: Path) -> None:
+    cursor = here("changes", "poll", *STORE, "--json").json["cursor"]
+    middle = len(cursor) // 2
+    damaged = cursor[:middle] + ("A" if cursor[middle] != "A" else "B") + cursor[middle + 1 :]
+    refused = here("changes", "poll", "--cursor", damaged, *STORE, "--json", rc=1).error
+    assert refused["kind"] == "change_cursor_rejected"
+
+
+def test_e47_ctrl_c_ends_a_read_whose_reader_does_not_read(place: Path) -> None:
+    child = subprocess.Popen(
+        [COMMAND, "export", *STORE],
+        cwd=place,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    assert child.stdout.read(1) == b"{"
+    # The pipe is full by now, or soon will be: the command waits for a reader.
+    time.sleep(1)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=30) == 130
+    assert child.stderr.read() == b""
+    child.stdout.close()
+    child.stderr.close()
