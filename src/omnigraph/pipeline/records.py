@@ -25,6 +25,8 @@ from omnigraph.pipeline.problems import Problem, ProblemLog
 RECORD_BYTES_MAX: Final = 33_554_432
 RECORD_STRUCTURE_MAX: Final = 131_072
 _ODD_LINES_BEFORE_READING_ALL: Final = 64
+_EXACT_LINES: Final = 64
+"""Lines that are read one by one when one of them needs it."""
 _HEAD_BYTES_MAX: Final = 256
 _HEAD: Final = re.compile(rb'\{"(type|edge)": ?"([^"\\]+)"')
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -53,6 +55,28 @@ class ParsedRows:
     def rows(self) -> int:
         """How many records."""
         return len(self.lines)
+
+
+def _together(parts: list[ParsedRows]) -> list[ParsedRows]:
+    """The records of each type in one piece."""
+    by_type: dict[str, list[ParsedRows]] = {}
+    for part in parts:
+        by_type.setdefault(part.type.table_key, []).append(part)
+    return [same[0] if len(same) == 1 else _concatenated(same) for same in by_type.values()]
+
+
+def _concatenated(parts: list[ParsedRows]) -> ParsedRows:
+    first = parts[0]
+    told = all(part.absent for part in parts)
+    return ParsedRows(
+        type=first.type,
+        lines=np.concatenate([part.lines for part in parts]),
+        ids=pa.concat_arrays([part.ids for part in parts]),
+        sources=None if first.sources is None else pa.concat_arrays([part.sources for part in parts]),
+        targets=None if first.targets is None else pa.concat_arrays([part.targets for part in parts]),
+        columns={name: pa.concat_arrays([part.columns[name] for part in parts]) for name in first.columns},
+        absent={n: np.concatenate([part.absent[n] for part in parts]) for n in first.absent} if told else {},
+    )
 
 
 @dataclass(slots=True)
@@ -169,12 +193,23 @@ class ChunkParser:
             table_type = resolve(group.member, group.name.decode("utf-8", "replace"), self.catalog)
         except RecordRefused:
             return self._exact(group)
-        presence = self.presence or bool(table_type.defaults)
-        fast = None if presence and b"\\" in group.data else self._columnar(group, table_type)
-        if fast is None:
+        rows = self._fast(group, table_type)
+        if rows is not None:
+            return [rows]
+        if len(group.lines) <= _EXACT_LINES:
             return self._exact(group)
-        absent = _absent(group.data, fast, table_type) if presence else {}
-        return [self._converted(table_type, group.lines, fast, absent)]
+        # The exact parser is a hundred times slower: cut until it gets little more than what needs it.
+        pieces = group.pieces(max(_EXACT_LINES, len(group.lines) // 8))
+        return _together([rows for piece in pieces for rows in self._parse_group(piece)])
+
+    def _fast(self, group: "_Group", table_type: TableType) -> ParsedRows | None:
+        """The rows of a group by Arrow, or None when the exact parser must look at it."""
+        presence = self.presence or bool(table_type.defaults)
+        wire = None if presence and b"\\" in group.data else self._columnar(group, table_type)
+        if wire is None:
+            return None
+        absent = _absent(group.data, wire, table_type) if presence else {}
+        return self._converted(table_type, group.lines, wire, absent)
 
     def _columnar(self, group: "_Group", table_type: TableType) -> "_Wire | None":
         """Parse with Arrow; None when it refuses, or took something the record rules forbid."""
@@ -286,6 +321,16 @@ class _Group:
     name: bytes
     data: bytes
     lines: Lines
+
+    def pieces(self, lines_max: int) -> Iterator["_Group"]:
+        """The same lines in groups of at most so many."""
+        ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == 10) + 1
+        begin = 0
+        for start in range(0, len(self.lines), lines_max):
+            lines = self.lines[start : start + lines_max]
+            end = int(ends[start + len(lines) - 1])
+            yield _Group(self.member, self.name, self.data[begin:end], lines)
+            begin = end
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,3 +190,19 @@ def test_lines_of_many_types_are_grouped_without_parsing() -> None:
         "Link": [n for n in range(50) if not n % 2],
     }
     assert np.array_equal(parsed[0].lines, np.sort(parsed[0].lines))
+
+
+def test_a_record_that_needs_the_exact_parser_costs_its_neighbours_only(monkeypatch) -> None:
+    taken, decode = [], records.decode
+    monkeypatch.setattr(records, "decode", lambda line: taken.append(line) or decode(line))
+    lines = [{"type": "Thing", "data": {"k": str(n), "i": n}} for n in range(5_000)]
+    lines[700]["data"]["i"] = "x"
+    lines[4_000]["data"]["k"] = 'a backslash: "'  # the parser was asked to tell absent from null
+    parsed, _, count, log, refused = parse("\n".join(json.dumps(each) for each in lines).encode())
+    assert (count, refused, log.total) == (5_000, [700], 1)
+    (things,) = parsed
+    assert things.lines.tolist() == [n for n in range(5_000) if n != 700]
+    assert things.columns["i"].to_pylist() == things.lines.tolist()
+    assert not things.absent["i"].any()
+    assert things.absent["b"].all()
+    assert len(taken) <= 2 * records._EXACT_LINES
