@@ -5,8 +5,10 @@ import pytest
 import omnigraph
 from omnigraph.core.errors import (
     BadRequest,
+    BranchNotFound,
     ChangeCursorRejected,
     CommitNotFound,
+    EntityNotFound,
     MergeConflicts,
     TagExists,
     TagNotFound,
@@ -163,6 +165,11 @@ def test_a_commit_is_shown_by_branch_tag_or_id(graph):
     own = people(graph, "bob", branch="topic").commit
     assert (own.branch, own.parent) == ("topic", made.id)
     graph.tags.create("v1", at=made.id)
+    for pinned in ("v1", made.id):
+        with pytest.raises(BadRequest, match="starts at the head of another branch"):
+            graph.branches.create("other", from_branch=pinned)
+    with pytest.raises(BranchNotFound):
+        graph.branches.create("other", from_branch="nowhere")
     for reference, commit in {"main": made, "topic": own, "v1": made, own.id: own}.items():
         assert graph.commits.show(reference) == commit
     with pytest.raises(CommitNotFound, match="topics") as unknown:
@@ -357,6 +364,9 @@ def test_time_travel_versions_chain(graph):
     states.append(graph.commits.head().id)
     question = "query q() { match { $p: Person } return { $p.age as age } }"
     assert [[row["age"] for row in graph.query(question, at=each)] for each in states] == [[30], [31], []]
+    assert [graph.at(each).entity("Person", "ann").properties["age"] for each in states[:2]] == [30, 31]
+    with pytest.raises(EntityNotFound):
+        graph.entity("Person", "ann", at=states[2])
 
 
 def ages(graph, **where):
