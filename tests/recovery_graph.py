@@ -76,8 +76,11 @@ class RawGraph:
 
     # --- the steps of a write
 
-    def commit(self, key, names, *, operation_id=None, branch=None, table_branch=None):
-        """Phase B of one table: append rows with these ids; returns the handle at the new HEAD."""
+    def commit(self, key, names, *, operation_id=None, branch=None, table_branch=None, **values):
+        """Phase B of one table: append rows with these ids; returns the handle at the new HEAD.
+
+        `values`: the same for every row, by column.
+        """
         entry = self.session.manifest.current(branch).entries[key]
         head = self.session.storage.open_head(key, entry.location, table_branch)
         columns = {name: [None] * len(names) for name in head.schema.names} | {"id": list(names)}
@@ -85,6 +88,7 @@ class RawGraph:
             columns["name"] = list(names)
         if key == KNOWS:
             columns |= {"src": ["ada"] * len(names), "dst": ["ada"] * len(names)}
+        columns |= {name: [value] * len(names) for name, value in values.items()}
         rows = pa.table(columns, schema=head.schema)
         staged = self.session.storage.stage_append(head, rows, Stamp(operation_id or new_ulid(), key))
         return self.session.storage.commit_staged(head, staged)

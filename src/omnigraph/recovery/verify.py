@@ -6,7 +6,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from omnigraph.catalog.schema import Catalog, EdgeType
+from omnigraph.catalog.canonical import node_ids, unique_tuples
+from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
 from omnigraph.core import html
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.ids import Branch, TableKey, node_table_key, show_branch
@@ -27,6 +28,8 @@ class Rule(StrEnum):
     ROW_COUNT = "row_count"
     COLUMNS = "columns"
     ID_UNIQUE = "id_unique"
+    ID_IS_KEY = "id_is_key"
+    VALUES_UNIQUE = "values_unique"
     ENDPOINT_PRESENT = "endpoint_present"
     COMMITS_CHAINED = "commits_chained"
     PROJECTION_COMPLETE = "projection_complete"
@@ -84,8 +87,8 @@ class _Tally:
 def verify(context: RecoveryContext, catalog_of: Callable[[Snapshot], Catalog]) -> VerifyReport:
     """Check every branch of the graph. Settles nothing and writes nothing.
 
-    `catalog_of` gives the schema a snapshot's branch follows. Cost: every id, source and target of every
-    branch, and the whole history.
+    `catalog_of` gives the schema a snapshot's branch follows. Cost: every id, key, unique value, source and
+    target of every branch, and the whole history.
     """
     tally = _Tally()
     found: list[Violation] = []
@@ -165,7 +168,11 @@ def _tables(
         if missing:
             names = ", ".join(sorted(missing))
             yield Violation(Rule.COLUMNS, f"{key} on {where}", f"columns differ from the schema: {names}")
-        if isinstance(table_type, EdgeType) and key in ids:
+            continue
+        if key not in ids:
+            continue
+        yield from _keys(context, table_type, handle, f"{key} on {where}")
+        if isinstance(table_type, EdgeType):
             yield from _endpoints(context, table_type, handle, ids, where)
 
 
@@ -196,6 +203,30 @@ def _rows(entry: TableEntry, ids: Any, where: str) -> Iterator[Violation]:
     distinct = pc.count_distinct(ids, mode="all").as_py()
     if distinct != len(ids) or ids.null_count:
         yield Violation(Rule.ID_UNIQUE, where, f"{len(ids)} rows have {distinct} different ids")
+
+
+def _keys(
+    context: RecoveryContext, table_type: TableType, handle: SnapshotHandle, where: str
+) -> Iterator[Violation]:
+    """The id of a node is its key, and the values of a `@unique` group belong to one row."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    key = table_type.key if isinstance(table_type, NodeType) else ()
+    names = {*key, *(name for group in table_type.unique for name in group)}
+    if not names:
+        return
+    rows = context.storage.read(handle, columns=["id", *sorted(names)]).combine_chunks()
+    if isinstance(table_type, NodeType) and key:
+        same = pc.equal(node_ids(rows, table_type), rows.column("id").combine_chunks())
+        others = len(rows) - (pc.sum(same).as_py() or 0)
+        if others:
+            yield Violation(Rule.ID_IS_KEY, where, f"{others} rows have an id that is not their key")
+    for group in table_type.unique:
+        held = pc.drop_null(unique_tuples(rows, group, table_type))
+        distinct = pc.count_distinct(held).as_py()
+        if distinct != len(held):
+            message = f"{len(held)} rows have {distinct} different values of {', '.join(group)}"
+            yield Violation(Rule.VALUES_UNIQUE, where, message)
 
 
 def _endpoints(
@@ -231,14 +262,14 @@ def _history(context: RecoveryContext, branch: Branch, tally: _Tally) -> Iterato
 
 
 def _projection(context: RecoveryContext) -> Iterator[Violation]:
-    """Every commit the commit tables have must have its first parent there too."""
+    """Every commit that is known has both its parents among the known ones."""
     lineage = context.commits.lineage()
     ids = lineage.column("graph_commit_id").to_pylist()
     known = set(ids)
     if len(known) != len(ids):
         yield Violation(Rule.PROJECTION_COMPLETE, "_graph_commits.lance", "a commit occurs twice")
-    for parent in lineage.column("parent_commit_id").to_pylist():
-        if parent is not None and parent not in known:
+    for link in ("parent_commit_id", "merged_parent_commit_id"):
+        for parent in sorted({*lineage.column(link).to_pylist()} - known - {None}):
             yield Violation(Rule.PROJECTION_COMPLETE, "_graph_commits.lance", f"{parent} is missing")
 
 

@@ -103,6 +103,20 @@ def test_an_id_that_occurs_twice(graph, path):
     assert found(path) == {Rule.ID_UNIQUE}
 
 
+def test_an_id_that_is_not_the_key(graph, path):
+    graph.publish([graph.commit(PERSON, ["eve"], name="adam")])
+    assert found(path) == {Rule.ID_IS_KEY}
+
+
+def test_a_unique_value_that_two_rows_have(path):
+    omnigraph.init(path, schema="node Person { name: String @key  mail: String? @unique }").close()
+    graph = RawGraph.attach(path)
+    graph.publish([graph.commit(PERSON, ["ada", "bob"])])
+    assert found(path) == set(), "nothing is held by nobody"
+    graph.publish([graph.commit(PERSON, ["cat", "dot"], mail="m@x")])
+    assert found(path) == {Rule.VALUES_UNIQUE}
+
+
 def test_an_edge_without_its_node(path):
     graph = RawGraph.create(path)
     graph.write(KNOWS, ["k1"])  # from ada to ada, and there is no ada
@@ -114,6 +128,15 @@ def test_a_history_with_a_hole(graph, path):
     newest = graph.session.manifest.current(None).manifest_version
     (path / "__manifest/_versions" / f"{2**64 - 1 - (newest - 1):020d}.manifest").unlink()
     assert Rule.COMMITS_CHAINED in found(path)
+
+
+@pytest.mark.parametrize("link", ["parents", "merged_parent"])
+def test_a_commit_without_one_of_its_parents(graph, path, link):
+    newest = graph.context.commits.list(None)[0]
+    gone = CommitId(new_ulid())
+    parents = (gone,) if link == "parents" else (newest.parents[0], gone)
+    graph.context.commits._write({gone: replace(newest, id=CommitId(new_ulid()), parents=parents)})
+    assert found(path) == {Rule.PROJECTION_COMPLETE}
 
 
 def test_an_audit_row_of_nothing(graph, path):
