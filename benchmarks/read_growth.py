@@ -1,0 +1,110 @@
+"""Reads of a graph with a long history beside the same graph with a short one.
+
+`python -m benchmarks.read_growth [--persons N] [--edges N] [--commits N]` loads two graphs alike.
+One gets ten more commits, the other many: new edges and changed people by turns. Then both are asked the
+questions of `benchmarks.reads` alternately, and opened by new processes. Nothing is compacted.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks._read_peers import FAST
+from benchmarks.reads import WORKLOADS, cold, make_data, shown
+
+import omnigraph
+
+YOUNG_COMMITS = 10
+GOAL = 1.2
+ROUNDS = 6
+TURN = 100
+SETTLED_S = 3.0
+"""After this long without a commit a reader asks the file system one question less."""
+EDGE = "query m($a: String, $b: String) { insert Knows { from: $a, to: $b } }"
+PERSON = "query m($a: String) { update Person set { age: 50 } where name = $a }"
+
+
+def age(where: Path, keys: list[str], commits: int) -> None:
+    """Make a history of so many commits."""
+    with omnigraph.open(where / "graph", settings=FAST) as graph:
+        for number in range(commits):
+            one, other = keys[number % len(keys)], keys[(number + 7) % len(keys)]
+            if number % 2:
+                graph.mutate(PERSON, {"a": one})
+            else:
+                graph.mutate(EDGE, {"a": one, "b": other})
+
+
+def ask(graph: Any, name: str, keys: list[str]) -> list[float]:
+    """Seconds of each call of one question."""
+    workload, seconds = WORKLOADS[name], list[float]()
+    for key in keys if workload.keyed else keys[:1]:
+        begun = time.perf_counter()
+        graph.query(workload.ours, {"n": key} if workload.keyed else None).to_dicts()
+        seconds.append(time.perf_counter() - begun)
+    return seconds
+
+
+def compare(young: Path, old: Path, keys: list[str]) -> int:
+    """Ask both graphs in turns; how many questions grew beyond the goal."""
+    missed = 0
+    with (
+        omnigraph.open(young / "graph", settings=FAST) as first,
+        omnigraph.open(old / "graph", settings=FAST) as second,
+    ):
+        for name in WORKLOADS:  # fills the caches
+            ask(first, name, keys[:TURN]), ask(second, name, keys[:TURN])
+        time.sleep(SETTLED_S)
+        for name in WORKLOADS:
+            times: tuple[list[float], list[float]] = ([], [])
+            for number in range(ROUNDS):
+                turn = keys[number * TURN : (number + 1) * TURN]
+                for graph, into in zip((first, second), times, strict=True):
+                    into.extend(ask(graph, name, turn))
+            missed += report(name, *(statistics.median(each) for each in times))
+    opened = [
+        statistics.median(cold("open-omnigraph", where, key)["seconds"] for key in keys[:7])
+        for where in (young, old)
+    ]
+    return missed + report("open to first row", *opened)
+
+
+def report(name: str, young: float, old: float) -> int:
+    met = old <= GOAL * young
+    verdict = "met" if met else "MISSED"
+    print(
+        f"{name}: {shown(young)} young, {shown(old)} old, ratio {old / young:.2f}   goal {GOAL} {verdict}",
+        flush=True,
+    )
+    return 0 if met else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--persons", type=int, default=100_000)
+    parser.add_argument("--edges", type=int, default=500_000)
+    parser.add_argument("--commits", type=int, default=2_000)
+    chosen = parser.parse_args()
+    numbers = np.random.default_rng(1).integers(0, chosen.persons, ROUNDS * TURN)
+    keys = [f"person-{number:08d}" for number in numbers]
+    root = Path(tempfile.mkdtemp(prefix="omnigraph-read-growth-"))
+    try:
+        make_data(root / "young", chosen.persons, chosen.edges)
+        make_data(root / "old", chosen.persons, chosen.edges)
+        age(root / "young", keys, YOUNG_COMMITS)
+        age(root / "old", keys, chosen.commits)
+        commits = f"{YOUNG_COMMITS} and {chosen.commits:,} commits"
+        print(f"{chosen.persons:,} persons, {chosen.edges:,} edges; {commits}", flush=True)
+        return 1 if compare(root / "young", root / "old", keys) else 0
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
