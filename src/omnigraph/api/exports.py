@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
-from omnigraph.branching.history import resolve_reference
 from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.cancel import NEVER
@@ -139,4 +138,6 @@ class Exports:
             # An id first: it is what most callers have, and it needs no look at the names.
             return self._session.manifest.at_commit(CommitId(at))
         except CommitNotFound:
+            from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  names are rare
+
             return resolve_reference(self._session, at)

@@ -5,7 +5,7 @@ own.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,24 +13,23 @@ from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
-from omnigraph.api.history import Feed, Tags, blame_entity, diff
-from omnigraph.branching.history import resolve_commit, resolve_reference
 from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure
 from omnigraph.core.ids import CommitId
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
-from omnigraph.maintenance.indices import ensure_indices, index_report, reconcile
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from omnigraph.api.history import Feed, Tags
     from omnigraph.branching.blame import Blame
     from omnigraph.branching.history import Diff
     from omnigraph.branching.report import MergeReport
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.core.ids import TableKey
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.explain import Explanation
@@ -77,16 +76,37 @@ def _run_query() -> Callable[..., Rows]:
     return run_query
 
 
+def _reconcile(
+    session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey], *, always: bool = False
+) -> None:
+    """Build the indexes a publish made worthwhile; a process that only reads never loads what builds them."""
+    from omnigraph.maintenance.indices import reconcile  # noqa: PLC0415
+
+    reconcile(session, snapshot, tables, always=always)
+
+
 class Graph(Exports):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
     def __init__(self, session: GraphSession) -> None:
         self._session = session
-        session.after_publish = reconcile
+        session.after_publish = _reconcile
         self.commits = Commits(session)
         self.branches = Branches(session)
-        self.tags = Tags(session)
-        self.feed = Feed(session)
+
+    @cached_property
+    def tags(self) -> Tags:
+        """The tags of this graph."""
+        from omnigraph.api.history import Tags  # noqa: PLC0415  most processes look at no history
+
+        return Tags(self._session)
+
+    @cached_property
+    def feed(self) -> Feed:
+        """The commits of a branch as they come, with what each changed."""
+        from omnigraph.api.history import Feed  # noqa: PLC0415  as in tags
+
+        return Feed(self._session)
 
     @property
     def session(self) -> GraphSession:
@@ -306,6 +326,8 @@ class Graph(Exports):
         graph.at("v1").query("queries.gq", name="most_cited")
         ```
         """
+        from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  as in tags
+
         self._session.begin_read()
         return GraphAt(self, resolve_reference(self._session, reference).head)
 
@@ -328,6 +350,8 @@ class Graph(Exports):
         `types`, `ops` (`insert`, `update`, `delete`) and `kinds` (`node`, `edge`) narrow it. Rows are read as
         the result is iterated.
         """
+        from omnigraph.api.history import diff  # noqa: PLC0415  as in tags
+
         return diff(self._session, old, new, types, ops, kinds)
 
     def revert(
@@ -343,7 +367,8 @@ class Graph(Exports):
         go back to (the first unless named). Raises `MergeConflicts` when later commits changed the same
         entities.
         """
-        from omnigraph.branching.revert import revert_commit  # noqa: PLC0415  most processes never revert
+        from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  most processes never revert
+        from omnigraph.branching.revert import revert_commit  # noqa: PLC0415
 
         target = writable_branch(branch)
         self._session.begin_write()
@@ -363,6 +388,8 @@ class Graph(Exports):
         graph.blame("Person", "ada")["name"].commit.actor
         ```
         """
+        from omnigraph.api.history import blame_entity  # noqa: PLC0415  as in tags
+
         return blame_entity(self._session, type_name, entity_id, at)
 
     def entity(
@@ -399,6 +426,8 @@ class Graph(Exports):
 
     def ensure_indices(self, *, branch: str = "main", actor: str | None = None) -> IndexesEnsured:
         """Build the declared indexes that do not exist yet, in one commit; nothing when all exist."""
+        from omnigraph.maintenance.indices import ensure_indices  # noqa: PLC0415  a reader never needs it
+
         target = writable_branch(branch)
         self._session.begin_write()
         return ensure_indices(self._session, target, actor=actor)
@@ -407,6 +436,8 @@ class Graph(Exports):
         self, *, branch: str = "main", types: Sequence[str] | None = None
     ) -> tuple[ColumnReport, ...]:
         """Which indexes exist on which columns, and whether comparisons use them."""
+        from omnigraph.maintenance.indices import index_report  # noqa: PLC0415  rarely used
+
         return index_report(self._session, self._state(branch, None), types)
 
     def refresh(self) -> None:

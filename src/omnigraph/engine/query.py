@@ -15,7 +15,6 @@ from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.aggregate import aggregate_columns
 from omnigraph.engine.cancel import NEVER, Cancellation
-from omnigraph.engine.explain import Explanation, Trace, describe, keep_choices
 from omnigraph.engine.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.match import Matcher
 from omnigraph.engine.project import result_columns, shown
@@ -25,6 +24,7 @@ from omnigraph.engine.result import Rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from omnigraph.engine.explain import Explanation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
 
@@ -93,6 +93,8 @@ def explain_query(
 
     Raises as a run does.
     """
+    from omnigraph.engine.explain import Explanation, Trace, describe, keep_choices  # noqa: PLC0415  rare
+
     run = _Run(session, snapshot, text, params, name, cancellation)
     if not analyze:
         operators = describe(run.reading, run.prepared, run.nodes)
