@@ -1,12 +1,13 @@
 """Creating a graph. The graph exists from the one swap that writes the first state of its manifest."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from omnigraph.catalog.schema import TableType
 from omnigraph.catalog.types import IndexKind
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import AlreadyInitialized, InitializationClaimed, InternalError
+from omnigraph.core.errors import AlreadyInitialized, InitializationClaimed, InternalError, ManagedGraph
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
@@ -17,9 +18,19 @@ from omnigraph.manifest.state import TableEntry
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.indexes import IndexKind as PhysicalIndex
 from omnigraph.storage.indexes import IndexPlan
-from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, schema_name, table_location
+from omnigraph.storage.layout import (
+    SCHEMA_IR,
+    SCHEMA_SOURCE,
+    SCHEMA_STATE,
+    GraphRoot,
+    schema_name,
+    table_location,
+)
+from omnigraph.storage.objects import open_adapter
 
 CREATE_THREADS: Final = 4
+_IN_A_CLUSTER: Final = re.compile(r"(.+)/graphs/[^/]+\.omni")
+_CLUSTER_STATE: Final = "__cluster/state.json"
 
 
 def create_graph(
@@ -36,11 +47,12 @@ def create_graph(
     """Create an empty graph with this schema and open it.
 
     Raises `AlreadyInitialized` when a graph is there, `InitializationClaimed` when another creation runs or
-    died (`force` takes over what a dead one left). A failure before the graph exists removes what was
-    written.
+    died (`force` takes over what a dead one left), `ManagedGraph` inside a cluster. A failure before the graph
+    exists removes what was written.
     """
     contract = accept_schema(schema, file=schema_file)
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
+    _refuse_managed(root)
     session = GraphSession(root, settings=chosen, adapter=adapter, clock=clock)
     if session.manifest.exists():
         raise AlreadyInitialized(root.uri)
@@ -60,6 +72,16 @@ def create_graph(
         raise
     session.schemas.current()
     return session
+
+
+def _refuse_managed(root: GraphRoot) -> None:
+    """Leave a place inside a cluster to the cluster. Only an address of that shape is looked at."""
+    place = _IN_A_CLUSTER.fullmatch(root.uri)
+    if place is not None and open_adapter(place[1], root.storage_options).exists(_CLUSTER_STATE):
+        raise ManagedGraph(
+            f"'{root.uri}' lies in the cluster '{place[1]}', which makes its graphs itself",
+            hint="declare the graph in cluster.yaml and run `omnigraph cluster apply`",
+        )
 
 
 def _claim(session: GraphSession, contract: SchemaContract) -> None:
