@@ -47,8 +47,8 @@ def create_graph(
     """Create an empty graph with this schema and open it.
 
     Raises `AlreadyInitialized` when a graph is there, `InitializationClaimed` when another creation runs or
-    died (`force` takes over what a dead one left), `ManagedGraph` inside a cluster. A failure before the graph
-    exists removes what was written.
+    died (`force` takes over what a dead one left), `ManagedGraph` inside a cluster. A failure before the
+    graph exists removes what was written.
     """
     contract = accept_schema(schema, file=schema_file)
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
