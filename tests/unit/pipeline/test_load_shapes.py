@@ -12,7 +12,11 @@ SHAPES = {
     "every key looked up": [(probe, "PROBED_ROWS_MIN", 0)],
     "many partitions": [(loading, "PARTITION_BYTES", 40), (loading, "PARTITION_ROWS", 1)],
     "many splits": [(sources.plan_splits, "split_bytes", 90), (sources.read_chunks, "chunk_bytes", 50)],
-    "many flushes": [(fragments, "STAGED_BYTES_MAX", 1), (verify, "SCAN_ROWS", 1)],
+    "many flushes": [
+        (fragments, "STAGED_BYTES_MAX", 1),
+        (fragments, "FACTS_BYTES_MAX", 1),
+        (verify, "SCAN_ROWS", 1),
+    ],
 }
 
 
