@@ -93,4 +93,7 @@ def _run_command(argv: Sequence[str], *, as_json: bool) -> int:
         if debugging():
             raise
         return show(from_anything(error), as_json=as_json)
+    if result == output.INTERRUPTED_STATUS:
+        # What the parser makes of Ctrl-C.
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
