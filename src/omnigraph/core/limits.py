@@ -82,6 +82,8 @@ CACHE_BYTES_FALLBACK: Final = 1 * GIB
 """Bound of the read caches when the machine does not tell its memory."""
 CACHED_ROWS_MIN: Final = 20_000
 """Read structures over fewer rows are not kept in files: making them again costs less than finding them."""
+VERSIONS_KEPT_MAX: Final = 16
+"""Versions of one table that a handle keeps open: the newest, and those that running reads may still use."""
 CACHED_GENERATIONS_MAX: Final = 3
 """States of one read structure kept in files, so that branches and older readers find theirs."""
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
 from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
@@ -25,6 +25,7 @@ from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
 from omnigraph.storage.durability import DurabilityMode, make_durable
+from omnigraph.storage.kept import VersionsKept
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter, open_adapter
 from omnigraph.storage.tables import TableStore
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from omnigraph.storage.handles import SnapshotHandle
 
 T = TypeVar("T")
+_HandleKey: TypeAlias = "tuple[str, Branch, int, str]"
 
 HANDLES_KEPT_MAX: Final = 1024
 KEY_INDEX_SHARE: Final = 0.5
@@ -124,7 +126,8 @@ class GraphSession:
         self.queues = self.recovery.queues
         self.lease = self.recovery.lease
         self.sidecars = self.recovery.sidecars
-        self._handles: OrderedDict[tuple[str, Branch, int, str], SnapshotHandle] = OrderedDict()
+        self._handles: OrderedDict[_HandleKey, SnapshotHandle] = OrderedDict()
+        self._kept = VersionsKept[_HandleKey]()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
@@ -211,9 +214,12 @@ class GraphSession:
         self._remember(key, handle)
         return handle
 
-    def _remember(self, key: tuple[str, Branch, int, str], handle: SnapshotHandle) -> None:
+    def _remember(self, key: _HandleKey, handle: SnapshotHandle) -> None:
         with self._lock:
             self._handles[key] = handle
+            leaving = self._kept.leaving(key[:2], key)
+            if leaving is not None:
+                self._handles.pop(leaving, None)
             while len(self._handles) > HANDLES_KEPT_MAX:
                 self._handles.popitem(last=False)
 
@@ -232,40 +238,6 @@ class GraphSession:
         with ThreadPoolExecutor(min(threads, len(keys)), "omnigraph-stage") as pool:
             contexts = [contextvars.copy_context() for _ in keys]
             return list(pool.map(lambda pair: pair[0].run(work, pair[1]), zip(contexts, keys, strict=True)))
-
-    def share(self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int) -> list[T]:
-        """As `map_tables` for short work: this thread takes part, and waiting threads of the session help.
-
-        Begun in order. When one fails no other is begun, those that run are awaited, and the first failure in
-        order is raised: afterwards nothing of it runs any more.
-        """
-        if threads <= 1 or len(keys) <= 1:
-            return [work(key) for key in keys]
-        results: dict[int, T] = {}
-        failures: dict[int, BaseException] = {}
-        numbers = iter(range(len(keys)))
-        taking = threading.Lock()
-
-        def take_part() -> None:
-            while True:
-                with taking:
-                    number = None if failures else next(numbers, None)
-                if number is None:
-                    return
-                try:
-                    results[number] = work(keys[number])
-                except BaseException as error:  # noqa: BLE001  raised by the caller, once nothing runs
-                    failures[number] = error
-
-        helping = [self.submit(take_part) for _ in range(min(threads, len(keys)) - 1)]
-        take_part()
-        for each in helping:
-            # One that has not begun yet has nothing left to do.
-            if not each.cancel():
-                each.result()
-        if failures:
-            raise failures[min(failures)]
-        return [results[number] for number in range(len(keys))]
 
     def submit(self, work: Callable[..., T], *args: Any, **named: Any) -> Future[T]:
         """Run `work` beside this thread, with its listeners."""

@@ -15,6 +15,7 @@ from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecond
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
 from omnigraph.storage.failures import Circumstances, substrate
+from omnigraph.storage.kept import VersionsKept
 from omnigraph.storage.layout import GraphRoot, branch_directory
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class DatasetPool:
         self._session: Any = None
         self._opened: OrderedDict[tuple[str, Branch, int], _Opened] = OrderedDict()
         self._heads: dict[tuple[str, Branch], int] = {}
+        self._kept = VersionsKept[int]()
         self._lock = threading.Lock()
 
     @property
@@ -174,6 +176,9 @@ class DatasetPool:
                     # The former head is the one a long-running reader may still want: keep it, but let it
                     # leave first when room is needed.
                     self._opened.move_to_end((location, branch, version))
+            leaving = self._kept.leaving((location, branch), version)
+            if leaving is not None:
+                self._opened.pop((location, branch, leaving), None)
             while len(self._opened) > HANDLES_KEPT_MAX:
                 self._opened.popitem(last=False)
 
