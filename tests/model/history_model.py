@@ -109,20 +109,24 @@ class Merged:
     conflicts: tuple
 
 
-def three_way(base, source, target, how=None):
-    """Merge two states that grew out of `base`, row by row, with the choices of `how`."""
+def three_way(bases, source, target, how=None):
+    """Merge two states that grew out of `bases`, row by row, with the choices of `how`.
+
+    What one base would decide and another would not is a conflict.
+    """
     state, collisions = copy(target), []
     for table in TABLES:
-        for key in sorted({*base[table], *source[table], *target[table]}):
-            was, theirs, ours = (side[table].get(key) for side in (base, source, target))
-            if theirs in (was, ours):
+        for key in sorted({*source[table], *target[table]}):
+            theirs, ours = (side[table].get(key) for side in (source, target))
+            was = [base[table].get(key) for base in bases]
+            if theirs == ours or all(each == theirs for each in was):
                 continue
-            if ours == was:
+            if all(each == ours for each in was):
                 _put(state, table, key, theirs)
             elif theirs is None or ours is None:
                 collisions.append((table, key, "delete_vs_update", theirs))
             else:
-                kind = "divergent_insert" if was is None else "divergent_update"
+                kind = "divergent_update" if any(was) else "divergent_insert"
                 collisions.append((table, key, kind, theirs))
     conflicts = []
     for number, (table, key, kind, theirs) in enumerate(collisions):
@@ -229,17 +233,18 @@ class History:
     def merge(self, source, target, how):
         """(outcome, Merged or None) of a merge of branch heads."""
         theirs, ours = self.branches[source].head, self.branches[target].head
-        base = self.bases(theirs, ours)[0]
-        if base == theirs:
+        bases = self.bases(theirs, ours)
+        if bases[0] == theirs:
             return "already_up_to_date", None
-        outcome = "fast_forward" if base == ours else "merged"
-        merged = three_way(self.commits[base].state, self.state(source), self.state(target), how)
+        outcome = "fast_forward" if bases[0] == ours else "merged"
+        states = [self.commits[base].state for base in bases]
+        merged = three_way(states, self.state(source), self.state(target), how)
         return outcome, merged
 
     def revert(self, commit_id, branch):
         commit = self.commits[commit_id]
         source = self.commits[commit.parents[0]]
-        return three_way(commit.state, source.state, self.state(branch))
+        return three_way([commit.state], source.state, self.state(branch))
 
     def keeping(self, name):
         """Why a branch cannot be deleted, as the errors say it; empty when it can."""

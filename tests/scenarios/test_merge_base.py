@@ -4,7 +4,7 @@ import pytest
 
 import omnigraph
 from graphs import rows_of
-from omnigraph.core.errors import ConflictError, MergeBaseGone
+from omnigraph.core.errors import ConflictError, MergeBaseGone, MergeConflicts
 from omnigraph.core.settings import Settings
 
 SCHEMA = "node Person { name: String @key  age: I32? }"
@@ -46,6 +46,63 @@ def test_merge_without_its_base_is_refused(tmp_path):
         with pytest.raises(MergeBaseGone, match="was deleted"):
             graph.branches.merge("left", into="main")
         assert graph.export() == before
+
+
+@pytest.mark.parametrize("source", ["left", "right"])
+def test_a_value_taken_back_after_crossed_merges_is_not_lost(tmp_path, source):
+    """Left sets 2 and right gets it by a crossed merge, then sets 1 again.
+
+    For the base that has 1 only left changed the row, for the one that has 2 only right did.
+    """
+    target = {"left": "right", "right": "left"}[source]
+    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+        cross(graph)
+        run(graph, 'update Person set { age: 1 } where name = "ann"', "right")
+        run(graph, 'insert Person { name: "new" }', "left")
+        with pytest.raises(MergeConflicts) as refused:
+            graph.branches.merge(source, into=target)
+        assert [(each["row_id"], each["kind"]) for each in refused.value.conflicts] == [
+            ("ann", "divergent_update")
+        ]
+        graph.branches.merge(source, into=target, on_conflict="theirs" if source == "right" else "ours")
+        merged = rows_of(graph, "Person", branch=target)
+        assert {name: row["age"] for name, row in merged.items()} == {
+            "ann": 1,
+            "bea": 2,
+            "cat": 1,
+            "new": None,
+        }
+        assert graph.verify().violations == ()
+
+
+def test_deletions_and_insertions_after_crossed_merges(tmp_path):
+    """What the bases agree about is merged; a row that came and went between them is asked about."""
+    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+        cross(graph, 'insert Person { name: "dot", age: 5 }')
+        run(graph, 'delete Person where name = "dot"', "right")
+        run(graph, 'delete Person where name = "cat"', "right")
+        run(graph, 'insert Person { name: "lea" }', "left")
+        with pytest.raises(MergeConflicts) as refused:
+            graph.branches.merge("right", into="left")
+        found = {each["row_id"]: each["kind"] for each in refused.value.conflicts}
+        assert found == {"dot": "delete_vs_update"}
+        graph.branches.merge("right", into="left", on_conflict="theirs")
+        assert people(graph, "left") == {"ann", "bea", "lea"}
+        assert graph.branches.merge("left", into="right").outcome == "fast_forward"
+        assert graph.export(branch="left") == graph.export(branch="right")
+
+
+def cross(graph, more_on_left=""):
+    """Left sets ann to 2, right sets bea to 2; each gets what the other had then."""
+    run(graph, " ".join(f'insert Person {{ name: "{name}", age: 1 }}' for name in ("ann", "bea", "cat")))
+    for name in ("left", "right"):
+        graph.branches.create(name)
+    run(graph, f'insert Person {{ name: "ann", age: 2 }} {more_on_left}', "left")
+    run(graph, 'update Person set { age: 2 } where name = "bea"', "right")
+    for name in ("left", "right"):
+        graph.branches.create(f"{name}-then", from_branch=name)
+    graph.branches.merge("right-then", into="left")
+    graph.branches.merge("left-then", into="right")
 
 
 def diverge(graph):

@@ -92,26 +92,25 @@ def common_ground(
     return None
 
 
-def merge_base(session: GraphSession, source: Snapshot, target: Snapshot) -> Snapshot:
-    """The state that both heads grew out of: either head when it is an ancestor of the other.
+def merge_bases(session: GraphSession, source: Snapshot, target: Snapshot) -> list[Snapshot]:
+    """The states that both heads grew out of, the best first; a head alone when the other descends from it.
 
-    Raises `MergeBaseGone` when that state went with a deleted branch. An older common state must not stand
-    in: a row the lost state had deleted, and one side wrote again, would look deleted by the other side.
-    Raises `InternalError` when the heads have nothing in common.
+    There are several only when branches were merged into each other crosswise. Raises `MergeBaseGone` when
+    one went with a deleted branch. An older common state must not stand in: a row the lost state had deleted,
+    and one side wrote again, would look deleted by the other side. Raises `InternalError` when the heads have
+    nothing in common.
     """
     if source.head == target.head:
-        return target
+        return [target]
     bases = _bases(session.commits.ancestry(), source.head, target.head)
     for head in (source, target):
         if head.head in bases:
-            return head
+            return [head]
     if not bases:
         raise InternalError(f"commits {source.head} and {target.head} have no ancestor in common")
-    for commit_id in bases:
-        try:
-            return session.manifest.at_commit(commit_id)
-        except SnapshotNotFound:
-            continue
-    raise MergeBaseGone(
-        source=show_branch(source.branch), target=show_branch(target.branch), commit_id=bases[0]
-    )
+    try:
+        return [session.manifest.at_commit(commit_id) for commit_id in bases]
+    except SnapshotNotFound as error:
+        raise MergeBaseGone(
+            source=show_branch(source.branch), target=show_branch(target.branch), commit_id=error.snapshot
+        ) from error

@@ -82,7 +82,7 @@ def _dependents(session: GraphSession, branch: BranchName) -> list[str]:
 def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
     """Refuse while the merge of two other branches starts from a commit of this one.
 
-    That state has no other home: an older one must not stand in for it (`merge_base`).
+    That state has no other home: an older one must not stand in for it (`merge_bases`).
     """
     head = session.manifest.current(branch)
     own = {each.id for each in session.commits.list(branch) if each.incarnation == head.commit.incarnation}

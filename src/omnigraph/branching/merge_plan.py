@@ -172,6 +172,8 @@ _MESSAGES: Final = (
     "one side deleted it, the other changed it",
 )
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
+UPDATED_TWICE, DELETED_AND_CHANGED = 1, 2
+"""Positions of kinds of collisions."""
 NO_COLLISIONS: Final = Collisions(NO_ROWS.ids, np.empty(0, np.int8), NO_ROWS.addresses, NO_ROWS.addresses)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from omnigraph.branching.ancestry import merge_base
+from omnigraph.branching.agreement import agreed
+from omnigraph.branching.ancestry import merge_bases
 from omnigraph.branching.bulk import LOCAL, Deltas
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.merge_plan import (
@@ -20,6 +21,7 @@ from omnigraph.branching.merge_plan import (
     TableAction,
     adopt,
     classify_table,
+    same_state,
     settle,
     three_way,
 )
@@ -124,7 +126,8 @@ def plan_merge(
     """Plan the merge of one branch's head into another's. Cost: follows what both sides changed."""
     target_identity = session.branch_identity(target)
     theirs, ours = session.manifest.current(source), session.manifest.current(target)
-    base = merge_base(session, theirs, ours)
+    bases = merge_bases(session, theirs, ours)
+    base = bases[0]
     if base.head == theirs.head:
         return MergePlan(
             MergeOutcome.ALREADY_UP_TO_DATE, base, theirs, ours, target_identity, ours.schema_hash
@@ -133,7 +136,7 @@ def plan_merge(
     return plan_between(
         session,
         outcome,
-        base=base,
+        bases=bases,
         source=theirs,
         target=ours,
         identity=target_identity,
@@ -146,7 +149,7 @@ def plan_between(
     session: GraphSession,
     outcome: MergeOutcome,
     *,
-    base: Snapshot,
+    bases: Sequence[Snapshot],
     source: Snapshot,
     target: Snapshot,
     identity: str,
@@ -154,25 +157,30 @@ def plan_between(
     rows_only: bool = False,
     bulk: BulkDeltas | None = None,
 ) -> MergePlan:
-    """Plan what turns `target` into the merge of `target` and `source`, which both grew out of `base`.
+    """Plan what turns `target` into the merge of `target` and `source`; both grew out of each of `bases`.
 
     `rows_only`: write rows also where showing another version would do (a revert goes back in time, which a
     shown version never does).
     """
     _refuse_unknown_types(resolution, {*source.entries, *target.entries})
-    touched: dict[TableKey, TableAction] = {}
-    for key in sorted({*base.entries, *source.entries, *target.entries}):
-        entries = (base.entries.get(key), source.entries.get(key), target.entries.get(key))
-        _refuse_dropped(key, *entries)
-        action = classify_table(*entries, target.branch)
-        if rows_only and entries[2] is not None and action in {TableAction.SWITCH, TableAction.FORK}:
+    touched: dict[TableKey, tuple[TableAction, Sequence[TableEntry | None]]] = {}
+    for key in sorted({*source.entries, *target.entries, *(key for base in bases for key in base.entries)}):
+        origins = _distinct([base.entries.get(key) for base in bases])
+        theirs, ours = source.entries.get(key), target.entries.get(key)
+        for origin in origins:
+            _refuse_dropped(key, origin, theirs, ours)
+        action = classify_table(origins[0], theirs, ours, target.branch)
+        if len(origins) > 1 and ours is not None and not same_state(theirs, ours):
+            # Some base saw either side as it is: only its rows can tell whether all of them agree.
+            action = TableAction.REWRITE
+        if rows_only and ours is not None and action in {TableAction.SWITCH, TableAction.FORK}:
             action = TableAction.ADOPT
         if action is not TableAction.NOTHING:
-            touched[key] = action
+            touched[key] = action, origins
     deltas = Deltas(session, bulk)
     begun = [
-        session.submit(_plan_table, session, deltas, action, key, base, source, target, resolution)
-        for key, action in touched.items()
+        session.submit(_plan_table, session, deltas, action, key, origins, source, target, resolution)
+        for key, (action, origins) in touched.items()
     ]
     wait(begun)
     planned = [each.result() for each in begun]
@@ -197,7 +205,7 @@ def plan_between(
         verdict = check_merged(session, catalog, target, rows)
     return MergePlan(
         outcome=outcome,
-        base=base,
+        base=bases[0],
         source=source,
         target=target,
         target_identity=identity,
@@ -216,17 +224,30 @@ def _plan_table(
     deltas: Deltas,
     action: TableAction,
     key: TableKey,
-    base: Snapshot,
+    origins: Sequence[TableEntry | None],
     source: Snapshot,
     target: Snapshot,
     resolution: Resolution,
 ) -> tuple[MergeStep, Settled]:
-    entries = (base.entries.get(key), source.entries[key], target.entries.get(key))
-    from_base, theirs, ours = (None if entry is None else session.open_entry(entry) for entry in entries)
-    if theirs is None:
-        raise InternalError(f"'{key}' has no version on the source of the merge")
-    settled = settle(key, _merge_rows(session, deltas, action, from_base, theirs, ours), resolution)
-    return MergeStep(key, action, entries[1], entries[2], theirs, ours, settled.changes), settled
+    source_entry, target_entry = source.entries[key], target.entries.get(key)
+    theirs = session.open_entry(source_entry)
+    ours = None if target_entry is None else session.open_entry(target_entry)
+    merges = [
+        _merge_rows(
+            session, deltas, action, None if origin is None else session.open_entry(origin), theirs, ours
+        )
+        for origin in origins
+    ]
+    settled = settle(key, agreed(merges), resolution)
+    return MergeStep(key, action, source_entry, target_entry, theirs, ours, settled.changes), settled
+
+
+def _distinct(entries: Sequence[TableEntry | None]) -> list[TableEntry | None]:
+    found: list[TableEntry | None] = []
+    for entry in entries:
+        if not any(same_state(entry, each) for each in found):
+            found.append(entry)
+    return found
 
 
 def _merge_rows(

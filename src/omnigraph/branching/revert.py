@@ -41,7 +41,7 @@ def revert_commit(
         plan = plan_between(
             session,
             MergeOutcome.MERGED,
-            base=base,
+            bases=[base],
             source=source,
             target=session.manifest.current(branch),
             identity=session.branch_identity(branch),

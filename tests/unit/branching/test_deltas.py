@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphs import FAST, hear
+from omnigraph.branching.agreement import agreed
 from omnigraph.branching.changes import table_delta
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.merge_plan import Choice, Resolution, RowMerge, settle, three_way
@@ -104,41 +105,48 @@ def homes(tmp_path_factory):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(first=writes, left=writes, right=writes)
-def test_deltas_and_merges_like_dictionaries(homes, first, left, right):
+@given(first=writes, left=writes, right=writes, crossed=writes)
+def test_deltas_and_merges_like_dictionaries(homes, first, left, right, crossed):
     table = Table(homes())
     base = run(table, table.handle, first)
     theirs = run(table, table.fork("left", base), left)
     ours = run(table, base, right)
     for old, new in ((base, theirs), (base, ours), (theirs, ours), (theirs, base)):
         check(table, old, new)
-    merge = three_way(
+    other = run(table, table.fork("crossed", base), crossed)
+    for bases in ([base], [base, other], [other, base, other]):
+        merge = agreed([merged_from(table, each, theirs, ours) for each in bases])
+        for resolution in (Resolution(), Resolution(Choice.OURS), Resolution(Choice.THEIRS)):
+            judge_merge(table, merge, bases, theirs, ours, resolution)
+
+
+def merged_from(table, base, theirs, ours):
+    return three_way(
         table_delta(table.store, base, theirs),
         table_delta(table.store, base, ours),
         lambda s, t: rows_differ(table.store, theirs, s, ours, t),
     )
-    for resolution in (Resolution(), Resolution(Choice.OURS), Resolution(Choice.THEIRS)):
-        judge_merge(table, merge, base, theirs, ours, resolution)
 
 
-def judge_merge(table, merge: RowMerge, base, theirs, ours, resolution):
-    """Row by row as the truth table says."""
-    b, s, t = table.rows(base), table.rows(theirs), table.rows(ours)
+def judge_merge(table, merge: RowMerge, bases, theirs, ours, resolution):
+    """Row by row as the truth table says, where all bases say the same."""
+    former, s, t = [table.rows(base) for base in bases], table.rows(theirs), table.rows(ours)
     expected, conflicts = {}, []
     gone = object()
-    for key in sorted({*b, *s, *t}):
-        was, their, our = (side.get(key, gone) for side in (b, s, t))
-        if their in (was, our):
+    for key in sorted({*s, *t}):
+        was = [side.get(key, gone) for side in former]
+        their, our = s.get(key, gone), t.get(key, gone)
+        if their == our or all(each == their for each in was):
             result = our
-        elif our == was:
+        elif all(each == our for each in was):
             result = their
         else:
             choice = resolution.everything
             kind = (
-                "divergent_insert"
-                if was is gone
-                else "delete_vs_update"
+                "delete_vs_update"
                 if gone in (their, our)
+                else "divergent_insert"
+                if all(each is gone for each in was)
                 else "divergent_update"
             )
             if choice is None:
