@@ -1,4 +1,4 @@
-"""A write of many tables commits two of them at once; killed anywhere it is all or nothing like every other."""
+"""A write of many tables: killed anywhere it is all or nothing like every other."""
 
 import json
 

@@ -59,27 +59,40 @@ OTHERS = {
     W.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT: "test_killed_index_build_loses_nothing",
     W.RECOVERY_SIDECAR_CONFIRM: "test_killed_confirmation_rolls_back",
     W.RECOVERY_ORPHAN_DISCARD_AUDIT_APPEND: "test_killed_discard_is_finished",
+    W.BRANCH_DELETE_BEFORE_TABLE_CLEANUP: "test_killed_branch_deletion_leaves_no_rows_behind",
+    W.FORK_BEFORE_CLASSIFY: "test_killed_first_write_over_an_orphan_is_undone",
+    W.CLASSIFY_FRESH_READ: "test_killed_first_write_over_an_orphan_is_undone",
+    W.FORK_BEFORE_RECLAIM: "test_killed_first_write_over_an_orphan_is_undone",
 }
 
 
-def named_in_tests():
-    """Windows that scenarios elsewhere name as `Window.X`: of merges, branches, loads, maintenance."""
+ENDING_PROCESSES = ("test_merge_recovery.py", "test_merge_pairs.py", "test_load_resume.py")
+"""Scenarios of merges and loads whose windows are those of processes that end in them."""
+
+
+def _windows_named(tree):
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Window"
+    }
+
+
+def visited_elsewhere():
+    """Windows the scenarios name, other than to raise or wait there in the process of the test."""
     names = set()
-    for folder in ("scenarios", "crash"):
-        for file in sorted((Path(__file__).parent.parent / folder).glob("test_*.py")):
-            names |= {
-                node.attr
-                for node in ast.walk(ast.parse(file.read_text()))
-                if isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and node.value.id == "Window"
-            }
+    for file in ENDING_PROCESSES:
+        tree = ast.parse((Path(__file__).parent.parent / "scenarios" / file).read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "activate":
+                node.args, node.keywords = [], []
+        names |= _windows_named(tree)
     return {window for window in Window if window.name in names}
 
 
 def test_every_window_has_a_scenario():
     covered = {*WRITES, *RECOVERIES, *OTHERS}
-    assert set(Window) - covered - named_in_tests() == set()
+    assert set(Window) - covered - visited_elsewhere() == set()
     for name in OTHERS.values():
         assert callable(globals()[name])
 
@@ -166,6 +179,48 @@ def test_killed_branch_creation_leaves_a_usable_graph(path):
             graph.branches.create("b")
         graph.mutate('query f() { insert Person { name: "next" } }', branch="b")
         assert graph.verify().ok
+
+
+def orphaned(path, *, earlier, later):
+    """A branch whose tables have references of an earlier one of that name, which had `earlier` commits.
+
+    Main has `later` commits since that one was deleted.
+    """
+    writer = WRITERS["insert"]
+    with omnigraph.open(path, settings=FAST) as graph:
+        graph.branches.create("b")
+        for number in range(earlier):
+            writer.run(graph, f"old-{number}", "b")
+    command = {"command": "branch_delete", "path": str(path), "branch": "b"}
+    die(command, W.BRANCH_DELETE_BEFORE_TABLE_CLEANUP)
+    with omnigraph.open(path, settings=FAST) as graph:
+        assert graph.branches.list() == ["main"]
+        for number in range(later):
+            writer.run(graph, f"new-{number}")
+        graph.branches.create("b")
+        return Model.read(graph.export(branch="b"))
+
+
+COMMITS_BESIDE = [(1, 0), (1, 1), (1, 3), (4, 2)]
+"""So that the newest version of the old reference is after, at and before what main shows, and far after."""
+
+
+@pytest.mark.parametrize(("earlier", "later"), COMMITS_BESIDE)
+def test_killed_branch_deletion_leaves_no_rows_behind(earlier, later, path, tmp_path):
+    before = orphaned(path, earlier=earlier, later=later)
+    writer = WRITERS["insert"]
+    with omnigraph.open(path, settings=FAST) as graph:
+        writer.run(graph, "9", "b")
+    judge(path, tmp_path, writer, "9", "b", before, AFTER)
+
+
+@pytest.mark.parametrize(("earlier", "later"), COMMITS_BESIDE)
+@pytest.mark.parametrize("window", [W.FORK_BEFORE_CLASSIFY, W.CLASSIFY_FRESH_READ, W.FORK_BEFORE_RECLAIM])
+def test_killed_first_write_over_an_orphan_is_undone(window, earlier, later, path, tmp_path):
+    before = orphaned(path, earlier=earlier, later=later)
+    writer = WRITERS["insert"]
+    die(write_command(path, writer, "9", "b"), window)
+    judge(path, tmp_path, writer, "9", "b", before, BEFORE)
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,18 @@ def observe(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> t
         location = location_of(context, pin, snapshot)
         shown = snapshot.pin(pin.table_key)
         head = _head(context, pin, location, shown)
+        owner = _owner(context, sidecar.operation_id, pin, location, head)
+        if owner is not Owner.OURS and _inherits(snapshot, pin):
+            # The writer died before its fork, and what is in its place is the reference of an earlier branch
+            # of that name: its versions say nothing about this write, and its rows must never be shown.
+            head = shown
         facts = TableFacts(
             head=head,
             pin=shown,
             expected=pin.expected_version,
             post_commit=pin.post_commit_pin,
             confirmed=pin.confirmed_version,
-            owner=_owner(context, sidecar.operation_id, pin, location, head),
+            owner=owner,
         )
         table_class = classify(facts, mode)
         if isinstance(table_class, RolledPastExpected) and not rows_readable(context, pin, location, head):
@@ -107,6 +112,12 @@ def _owner(
     if found is None:
         return Owner.UNREADABLE
     return Owner.OURS if found.properties.get(OPERATION_ID) == operation_id else Owner.FOREIGN
+
+
+def _inherits(snapshot: Snapshot, pin: SidecarPin) -> bool:
+    """Whether the branch shows the table on another Lance branch than the one the writer was to make."""
+    entry = snapshot.entries.get(pin.table_key)
+    return entry is not None and entry.branch != pin.table_branch
 
 
 def _head(context: RecoveryContext, pin: SidecarPin, location: str, shown: int) -> int:
