@@ -32,6 +32,8 @@ from omnigraph.storage.whole import file_name, require_whole, written_sizes
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from omnigraph.storage.failures import Circumstances
+
 Addresses = npt.NDArray[np.uint64]
 ROWS_PER_FILE_MAX: Final = 1024 * 1024
 KEY_COLUMN: Final = "id"
@@ -220,8 +222,12 @@ def _write_rows(
         emit(StorageCall("write_fragments", str(dataset.uri)))
         emit(DurableOperation("stage_rows", str(dataset.uri), "before"))
     source = _Source(data)
-    size = int(getattr(data, "nbytes", 0))
-    with source, substrate(lambda: circumstances(pool, handle, writes=True, bytes_written=size)):
+
+    def about() -> "Circumstances":
+        # Asked for after a failure only: the size of a table cannot be told without letting other threads in.
+        return circumstances(pool, handle, writes=True, bytes_written=int(getattr(data, "nbytes", 0)))
+
+    with source, substrate(about):
         fragments = write_fragments(
             source.rows,
             dataset,
