@@ -14,8 +14,8 @@ import pyarrow as pa
 from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
 from omnigraph.core.events import Progress, emit
 from omnigraph.core.settings import Settings
-from omnigraph.storage.memory import give_back
 from omnigraph.pipeline.session import SparkRuntime
+from omnigraph.storage.memory import give_back
 
 _stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("stop", default=None)
 

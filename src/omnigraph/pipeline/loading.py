@@ -51,7 +51,6 @@ from omnigraph.pipeline.columns import type_named
 from omnigraph.pipeline.exchange import IN_STORE, merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor
 from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
-from omnigraph.storage.memory import give_back
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
@@ -70,6 +69,7 @@ from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.layout import LOADS
+from omnigraph.storage.memory import give_back
 
 PARTITION_BYTES: Final = 64 * MIB
 """Input bytes whose key columns one check task compares."""
