@@ -163,20 +163,7 @@ def plan_between(
     shown version never does).
     """
     _refuse_unknown_types(resolution, {*source.entries, *target.entries})
-    touched: dict[TableKey, tuple[TableAction, Sequence[TableEntry | None]]] = {}
-    for key in sorted({*source.entries, *target.entries, *(key for base in bases for key in base.entries)}):
-        origins = _distinct([base.entries.get(key) for base in bases])
-        theirs, ours = source.entries.get(key), target.entries.get(key)
-        for origin in origins:
-            _refuse_dropped(key, origin, theirs, ours)
-        action = classify_table(origins[0], theirs, ours, target.branch)
-        if len(origins) > 1 and ours is not None and not same_state(theirs, ours):
-            # Some base saw either side as it is: only its rows can tell whether all of them agree.
-            action = TableAction.REWRITE
-        if rows_only and ours is not None and action in {TableAction.SWITCH, TableAction.FORK}:
-            action = TableAction.ADOPT
-        if action is not TableAction.NOTHING:
-            touched[key] = action, origins
+    touched = _touched(bases, source, target, rows_only=rows_only)
     deltas = Deltas(session, bulk)
     begun = [
         session.submit(_plan_table, session, deltas, action, key, origins, source, target, resolution)
@@ -217,6 +204,27 @@ def plan_between(
         read_set=verdict.read_set,
         resolved=resolved,
     )
+
+
+def _touched(
+    bases: Sequence[Snapshot], source: Snapshot, target: Snapshot, *, rows_only: bool
+) -> dict[TableKey, tuple[TableAction, Sequence[TableEntry | None]]]:
+    """What each table of the target needs, where it needs anything, and its different states in the bases."""
+    touched: dict[TableKey, tuple[TableAction, Sequence[TableEntry | None]]] = {}
+    for key in sorted({*source.entries, *target.entries, *(key for base in bases for key in base.entries)}):
+        origins = _distinct([base.entries.get(key) for base in bases])
+        theirs, ours = source.entries.get(key), target.entries.get(key)
+        for origin in origins:
+            _refuse_dropped(key, origin, theirs, ours)
+        action = classify_table(origins[0], theirs, ours, target.branch)
+        if len(origins) > 1 and ours is not None and not same_state(theirs, ours):
+            # Some base saw either side as it is: only its rows can tell whether all of them agree.
+            action = TableAction.REWRITE
+        if rows_only and ours is not None and action in {TableAction.SWITCH, TableAction.FORK}:
+            action = TableAction.ADOPT
+        if action is not TableAction.NOTHING:
+            touched[key] = action, origins
+    return touched
 
 
 def _plan_table(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from omnigraph.manifest.state import Snapshot
     from omnigraph.recovery.queues import Guards
     from omnigraph.storage.handles import SnapshotHandle
+
+COMMITTED_SIDE_BY_SIDE_MIN: Final = 4
+"""Tables of a write from which on two are committed at once; with fewer the hand-over costs what it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,7 @@ def _commit_and_publish(
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
     _check_inline(staging, current)
     forked = _fork_all(session, staging, tables)
-    committed = _commit_tables(session, staging, forked, syncs)
+    committed = _commit_tables(session, staging, forked, syncs, threads=_commit_threads(intent, forked))
     published = _publish(session, staging, committed, expected, intent, prepared)
     session.sidecars.delete_or_warn(staging.operation_id)
     return FinishedWrite(published, committed)
@@ -384,7 +387,10 @@ def _fork_all(
 
 
 class _Syncs:
-    """Files on their way to the device beside the write. All of them are awaited before the publish."""
+    """Files on their way to the device beside the write. All of them are awaited before the publish.
+
+    Threads that commit side by side may share it.
+    """
 
     def __init__(self, session: GraphSession) -> None:
         self._session = session
@@ -410,28 +416,39 @@ class _Syncs:
         return new
 
 
+def _commit_threads(intent: WriteIntent, tables: Mapping[TableKey, StagedTable]) -> int:
+    """How many tables are committed at once. Those of a load one after the other: next to its staging that
+    costs nothing, and how far one came can then be told from the names alone.
+    """
+    small = intent.kind is WriterKind.LOAD or len(tables) < COMMITTED_SIDE_BY_SIDE_MIN
+    return 1 if small else STAGE_THREADS
+
+
 def _commit_tables(
     session: GraphSession,
     staging: MutationStaging,
     tables: Mapping[TableKey, StagedTable],
     syncs: _Syncs,
+    *,
+    threads: int,
 ) -> list[CommittedTable]:
-    """Phase B: move each HEAD once, in key order, and make everything the publish will name durable.
+    """Phase B: move each HEAD once, begun in key order, and make everything the publish will name durable."""
+    committed: dict[TableKey, CommittedTable] = {}
 
-    One after the other: how far a writer came can then be told from the names alone.
-    """
-    committed: list[CommittedTable] = []
+    def commit(key: TableKey) -> None:
+        table = tables[key]
+        handle = session.storage.commit_staged(table.handle, table.staged)
+        committed[key] = CommittedTable(_update(session, table, handle), handle, table)
+        failpoint(Window.MUTATION_POST_TABLE_COMMIT)
+
     try:
-        for _, table in sorted(tables.items()):
-            handle = session.storage.commit_staged(table.handle, table.staged)
-            committed.append(CommittedTable(_update(session, table, handle), handle, table))
-            failpoint(Window.MUTATION_POST_TABLE_COMMIT)
-        syncs.finish([path for each in committed for path in session.storage.new_files(each.handle)])
+        session.share(commit, sorted(tables), threads=threads)
+        syncs.finish([path for each in committed.values() for path in session.storage.new_files(each.handle)])
     except Exception as error:
         if committed:
             raise _stopped(staging.operation_id, error) from error
         raise
-    return committed
+    return [committed[key] for key in sorted(committed)]
 
 
 def _update(session: GraphSession, table: StagedTable, handle: SnapshotHandle) -> SubTableUpdate:

@@ -239,6 +239,40 @@ class GraphSession:
             contexts = [contextvars.copy_context() for _ in keys]
             return list(pool.map(lambda pair: pair[0].run(work, pair[1]), zip(contexts, keys, strict=True)))
 
+    def share(self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int) -> list[T]:
+        """As `map_tables` for short work: this thread takes part, and waiting threads of the session help.
+
+        Begun in order. When one fails no other is begun, those that run are awaited, and the first failure in
+        order is raised: afterwards nothing of it runs any more.
+        """
+        if threads <= 1 or len(keys) <= 1:
+            return [work(key) for key in keys]
+        results: dict[int, T] = {}
+        failures: dict[int, BaseException] = {}
+        numbers = iter(range(len(keys)))
+        taking = threading.Lock()
+
+        def take_part() -> None:
+            while True:
+                with taking:
+                    number = None if failures else next(numbers, None)
+                if number is None:
+                    return
+                try:
+                    results[number] = work(keys[number])
+                except BaseException as error:  # noqa: BLE001  raised by the caller, once nothing runs
+                    failures[number] = error
+
+        helping = [self.submit(take_part) for _ in range(min(threads, len(keys)) - 1)]
+        take_part()
+        for each in helping:
+            # One that has not begun yet has nothing left to do.
+            if not each.cancel():
+                each.result()
+        if failures:
+            raise failures[min(failures)]
+        return [results[number] for number in range(len(keys))]
+
     def submit(self, work: Callable[..., T], *args: Any, **named: Any) -> Future[T]:
         """Run `work` beside this thread, with its listeners."""
         with self._lock:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import TableEntry
 
-STAGE_THREADS: Final = 1
-"""Tables a mutation stages at once. Small writes gain nothing from a second: handing over costs as much."""
+STAGE_THREADS: Final = 2
+"""Tables a mutation stages or commits at once: most of the time is spent waiting for threads of Lance."""
 
 _NO_IDS: Final = pa.array([], pa.string())
 _NO_ADDRESSES: Final[NDArray[np.uint64]] = np.empty(0, np.uint64)
@@ -111,7 +111,9 @@ def stage_tables(
 ) -> StagedWrite:
     """Stage every planned table once. Holds no queue; a failure leaves unreferenced files only."""
     keys = list(planned)
-    tables = session.map_tables(lambda key: _stage(session, staging, planned[key]), keys, threads=threads)
+    # A load may stage for minutes; threads that the syncs of other writes need must not wait for it.
+    spread = session.share if threads <= STAGE_THREADS else session.map_tables
+    tables = spread(lambda key: _stage(session, staging, planned[key]), keys, threads=threads)
     return StagedWrite(staging, dict(zip(keys, tables, strict=True)))
 
 
