@@ -53,6 +53,11 @@ FOLD_SHARE: Final = 0.01
 """An overlay of more changes than both is folded in the background."""
 OVERLAY_SHARE_MAX: Final = 0.25
 """An overlay of more changes than this share of the edges is folded at once."""
+WIDE_SHARE: Final = 0.25
+WIDE_READS_MIN: Final = 3
+"""After so many steps from at least this share of the nodes an overlay is folded in the background, however
+small it is: correcting every node costs such a step more than the whole index does.
+"""
 STATES_KEPT_MAX: Final = 64
 
 
@@ -81,6 +86,8 @@ class AdjacencyCache:
         self._bases: dict[tuple[str, str], EdgeTables] = {}
         self._latest: dict[tuple[str, str], EdgeState] = {}
         self._states: OrderedDict[StateKey, EdgeState] = OrderedDict()
+        self._wide_reads: dict[tuple[str, str], int] = {}
+        """Wide steps over an overlay since the last fold of it, by place."""
         self.built = self.followed = self.folds = self.loaded = 0
         """How often ends were made from whole tables, an overlay from an earlier state, a base from an
         overlay, and a base was found in a file.
@@ -171,6 +178,20 @@ class AdjacencyCache:
 
         BACKGROUND.submit(identity, ("adjacency", tables.place, kind, direction), build)
         return True
+
+    def followed_from(self, tables: EdgeTables, direction: Direction, nodes: int) -> None:
+        """A step went over an overlay from this many nodes."""
+        if nodes < max(1, WIDE_SHARE * tables.heads(direction).extent):
+            return
+        place = tables.place
+        with self._lock:
+            state = self._states.get(tables.key())
+            reads = self._wide_reads.get(place, 0) + 1
+            due = state is not None and not state.is_base and reads >= WIDE_READS_MIN
+            self._wide_reads[place] = 0 if due else reads
+        ends = self._ends(state.base) if due and state is not None else None
+        if ends is not None and state is not None:
+            self._fold_later(state, ends)
 
     def endpoints(self, tables: EdgeTables) -> Endpoints:
         """The ordinals of both ends of every edge."""

@@ -30,6 +30,9 @@ NUMBER_TYPES: Final[dict[pa.DataType, type[np.generic]]] = {
     pa.float32(): np.float32,
     pa.float64(): np.float64,
 }
+JOINED_ROWS_MAX: Final = 1 << 12
+"""Chunks of numbers up to this many rows are copied together with their neighbours."""
+
 _TEXT: Final = pa.string()
 _BOOL: Final = pa.bool_()
 
@@ -44,9 +47,14 @@ class Numbers:
 
     def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals, kind: pa.DataType) -> None:
         self.dtype: np.dtype[Any] = np.dtype(NUMBER_TYPES[kind])
-        self._values = [_raw_numbers(chunk, self.dtype) for chunk in chunks]
-        self._known = [_validity(chunk) for chunk in chunks]
-        self._bases = bases
+        groups = _runs(chunks)
+        self._bases = bases[[*(group.start for group in groups), len(chunks)]]
+        parts = [
+            _joined(chunks[each.start : each.stop], bases[each.start : each.stop + 1], self.dtype)
+            for each in groups
+        ]
+        self._values = [values for values, _ in parts]
+        self._known = [known for _, known in parts]
         self.always_known = all(known is None for known in self._known)
         """Whether no row has a null; dead rows may count as null."""
 
@@ -89,6 +97,36 @@ class Numbers:
             if known is not None and mine is not None:
                 known[rows] = mine[offsets]
         return values, known
+
+
+def _runs(chunks: Sequence[pa.Array]) -> list[range]:
+    """The chunks in order, small neighbours together: a table that was written row by row has one for each
+    commit, and a gather over all of them would look at its rows once for each.
+    """
+    found: list[range] = []
+    for at, chunk in enumerate(chunks):
+        if found and len(chunk) <= JOINED_ROWS_MAX and len(chunks[found[-1].start]) <= JOINED_ROWS_MAX:
+            found[-1] = range(found[-1].start, at + 1)
+        else:
+            found.append(range(at, at + 1))
+    return found
+
+
+def _joined(
+    chunks: Sequence[pa.Array], bases: Ordinals, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], Mask | None]:
+    """The numbers of neighbouring chunks as one, and which are known; one chunk alone is not copied."""
+    if len(chunks) == 1:
+        return _raw_numbers(chunks[0], dtype), _validity(chunks[0])
+    begins = (bases - bases[0]).tolist()
+    values = np.zeros(begins[-1], dtype)
+    known = np.ones(begins[-1], np.bool_)
+    for chunk, begin in zip(chunks, begins, strict=False):
+        mine = _validity(chunk)
+        values[begin : begin + len(chunk)] = _raw_numbers(chunk, dtype)
+        if mine is not None:
+            known[begin : begin + len(chunk)] = mine
+    return values, None if known.all() else known
 
 
 def _raw_numbers(chunk: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -30,8 +30,11 @@ UNINDEXED_ROWS_MIN: Final = 200_000
 """The first small lookup in a table of this size asks the table instead of reading its whole id column."""
 
 SAVED_AFTER_ROWS: Final = 50_000
-SAVED_AFTER_COMMITS: Final = 256
-"""An index is saved anew after this many rows (or a hundredth of them) or commits."""
+SAVED_AFTER_COMMITS: Final = 16
+SAVED_ROWS_PER_COMMIT: Final = 20_000
+"""An index is saved anew after this many rows (or a hundredth of them) or commits. The next process opens a
+file for each commit that was not saved; the smaller the index, the more often it is worth saving.
+"""
 
 PAST_KEPT_MAX: Final = 16
 """Indexes kept of versions that are not the newest: readers of an older commit, other handles of a graph."""
@@ -267,7 +270,8 @@ class KeyIndexCache:
         if files is None or not files.writable or rows < limits.CACHED_ROWS_MIN:
             return False
         saved, commits = self._saved.get(place, (-SAVED_AFTER_ROWS, 0))
-        if abs(rows - saved) < max(SAVED_AFTER_ROWS, rows // 100) and commits < SAVED_AFTER_COMMITS:
+        commits_max = max(SAVED_AFTER_COMMITS, rows // SAVED_ROWS_PER_COMMIT)
+        if abs(rows - saved) < max(SAVED_AFTER_ROWS, rows // 100) and commits < commits_max:
             self._saved[place] = (saved, commits + 1)
             return False
         self._saved[place] = (rows, 0)

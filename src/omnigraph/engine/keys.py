@@ -335,17 +335,20 @@ class TableKeys:
     def __init__(self, storage: TableStorage, handle: SnapshotHandle) -> None:
         self._storage = storage
         self._handle = handle
+        self._fragments: dict[int, tuple[tuple[str, ...], str | None, int, int]] | None = None
 
     def fragments(self) -> Mapping[int, tuple[tuple[str, ...], str | None, int, int]]:
         """See `KeySource`."""
-        return {
-            info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
-            for info in self._storage.fragments(self._handle)
-        }
+        if self._fragments is None:
+            self._fragments = {
+                info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
+                for info in self._storage.fragments(self._handle)
+            }
+        return self._fragments
 
     def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
         """See `KeySource`. Read as the complement of the live rows."""
-        rows = next(i.physical_rows for i in self._storage.fragments(self._handle) if i.id == fragment_id)
+        _, _, rows, _ = self.fragments()[fragment_id]
         alive = np.zeros(rows, np.bool_)
         reader = self._storage.scan(self._handle, columns=[], with_row_address=True, fragments=[fragment_id])
         for batch in reader:

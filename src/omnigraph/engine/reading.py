@@ -24,6 +24,7 @@ from omnigraph.engine.chains import Chain, chain_of
 from omnigraph.engine.derived import DerivedCache
 from omnigraph.engine.formulas import PLAIN_KINDS, formula_mask
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
+from omnigraph.engine.overlay import OverlaidIncidence, OverlaidNeighbours
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.traverse import Neighbours
 from omnigraph.planning import ir, predicate
@@ -421,11 +422,15 @@ class Reading:
     def neighbours(self, tables: EdgeTables, step: Expand, nodes: int) -> AnyNeighbours:
         """The distinct neighbours of nodes, for a step that follows an edge from this many of them."""
         adjacency = self.caches.adjacency
+        found: AnyNeighbours | None = None
         if self.trace is None and self.session.settings.expand_access != "probe":
-            ready = adjacency.ready_neighbours(tables, step.direction)
-            if ready is not None:
-                return ready
-        return follow_neighbours(adjacency, tables, step.direction, self._access_now(tables, step, nodes))
+            found = adjacency.ready_neighbours(tables, step.direction)
+        if found is None:
+            access = self._access_now(tables, step, nodes)
+            found = follow_neighbours(adjacency, tables, step.direction, access)
+        if isinstance(found, OverlaidNeighbours):
+            adjacency.followed_from(tables, step.direction, nodes)
+        return found
 
     def index_at_hand(self, edge: EdgeType, direction: Direction) -> AnyNeighbours | None:
         """The neighbours if they are in memory; finding them costs next to nothing."""
@@ -444,7 +449,10 @@ class Reading:
     def incidence(self, tables: EdgeTables, step: Expand, nodes: int) -> AnyIncidence:
         """The edges of nodes, for a step that follows them from this many nodes."""
         adjacency = self.caches.adjacency
-        return follow_edges(adjacency, tables, step.direction, self._access_now(tables, step, nodes))
+        found = follow_edges(adjacency, tables, step.direction, self._access_now(tables, step, nodes))
+        if isinstance(found, OverlaidIncidence):
+            adjacency.followed_from(tables, step.direction, nodes)
+        return found
 
     def access(self, tables: EdgeTables, step: Expand, nodes: float) -> Access:
         """How a step that follows an edge from about this many nodes gets its rows, and why."""

@@ -11,6 +11,7 @@ from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
 from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.derived import DerivedCache
 from omnigraph.engine.images import ColumnCache, TableImage, arrange
+from omnigraph.engine.query import read_caches
 from omnigraph.engine.traverse import connected, expand, expand_edges
 from omnigraph.planning.steps import Direction
 
@@ -198,6 +199,24 @@ def test_an_overlay_that_grew_is_folded_beside_the_readers(ring, monkeypatch):
     assert cache.built == 1
     assert cache.folds >= 2
     assert everything(cache, older) == before
+
+
+def test_an_overlay_that_is_read_widely_is_folded_however_small(ring):
+    """From few nodes an overlay costs nothing, from all of them each read would pay for it."""
+    counted = "query q() { match { $a: Person $a knows $b } return { $a.name, count($b) as n } }"
+    found = 'query q() { match { $a: Person { name: "p5" } $a knows $b } return { $b.name } }'
+    ring.query(counted)
+    graphs.run(ring, 'insert Knows { from: "p1", to: "p9" }')
+    adjacencies = read_caches(ring.session).adjacency
+    folds = adjacencies.folds
+    for _ in range(2 * adjacency.WIDE_READS_MIN):
+        ring.query(found)
+    BACKGROUND.drain(ring.session.root.identity)
+    assert adjacencies.folds == folds
+    answers = [ring.query(counted).to_dicts() for _ in range(adjacency.WIDE_READS_MIN)]
+    BACKGROUND.drain(ring.session.root.identity)
+    assert adjacencies.folds == folds + 1
+    assert sorted(map(str, ring.query(counted).to_dicts())) == sorted(map(str, answers[0]))
 
 
 def test_an_overlay_that_is_no_longer_small_is_folded_at_once(ring, monkeypatch):

@@ -1,6 +1,7 @@
 """Columns read without Arrow arrays give what `take` gives: numbers by numpy, few values by Python."""
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.catalog.types import ScalarKind
-from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker
+from omnigraph.engine import columns as engine_columns
+from omnigraph.engine.columns import JOINED_ROWS_MAX, NUMBER_TYPES, Numbers, Picker
 from omnigraph.engine.formulas import formula_mask
 from omnigraph.engine.frame import FEW_ROWS, first_places
 from omnigraph.language.query_tree import Operator
@@ -65,10 +67,11 @@ def test_picked_values_are_those_taken(column):
     assert same(Picker(chunks, bases_of(chunks)).pick(ordinals), taken(chunks, ordinals))
 
 
-@given(columns(tuple(NUMBER_TYPES)))
-def test_gathered_numbers_are_those_taken(column):
+@given(columns(tuple(NUMBER_TYPES)), st.sampled_from([0, 2, JOINED_ROWS_MAX]))
+def test_gathered_numbers_are_those_taken(column, joined):
     chunks, ordinals = column
-    numbers = Numbers(chunks, bases_of(chunks), chunks[0].type)
+    with patch.object(engine_columns, "JOINED_ROWS_MAX", joined):
+        numbers = Numbers(chunks, bases_of(chunks), chunks[0].type)
     values, known = numbers.gather(np.array(ordinals, dtype=np.int64))
     known = np.ones(len(ordinals), np.bool_) if known is None else known
     got = [value if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)]
