@@ -36,14 +36,18 @@ def main() -> None:
 
 
 class _Ending:
-    """Ends the process without taking its modules apart, which takes longer than many a command."""
+    """Ends the process without taking its modules apart, which takes longer than many a command.
+
+    Only after a success: the frames of a command that was interrupted are held by its exception, and what
+    they clean up may wait until the interpreter lets go of it.
+    """
 
     def __init__(self) -> None:
         self.status: int | None = None
 
     def __call__(self) -> None:
-        if self.status is None:
-            return  # an exception is on its way to the terminal
+        if self.status != 0:  # None: an exception is on its way to the terminal
+            return
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
