@@ -145,7 +145,9 @@ class GraphSession:
         """Raise `BadRequest` on a closed handle, and on one that a forked child got from its parent."""
         if self._inherited:
             raise BadRequest(
-                "the graph was opened before this process was forked", hint="open it again in this process"
+                "the graph was opened before this process was forked",
+                # Opening it here would not do: the threads of the table format were not forked either.
+                hint="start processes by 'spawn', or fork before the first graph is opened",
             )
         if self._closed:
             raise BadRequest("the graph is closed")
