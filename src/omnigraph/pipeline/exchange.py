@@ -81,7 +81,8 @@ class FactWriter:
             if path.startswith(IN_STORE):
                 _write_objects(self.root, path, whole.schema, parts)
             else:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                # Not its parents: when they are gone the load was stopped, and nothing may come back.
+                Path(path).parent.mkdir(exist_ok=True)
                 with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
                     for part in parts:
                         writer.write_batch(part)

@@ -86,6 +86,14 @@ class StageTask:
 def stage_split(task: StageTask) -> SplitResult:
     """Read one split and stage its rows by type. Memory is bounded whatever the size of the split."""
     stage = _SplitStage(task)
+    try:
+        return _staged(stage, task)
+    except BaseException:
+        remove_files(stage.result.files)  # nobody will ever hear of them
+        raise
+
+
+def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
     reader = SplitReader(task.plan.catalog, task.split, presence=task.plan.mode is LoadMode.PATCH)
     for parsed in reader.parsed(stage.result.log):
         raise_if_stopped()

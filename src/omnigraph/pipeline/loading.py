@@ -263,7 +263,9 @@ class Load:
         """Where tasks hand facts to each other."""
         if self.workspace is None:
             return f"{IN_STORE}{LOADS}/{self.operation_id}/facts"
-        return str(self.workspace / "facts")
+        place = self.workspace / "facts"
+        place.mkdir(exist_ok=True)  # by the driver alone: see `FactWriter.flush`
+        return str(place)
 
     def _partitions(self, catalog: Catalog, targets: Mapping[TableKey, TableTarget]) -> int:
         """Enough partitions for the keys of the input and of the tables that will be scanned for it."""

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.ir import schema_hash
 from omnigraph.core.clock import boot_id
-from omnigraph.core.errors import CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
+from omnigraph.core.errors import Cancelled, CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.exchange import IN_STORE
-from omnigraph.pipeline.fragments import SplitResult, StageTask, stage_split
+from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.recovery.process_lock import FileLock, ObjectLock
@@ -105,6 +105,7 @@ class Journal:
 
     def __init__(self, root: GraphRoot, load_id: str) -> None:
         self.load_id = load_id
+        self._root = root
         self._adapter = _adapter(root)
 
     def begin(self, record: LoadRecord) -> None:
@@ -132,10 +133,19 @@ class Journal:
         return found
 
     def end(self) -> None:
-        """Nothing is left to resume."""
+        """Nothing is left to resume. The record goes first: by it a task that still runs knows."""
         with contextlib.suppress(StorageError):  # a record that stays names files; it harms nobody
             self._adapter.delete(load_record_name(self.load_id))
-            self._adapter.delete_prefix(f"{LOADS}/{self.load_id}")
+            self._adapter.delete_prefix(self._out_of_reach())
+
+    def _out_of_reach(self) -> str:
+        """Where the files of the load now are: no task that still runs can put another one there."""
+        name = f"{LOADS}/{self.load_id}"
+        if self._root.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                Path(self._root.local_path(name)).rename(self._root.local_path(f"{name}.ended"))
+                return f"{name}.ended"
+        return name
 
 
 class _Lock(Protocol):
@@ -172,10 +182,21 @@ def only_driver(session: GraphSession, load_id: str) -> Generator[None]:
 
 def stage_journaled(task: StageTask) -> SplitResult:
     """Stage a split, then note it: its fragments are durable and its facts are written."""
+    adapter, load_id = _adapter(task.plan.root), task.plan.operation_id
     result = stage_split(task)
-    write_entry(_adapter(task.plan.root), task.plan.operation_id, result, np.empty(0, np.int64))
+    _refuse_if_ended(adapter, load_id, result)
+    write_entry(adapter, load_id, result, np.empty(0, np.int64))
+    _refuse_if_ended(adapter, load_id, result)
     failpoint(Window.LOAD_SPLIT_STAGED)
     return result
+
+
+def _refuse_if_ended(adapter: StorageAdapter, load_id: str, result: SplitResult) -> None:
+    """Leave nothing behind a load that ended meanwhile: Spark does not reach into a task that it cancels."""
+    if not adapter.exists(load_record_name(load_id)):
+        remove_files(result.files)
+        adapter.delete_prefix(f"{LOADS}/{load_id}")
+        raise Cancelled("the load was stopped; nothing was changed")
 
 
 def write_entry(adapter: StorageAdapter, load_id: str, result: SplitResult, skip: NDArray[np.int64]) -> None:

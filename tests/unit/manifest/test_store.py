@@ -92,6 +92,22 @@ def test_of_many_creators_one_wins(tmp_path: Path) -> None:
     assert len(open_store(tmp_path).commits.list()) == 1
 
 
+def test_a_creator_that_meets_another_one_at_the_configuration_is_refused(tmp_path: Path) -> None:
+    open_store(tmp_path).dataset.create(manifest_schema())
+    slow, fast = open_store(tmp_path), open_store(tmp_path)
+    configure = slow.dataset.update_config
+
+    def late(handle: LanceDataset, values) -> None:
+        fast.create([entry(PERSON)], genesis())
+        configure(handle, values)
+
+    slow.dataset.update_config = late
+    slow.coordinator = lambda _: threading.RLock()
+    with pytest.raises(AlreadyInitialized):
+        slow.create([entry(CITY)], genesis())
+    assert list(open_store(tmp_path).current(None).entries) == [PERSON]
+
+
 def test_no_graph(tmp_path: Path) -> None:
     store = open_store(tmp_path / "nothing")
     assert not store.exists()
