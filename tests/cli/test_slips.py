@@ -98,6 +98,22 @@ def test_an_empty_text_is_a_text_and_not_a_path(place: Path, text: str) -> None:
         assert "path of a file" in str(refused.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("freinds", "did you mean 'friends'? it declares friends, teams"),
+        ("nope", "it declares friends, teams"),
+        (None, "it declares friends, teams"),
+    ],
+)
+def test_a_query_that_the_file_does_not_have(here: Run, place: Path, name: str | None, hint: str) -> None:
+    query = "query {}() {{ match {{ $p: Person }} return {{ $p.handle }} }}\n"
+    (place / "two.gq").write_text(query.format("friends") + query.format("teams"))
+    named = [] if name is None else [name]
+    refused = here("query", *named, "--query", "two.gq", *STORE, rc=1)
+    assert refused.err.splitlines()[-1] == f"hint: {hint}"
+
+
 @pytest.mark.parametrize("command", ["query", "mutate", "explain"])
 def test_an_empty_source_of_a_command(here: Run, place: Path, command: str) -> None:
     (place / "empty.gq").write_text("")

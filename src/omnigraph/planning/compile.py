@@ -1,6 +1,6 @@
 """From query text to a plan, with typed errors: what the engine calls."""
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import (
@@ -19,6 +19,8 @@ from omnigraph.language.query_tree import Query
 from omnigraph.planning import ir
 from omnigraph.planning.check import check_query
 from omnigraph.planning.check_mutation import KEY_CODE, SHAPE_CODE
+
+NAMES_SHOWN_MAX: Final = 8
 
 
 def compile_query(
@@ -66,7 +68,9 @@ def select_query(parsed: QueryFile, name: str | None) -> Query:
         if query is None:
             known = [each.name for each in parsed.queries]
             message = f"no query named '{name}' in this source"
-            raise QueryNotSelected(message, candidates=near_names(name, known))
+            near = near_names(name, known)
+            asked = f"did you mean '{near[0]}'? " if near else ""
+            raise QueryNotSelected(message, candidates=near, hint=asked + _declared(known))
         return query
     match parsed.queries:
         case (only,):
@@ -75,7 +79,14 @@ def select_query(parsed: QueryFile, name: str | None) -> Query:
             raise QueryNotSelected("the source declares no query")
         case many:
             message = f"the source declares {len(many)} queries; say which one to run"
-            raise AmbiguousQuery(message, candidates=[query.name for query in many[:3]])
+            known = [query.name for query in many]
+            raise AmbiguousQuery(message, candidates=known[:3], hint=_declared(known))
+
+
+def _declared(names: list[str]) -> str:
+    """What could have been asked for, for a person who does not have the file before their eyes."""
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"it declares {', '.join(names[:NAMES_SHOWN_MAX])}{more}" if names else "it declares no query"
 
 
 def raise_diagnostics(diagnostics: tuple[Diagnostic, ...]) -> NoReturn:
