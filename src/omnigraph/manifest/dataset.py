@@ -5,6 +5,7 @@ rewrites a named fragment) conflict with any other commit of the same kind on th
 substrate's own retries are off.
 """
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from omnigraph.core.errors import StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName
-from omnigraph.storage.datasets import DATA_STORAGE_VERSION, create_dataset, manifest_object
+from omnigraph.storage.datasets import (
+    DATA_STORAGE_VERSION,
+    WALK_STEPS_MAX,
+    create_dataset,
+    manifest_object,
+)
 from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
@@ -124,11 +131,43 @@ class ControlDataset:
 
     def exists(self) -> bool:
         """Whether the dataset has a version on main, at whatever number."""
-        return self._adapter.exists(f"{self.location}/_versions")
+        return self._newest_hinted(None) is not None or self._adapter.exists(f"{self.location}/_versions")
 
     def open_head(self, branch: Branch) -> "LanceDataset":
-        """The newest version of a branch. Cost: one listing of its versions."""
+        """The newest version of a branch.
+
+        Cost: two probes beside the opening where the hint tells it, else one listing of the versions.
+        """
+        hinted = self._newest_hinted(branch)
+        if hinted is not None:
+            try:
+                return self._open(branch, hinted)
+            except StorageNotFound:
+                pass  # removed since: the listing tells what is left
         return self._open(branch, None)
+
+    def _newest_hinted(self, branch: Branch) -> int | None:
+        """The newest version as the hint tells it; None where a listing has to.
+
+        The hint is rewritten after the commit, so it may lag behind by what was committed just now, or where
+        a writer died between the two: what follows it is probed by name.
+        """
+        if not self._root.is_local:
+            return None
+        try:
+            with open(self._root.local_path(self._hint_name(branch)), "rb") as file:
+                version = json.loads(file.read())["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(version, int) or not self.has_version(branch, version):
+            return None
+        for newest in range(version, version + WALK_STEPS_MAX):
+            if not self.has_version(branch, newest + 1):
+                return newest
+        return None
+
+    def _hint_name(self, branch: Branch) -> str:
+        return f"{branch_directory(self.location, branch)}/_versions/latest_version_hint.json"
 
     def open_version(self, branch: Branch, version: int) -> "LanceDataset":
         """One version of a branch, addressed by name: no listing."""
@@ -186,17 +225,15 @@ class ControlDataset:
         """
         if not self._root.is_local:
             return None
-        directory = branch_directory(self.location, branch)
-        return self._adapter.identity(f"{directory}/_versions/latest_version_hint.json")
+        return self._adapter.identity(self._hint_name(branch))
 
     def watch(self, branch: Branch, version: int) -> Watch | None:
         """A watch on the newest version of a branch; None where the store has no cheap probes."""
         if not self._root.is_local:
             return None
-        directory = branch_directory(self.location, branch)
         return Watch(
             self._root.local_path(self.version_file(branch, version + 1)),
-            self._root.local_path(f"{directory}/_versions/latest_version_hint.json"),
+            self._root.local_path(self._hint_name(branch)),
         )
 
     def write_rows(

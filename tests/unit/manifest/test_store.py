@@ -230,3 +230,29 @@ def test_unknown_branches_get_near_names(tmp_path: Path) -> None:
     with pytest.raises(BranchNotFound) as caught:
         store.current(BranchName("reveiw"))
     assert "review" in str(caught.value.to_dict())
+
+
+@pytest.mark.parametrize(
+    "hint", ["right", "behind", "far behind", "ahead", "gone", "", "{", "[]", '{"version": "7"}']
+)
+def test_a_new_handle_finds_the_newest_state_whatever_the_hint_says(tmp_path: Path, hint: str) -> None:
+    store = new_store(tmp_path)
+    for _ in range(20):
+        advance(store)
+    newest = store.current(None)
+    file = tmp_path / "__manifest" / "_versions" / "latest_version_hint.json"
+    written = {
+        "right": newest.manifest_version,
+        "behind": newest.manifest_version - 2,
+        "far behind": 2,
+        "ahead": newest.manifest_version + 1,
+    }
+    if hint == "gone":
+        file.unlink()
+    elif hint != "right":
+        file.write_text(f'{{"version":{written[hint]}}}' if hint in written else hint)
+    again = open_store(tmp_path)
+    calls = calls_of(lambda: again.current(None))
+    assert again.current(None) == newest
+    # A listing grows with the history; only a hint that does not help is worth one.
+    assert ("open" in calls) == (hint not in {"right", "behind"})
