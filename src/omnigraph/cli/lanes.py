@@ -12,21 +12,20 @@ if TYPE_CHECKING:
 def lanes_of(commits: "Sequence[CommitRecord]") -> "Iterator[tuple[str, CommitRecord | None]]":
     """The lines of the drawing: the marks of a commit and the commit, or marks between two commits.
 
-    Every commit must come before its parents. Parents that are not among the commits end their line.
+    Every commit must come before its parents. The line to a parent that is not among the commits goes on to
+    the end: there is more history than is drawn.
     """
-    listed = {commit.id for commit in commits}
     lanes: list[CommitId] = []
     for commit in commits:
         if commit.id not in lanes:
             lanes.append(commit.id)
         at = lanes.index(commit.id)
         yield " ".join("*" if number == at else "|" for number in range(len(lanes))), commit
-        parents = [parent for parent in commit.parents if parent in listed]
-        if not parents:
+        if not commit.parents:
             del lanes[at]
             continue
-        lanes[at] = parents[0]
-        merged = parents[-1]
+        parents = commit.parents
+        lanes[at], merged = parents[0], parents[-1]
         if merged not in lanes:
             lanes.insert(at + 1, merged)
             yield "| " * at + "|\\" + " \\" * (len(lanes) - at - 2), None

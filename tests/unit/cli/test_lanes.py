@@ -21,7 +21,8 @@ def drawn(history: str) -> str:
     [
         ("c:b b:a a", ["* c", "* b", "* a"]),
         ("m:b+c c:a b:a a", ["* m", "|\\", "| * c", "* | b", "|/", "* a"]),
-        ("m:b+c c:a", ["* m", "* c"]),
+        ("m:b+c c:a", ["* m", "|\\", "| * c"]),
+        ("m:b+c b:a c:a", ["* m", "|\\", "* | b", "| * c", "|/"]),
         (
             "m:l+r n:l+r r:a l:a a",
             ["* m", "|\\", "| | * n", "|_|/", "| * r", "* | l", "|/", "* a"],
@@ -32,7 +33,7 @@ def drawn(history: str) -> str:
         ),
         ("m:a+b b:a a", ["* m", "|\\", "| * b", "|/", "* a"]),
     ],
-    ids=["line", "merge", "cut", "criss-cross", "two merges", "fast-forward"],
+    ids=["line", "merge", "cut", "cut below both", "criss-cross", "two merges", "fast-forward"],
 )
 def test_drawing(history: str, expected: list[str]) -> None:
     assert drawn(history).splitlines() == expected
