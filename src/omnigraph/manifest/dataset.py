@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -155,8 +156,8 @@ class ControlDataset:
         if not self._root.is_local:
             return None
         try:
-            with open(self._root.local_path(self._hint_name(branch)), "rb") as file:
-                version = json.loads(file.read())["version"]
+            text = Path(self._root.local_path(self._hint_name(branch))).read_bytes()
+            version = json.loads(text)["version"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if not isinstance(version, int) or not self.has_version(branch, version):
