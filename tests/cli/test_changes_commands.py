@@ -44,6 +44,25 @@ def test_blame_names_actor_and_commit(run, store):
     assert origin == {"age": None, "name": "ana"}
 
 
+def test_blame_says_values_as_every_other_output_does(run, tmp_path):
+    (tmp_path / "s.pg").write_text(
+        "node Note { slug: String @key  at: DateTime?  day: Date?  tags: [String]?  v: Vector(2)? }\n"
+    )
+    run("init", "--schema", "s.pg", "notes")
+    values = 'at: datetime("2026-05-01T12:00:00Z"), day: date("2026-05-02"), tags: ["a", "b"], v: [0.5, 2.0]'
+    run("mutate", "-e", f'query a() {{ insert Note {{ slug: "n", {values} }} }}', "--store", "notes")
+    lines = run("blame", "Note", "n", "--store", "notes").out.splitlines()
+    assert {line.split()[0]: line.split()[-1] for line in lines} == {
+        "at": "2026-05-01T12:00:00.000Z",
+        "day": "2026-05-02",
+        "slug": "n",
+        "tags": '["a","b"]',
+        "v": "[0.5,2.0]",
+    }
+    found = run("blame", "Note", "n", "--store", "notes", "--json").json["properties"]
+    assert {each["property"]: each["value"] for each in found}["at"] == "2026-05-01T12:00:00.000Z"
+
+
 def test_tags_are_listed_and_forgotten(run, store):
     (tag,) = run("tag", "list", "--json", "--store", store).json["tags"]
     assert tag["name"] == "v1"

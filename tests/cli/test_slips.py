@@ -99,6 +99,18 @@ def test_an_empty_text_is_a_text_and_not_a_path(place: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("clause", "hint"),
+    [
+        ('$p.name search "a"', "a search is written search($p.property, ...)"),
+        ("$p.name like 3", "use =, !=, <, <=, >, >=, contains, starts_with, is null or is not null"),
+    ],
+)
+def test_an_operator_that_is_none(here: Run, place: Path, clause: str, hint: str) -> None:
+    text = f"query q() {{ match {{ $p: Person {clause} }} return {{ $p.name }} }}"
+    assert hint in here("query", "-e", text, *STORE, rc=1).err
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("freinds", "did you mean 'friends'? it declares friends, teams"),

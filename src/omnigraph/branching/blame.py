@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from omnigraph.branching.equality import same_value
+from omnigraph.catalog.types import arrow_type
 from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.lookup import find_entity, named_type
+from omnigraph.engine.result import json_values
 
 if TYPE_CHECKING:
+    from omnigraph.catalog.schema import Property
     from omnigraph.core.ids import CommitId
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.record import CommitRecord
@@ -28,11 +33,14 @@ class Blamed:
     value: Any
     commit: CommitRecord
     before: bool = False
+    said: Any = None
+    """The value as JSON says it; of a blob its size."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON says it."""
         return {
             "property": self.property,
+            "value": self.said,
             "graph_commit_id": self.commit.id,
             "actor_id": self.commit.actor,
             "graph_branch": self.commit.branch,
@@ -64,7 +72,7 @@ class Blame:
         rows = [
             (
                 each.property,
-                each.value,
+                each.said,
                 f"before {each.commit.id}" if each.before else each.commit.id,
                 each.commit.actor,
                 each.commit.branch,
@@ -91,6 +99,7 @@ class _Walk:
         self.type_name = type_name
         self.entity_id = entity_id
         self.found: dict[str, Blamed] = {}
+        self.said: dict[str, Any] = {}
 
     def run(self, head: Snapshot) -> Blame:
         table_type = named_type(self.session.catalog_of(head), self.type_name)
@@ -98,6 +107,7 @@ class _Walk:
         image = self._image(head)
         if image is None:
             raise EntityNotFound(f"no '{table_type.name}' with id '{self.entity_id}'")
+        self.said = {name: _said(table_type.by_name.get(name), value) for name, value in image.items()}
         waiting: list[tuple[Snapshot, frozenset[str]]] = [(head, frozenset(image))]
         while waiting:
             snapshot, names = waiting.pop()
@@ -129,7 +139,7 @@ class _Walk:
         self, commit: CommitRecord, names: frozenset[str], image: Image, *, before: bool = False
     ) -> None:
         for name in names:
-            self.found[name] = Blamed(name, image[name], commit, before)
+            self.found[name] = Blamed(name, image[name], commit, before, self.said[name])
 
     def _parent(self, commit_id: CommitId) -> Snapshot | None:
         try:
@@ -144,6 +154,14 @@ class _Walk:
             return None
         ends = {} if entity.source is None else {"from": entity.source, "to": entity.target}
         return {**ends, **entity.properties}
+
+
+def _said(prop: Property | None, value: Any) -> Any:
+    if prop is None or value is None:
+        return value  # an end of an edge is a text
+    if prop.type.is_blob:
+        return f"{len(value)} bytes"
+    return json_values(pa.array([value], arrow_type(prop.type)))[0]
 
 
 def _unchanged(former: Image | None, image: Image, names: frozenset[str]) -> frozenset[str]:

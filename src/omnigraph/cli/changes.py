@@ -1,6 +1,6 @@
 """Commands that compare states, name them, and tell where values came from."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -122,14 +122,9 @@ def blame(
         when = (
             f"before {each.commit.id}" if each.before else f"{each.commit.id}  {instant(each.commit.time_us)}"
         )
-        output.line(f"{each.property.ljust(width)}  {when}  {each.commit.actor or '-'}  {_value(each.value)}")
-
-
-def _value(value: Any) -> str:
-    try:
-        return cell_text(value)
-    except TypeError:
-        return str(value)
+        output.line(
+            f"{each.property.ljust(width)}  {when}  {each.commit.actor or '-'}  {cell_text(each.said)}"
+        )
 
 
 def tag_create(

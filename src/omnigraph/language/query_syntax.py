@@ -21,6 +21,7 @@ from omnigraph.language.query_tree import (
     MutationBody,
     Negation,
     NullTest,
+    Operator,
     OrderItem,
     Parameter,
     ParameterType,
@@ -344,7 +345,7 @@ class QueryParser(MutationParser):
         if operator is None:
             if isinstance(left, Call) and left.function in TEXT_SEARCHES:
                 return TextSearch(left, left.span)
-            raise self.expected("an operator")
+            raise self.expected("an operator", hint=_operator_hint(self.token.text))
         right = self.expression(f"an operand after '{operator}'")
         return Filter(left, operator, right, start.to(self.previous.span))
 
@@ -377,3 +378,9 @@ class QueryParser(MutationParser):
                 )
             descending = self.advance().text == "desc"
         return OrderItem(expression, descending, start.span.to(self.previous.span))
+
+
+def _operator_hint(word: str) -> str:
+    if word in {function.value for function in TEXT_SEARCHES}:
+        return f"a search is written {word}($p.property, ...)"
+    return f"use {', '.join(operator.value for operator in Operator)}, is null or is not null"
