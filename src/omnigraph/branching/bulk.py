@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, Protocol
 
 from omnigraph.branching.changes import compare_fragments, table_delta
+from omnigraph.engine.session import OVERLAP_THREADS
 
 if TYPE_CHECKING:
     from omnigraph.branching.changes import TableDelta, Unshared
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from omnigraph.storage.handles import SnapshotHandle
 
 LOCAL: Final = "local"
+TABLES_AT_ONCE: Final = max(2, min(OVERLAP_THREADS, os.cpu_count() or 1))
+"""Tables a merge works at at once; more than there are processors only take turns at the interpreter."""
 
 
 class BulkDeltas(Protocol):

@@ -7,22 +7,26 @@ side only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.branching.equality import rows_differ
+from omnigraph.branching.equality import in_fields, row_bytes, rows_differ, tables_differ
+from omnigraph.branching.held import hold, may_hold
+from omnigraph.core.errors import InternalError
+from omnigraph.core.limits import MERGE_HELD_ROWS_MAX
 from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys, string_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from omnigraph.branching.equality import Addresses
+    from omnigraph.branching.equality import Addresses, Mask
+    from omnigraph.branching.held import HeldRows
     from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
     from omnigraph.storage.tables import TableStorage
 
@@ -44,6 +48,8 @@ class RowSet:
 
     def sorted(self) -> RowSet:
         """The same rows by ascending id."""
+        if len(self) <= 1:
+            return self
         order = id_order(self.ids)
         return RowSet(self.ids.take(pa.array(order)), self.addresses[order])
 
@@ -65,6 +71,8 @@ class RowPairs:
 
     def sorted(self) -> RowPairs:
         """The same rows by ascending id."""
+        if len(self) <= 1:
+            return self
         order = id_order(self.ids)
         return RowPairs(self.ids.take(pa.array(order)), self.before[order], self.after[order])
 
@@ -90,6 +98,8 @@ class TableDelta:
     """Rows with equal values at another address; their ids are left out."""
     shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]
     """Numbers of the shared fragments, in the old version (ascending) and in the new one."""
+    held: HeldRows | None = None
+    """The rows of the new version that were looked at, where they were few enough to be kept."""
 
     @property
     def empty(self) -> bool:
@@ -174,13 +184,47 @@ def table_delta(
 ) -> TableDelta:
     """The rows inserted, updated and deleted between two versions; a table that is not there has no rows.
 
-    Cost: follows what is not shared. Keys of such rows are read; properties only of rows that both sides
-    have, in bounded pieces.
+    Cost: follows what is not shared. Few such rows are read whole, at once. Of many, keys are read, and
+    properties only of rows that both sides have, in bounded pieces.
     """
     found = compare_fragments(storage, old, new) if unshared is None else unshared
+    if old is not None and new is not None:
+        width = row_bytes({field.name: field for field in (*old.schema, *new.schema)}.values())
+        if may_hold((*found.lost, *found.added), found.rows, width):
+            return _small_delta(storage, old, new, found)
     before_rows = read_keys(storage, old, [info.id for info in found.lost], found.died)
     after_rows = read_keys(storage, new, [info.id for info in found.added], found.revived)
-    return _compare(storage, old, before_rows, new, after_rows, found.shared)
+    if old is None or new is None:
+        return TableDelta(after_rows.sorted(), NO_PAIRS, before_rows.sorted(), NO_PAIRS, found.shared)
+    return _compare(
+        before_rows,
+        after_rows,
+        found.shared,
+        lambda former, later: rows_differ(storage, old, former, new, later),
+    )
+
+
+def _small_delta(
+    storage: TableStorage, old: SnapshotHandle, new: SnapshotHandle, found: Unshared
+) -> TableDelta:
+    """As `table_delta`, from rows that are read whole."""
+    before, after = hold(storage, old, found.lost, found.died), hold(storage, new, found.added, found.revived)
+    fields = list(
+        {field.name: pa.field(field.name, field.type) for field in (*new.schema, *old.schema)}.values()
+    )
+
+    def differ(former: Addresses, later: Addresses) -> Mask:
+        mine, theirs = before.take(former), after.take(later)
+        if mine is None or theirs is None:
+            raise InternalError("rows of a delta are compared that were not read")
+        return tables_differ(in_fields(mine, len(former), fields), in_fields(theirs, len(later), fields))
+
+    delta = _compare(_keys_of(before), _keys_of(after), found.shared, differ)
+    return replace(delta, held=after)
+
+
+def _keys_of(held: HeldRows) -> RowSet:
+    return RowSet(string_array(held.rows.column("id")), held.addresses)
 
 
 def _numbering(
@@ -193,22 +237,24 @@ def _numbering(
 
 
 def _compare(
-    storage: TableStorage,
-    old: SnapshotHandle | None,
     before: RowSet,
-    new: SnapshotHandle | None,
     after: RowSet,
     shared: tuple[NDArray[np.uint64], NDArray[np.uint64]],
+    differ_at: Callable[[Addresses, Addresses], Mask],
 ) -> TableDelta:
-    """Join the rows of both sides by id; tell changed rows from those that only moved."""
-    if len(before) == 0 or len(after) == 0 or old is None or new is None:
+    """Join the rows of both sides by id; tell changed rows from those that only moved.
+
+    `differ_at` compares rows of the old version with rows of the new one.
+    """
+    if len(before) == 0 or len(after) == 0:
         return TableDelta(after.sorted(), NO_PAIRS, before.sorted(), NO_PAIRS, shared)
-    kept, former = KeySegment(before.ids, before.addresses).find(after.ids, hash_keys(after.ids))
-    pairs = RowPairs(_pick(after.ids, kept), former[kept], after.addresses[kept])
+    kept, at = _find(before.ids, after.ids)
+    gone = np.ones(len(before), np.bool_)
+    gone[at] = False
+    pairs = RowPairs(_pick(after.ids, kept), before.addresses[at], after.addresses[kept])
     in_order = np.argsort(pairs.before)
     pairs = pairs.at(in_order)  # neighbours in the file are read together
-    differ = rows_differ(storage, old, pairs.before, new, pairs.after)
-    gone = ~np.isin(before.addresses, pairs.before)
+    differ = differ_at(pairs.before, pairs.after)
     return TableDelta(
         inserted=after.at(~kept).sorted(),
         updated=pairs.at(differ).sorted(),
@@ -216,6 +262,17 @@ def _compare(
         moved=RowPairs(NO_IDS, pairs.before[~differ], pairs.after[~differ]),
         shared=shared,
     )
+
+
+def _find(known: pa.StringArray, wanted: pa.StringArray) -> tuple[Mask, NDArray[np.int64]]:
+    """Which of the wanted ids are known, and where those are among the known ones, which are distinct."""
+    if len(known) + len(wanted) <= MERGE_HELD_ROWS_MAX:
+        found = pc.index_in(wanted, value_set=known)
+        present = np.asarray(found.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        return present, np.asarray(found.drop_null().to_numpy(), np.int64)
+    # From many rows on the hash of our own is several times as fast.
+    present, at = KeySegment(known, np.arange(len(known), dtype=np.uint64)).find(wanted, hash_keys(wanted))
+    return present, at[present].astype(np.int64)
 
 
 def _hidden_and_shown(

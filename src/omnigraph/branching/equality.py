@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from omnigraph.branching.held import HeldRows
 from omnigraph.core.limits import MERGE_STAGE_BATCH_ROWS, MIB
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.tables import TableStorage
@@ -71,25 +72,49 @@ def rows_differ(
             chosen = undecided[start : start + step]
             mine = read_rows(storage, left, left_at[chosen], fields)
             theirs = read_rows(storage, right, right_at[chosen], fields)
-            for ours, other in zip(mine.columns, theirs.columns, strict=True):
-                differ[chosen] |= values_differ(_one(ours), _one(other))
+            differ[chosen] |= tables_differ(mine, theirs)
+    return differ
+
+
+def tables_differ(left: pa.Table, right: pa.Table) -> Mask:
+    """Which rows of two tables with the same columns differ in some of them, position by position."""
+    differ = np.zeros(left.num_rows, np.bool_)
+    for mine, other in zip(left.columns, right.columns, strict=True):
+        differ |= values_differ(_one(mine), _one(other))
     return differ
 
 
 def read_rows(
-    storage: TableStorage, handle: SnapshotHandle, addresses: Addresses, fields: Sequence[pa.Field]
+    storage: TableStorage,
+    handle: SnapshotHandle,
+    addresses: Addresses,
+    fields: Sequence[pa.Field],
+    held: HeldRows | None = None,
 ) -> pa.Table:
-    """The rows at these addresses with exactly these columns; one the table does not have is null."""
-    # Asking a table for its schema, or for a column by name, costs as much as the table is wide.
-    known = set(handle.schema.names)
-    present = [field.name for field in fields if field.name in known]
-    rows = storage.take(handle, addresses, present) if present else pa.table({})
+    """The rows at these addresses with exactly these columns; one the table does not have is null.
+
+    Rows that are `held` of this version are not read again.
+    """
+    rows = None if held is None else held.take(addresses)
+    if rows is None:
+        # Asking a table for its schema, or for a column by name, costs as much as the table is wide.
+        known = set(handle.schema.names)
+        present = [field.name for field in fields if field.name in known]
+        rows = storage.take(handle, addresses, present) if present else pa.table({})
+    return in_fields(rows, len(addresses), fields)
+
+
+def in_fields(rows: pa.Table, count: int, fields: Sequence[pa.Field]) -> pa.Table:
+    """These columns of `count` rows; one that is not there is null."""
     found = dict(zip(rows.column_names, rows.columns, strict=True))
-    columns = [
-        found[field.name].cast(field.type) if field.name in found else pa.nulls(len(addresses), field.type)
-        for field in fields
-    ]
-    return pa.table(columns, schema=pa.schema(list(fields)))
+
+    def column(field: pa.Field) -> Any:
+        have = found.get(field.name)
+        if have is None:
+            return pa.nulls(count, field.type)
+        return have if have.type.equals(field.type) else have.cast(field.type)
+
+    return pa.table([column(field) for field in fields], schema=pa.schema(list(fields)))
 
 
 def _column_groups(left: pa.Schema, right: pa.Schema) -> Iterator[list[pa.Field]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from omnigraph.branching.agreement import agreed
 from omnigraph.branching.ancestry import merge_bases
-from omnigraph.branching.bulk import LOCAL, Deltas
+from omnigraph.branching.bulk import LOCAL, TABLES_AT_ONCE, Deltas
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.merge_plan import (
     UNRESOLVED,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from omnigraph.branching.bulk import BulkDeltas
     from omnigraph.branching.equality import Addresses, Mask
+    from omnigraph.branching.held import HeldRows
     from omnigraph.branching.merge_plan import RowMerge
     from omnigraph.branching.report import ConflictList
     from omnigraph.core.ids import Branch, TableKey
@@ -63,6 +63,8 @@ class MergeStep:
     source_handle: SnapshotHandle
     target_handle: SnapshotHandle | None
     changes: RowChanges
+    held: HeldRows | None = None
+    """Rows of the source that are in memory already; they may be all that are written, some or none."""
 
     @property
     def writes_rows(self) -> bool:
@@ -165,12 +167,12 @@ def plan_between(
     _refuse_unknown_types(resolution, {*source.entries, *target.entries})
     touched = _touched(bases, source, target, rows_only=rows_only)
     deltas = Deltas(session, bulk)
-    begun = [
-        session.submit(_plan_table, session, deltas, action, key, origins, source, target, resolution)
-        for key, (action, origins) in touched.items()
-    ]
-    wait(begun)
-    planned = [each.result() for each in begun]
+
+    def plan_table(key: TableKey) -> tuple[MergeStep, Settled]:
+        action, origins = touched[key]
+        return _plan_table(session, deltas, action, key, origins, source, target, resolution)
+
+    planned = session.share(plan_table, list(touched), threads=TABLES_AT_ONCE)
     _refuse_unused_entries(resolution, planned)
     steps = [step for step, _ in planned]
     conflicts = [conflict for _, settled in planned for conflict in settled.conflicts]
@@ -185,6 +187,7 @@ def plan_between(
                 each.changes,
                 each.source_handle,
                 each.target_handle,
+                each.held,
                 adopted=one_schema and each.action is not TableAction.REWRITE,
             )
             for each in steps
@@ -246,8 +249,9 @@ def _plan_table(
         )
         for origin in origins
     ]
-    settled = settle(key, agreed(merges), resolution)
-    return MergeStep(key, action, source_entry, target_entry, theirs, ours, settled.changes), settled
+    settled = settle(key, agreed([merge for merge, _ in merges]), resolution)
+    held = merges[0][1]
+    return MergeStep(key, action, source_entry, target_entry, theirs, ours, settled.changes, held), settled
 
 
 def _distinct(entries: Sequence[TableEntry | None]) -> list[TableEntry | None]:
@@ -265,16 +269,17 @@ def _merge_rows(
     base: SnapshotHandle | None,
     source: SnapshotHandle,
     target: SnapshotHandle | None,
-) -> RowMerge:
+) -> tuple[RowMerge, HeldRows | None]:
+    """The merge of the rows from one base, and the rows of the source that were read for it."""
     theirs = deltas.between(base, source)
     if action is not TableAction.REWRITE or target is None:
-        return adopt(theirs)
+        return adopt(theirs), theirs.held
     ours = deltas.between(base, target)
 
     def differ(source_at: Addresses, target_at: Addresses) -> Mask:
         return rows_differ(session.storage, source, source_at, target, target_at)
 
-    return three_way(theirs, ours, differ)
+    return three_way(theirs, ours, differ), theirs.held
 
 
 def _refuse_unknown_types(resolution: Resolution, known: AbstractSet[TableKey]) -> None:

@@ -7,7 +7,6 @@ deletes.
 
 from __future__ import annotations
 
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.branching.bulk import TABLES_AT_ONCE
 from omnigraph.branching.changes import NO_IDS
 from omnigraph.branching.equality import chunk_rows, read_rows
 from omnigraph.branching.merge_plan import ConflictKind, MergeConflict
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.branching.equality import Addresses
+    from omnigraph.branching.held import HeldRows
     from omnigraph.branching.merge_plan import RowChanges
     from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.core.errors import Violation
@@ -83,6 +84,8 @@ class TableRows:
     changes: RowChanges
     source: SnapshotHandle
     target: SnapshotHandle | None
+    held: HeldRows | None = None
+    """Rows of the source that are in memory already."""
     adopted: bool = False
     """Whether the target's table becomes the source's, under one schema."""
 
@@ -105,13 +108,11 @@ def check_merged(
     without a rule are never read.
     """
     view = TargetView(session, target)
-    begun = {
-        key: session.submit(_table_change, session, catalog.type_of(key), rows)
-        for key, rows in tables.items()
-        if not rows.changes.empty
-    }
-    wait(begun.values())
-    changes = {key: each.result() for key, each in begun.items()}
+    changed = [key for key, rows in tables.items() if not rows.changes.empty]
+    found = session.share(
+        lambda key: _table_change(session, catalog.type_of(key), tables[key]), changed, threads=TABLES_AT_ONCE
+    )
+    changes = dict(zip(changed, found, strict=True))
     verdict = Verdict()
     try:
         validate(catalog, changes, view)
@@ -144,7 +145,9 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
         )
     return TableChange(
         type=table_type,
-        rows=_read(session, rows.source, written, _checked_fields(table_type, adopted=rows.adopted)),
+        rows=_read(
+            session, rows.source, written, _checked_fields(table_type, adopted=rows.adopted), rows.held
+        ),
         removed=changes.deletes.ids,
         former_sources=former,
         adopted=rows.adopted,
@@ -170,13 +173,17 @@ def _checked_fields(table_type: TableType, *, adopted: bool) -> list[pa.Field]:
 
 
 def _read(
-    session: GraphSession, handle: SnapshotHandle, addresses: Addresses, fields: Sequence[pa.Field]
+    session: GraphSession,
+    handle: SnapshotHandle,
+    addresses: Addresses,
+    fields: Sequence[pa.Field],
+    held: HeldRows | None = None,
 ) -> pa.Table:
     # The columns may hold what the rules forbid; a field that promises no null would refuse to carry it.
     loose = [pa.field(each.name, each.type) for each in fields]
     step = chunk_rows(loose)
     parts = [
-        read_rows(session.storage, handle, addresses[start : start + step], loose)
+        read_rows(session.storage, handle, addresses[start : start + step], loose, held)
         for start in range(0, len(addresses), step)
     ]
     return pa.concat_tables(parts) if parts else pa.schema(loose).empty_table()

@@ -6,14 +6,14 @@ unless the sidecar was confirmed: then every table is complete and recovery publ
 
 from __future__ import annotations
 
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.branching.equality import chunk_rows, read_rows
+from omnigraph.branching.bulk import TABLES_AT_ONCE
+from omnigraph.branching.equality import chunk_rows, in_fields, read_rows
 from omnigraph.branching.merge_plan import TableAction
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
@@ -96,11 +96,12 @@ def write_merge(
     """
     operation_id = OperationId(new_ulid())
     written = {step.table_key: step for step in plan.steps if step.writes_rows}
-    parts = [
-        session.submit(stage_step, session, step, plan.target, operation_id) for step in written.values()
-    ]
-    wait(parts)
-    staged = dict(zip(written, [each.result() for each in parts], strict=True))
+    parts = session.share(
+        lambda key: stage_step(session, written[key], plan.target, operation_id),
+        list(written),
+        threads=TABLES_AT_ONCE,
+    )
+    staged = dict(zip(written, parts, strict=True))
     failpoint(Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE)
     cancel.raise_if_requested()
     keys = [(key, plan.target.branch) for key in plan.expected]
@@ -118,8 +119,9 @@ def stage_step(
 ) -> StagedStep:
     """Write the rows of one table as files nobody points at. Rows stream from the source's table.
 
-    Deletion files name a version, so only the first part may have them already; the others get theirs when
-    the commit before them exists.
+    New rows and replacing ones are a commit each, so that many new rows are never joined with anything. A few
+    of both, in memory already, are one commit. Deletion files name a version, so only the first part may have
+    them already; the others get theirs when the commit before them exists.
     """
     handle = step.target_handle
     if handle is None or step.target is None:
@@ -128,15 +130,16 @@ def stage_step(
     changes, storage = step.changes, session.storage
     forks = step.target.branch != target.branch
     parts: list[StagedPart] = []
+    written = np.concatenate([changes.appends.addresses, changes.upserts.after])
+    after_merge = Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE
     if step.action is TableAction.ADOPT:
-        if len(changes.appends):
+        after_merge = Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE
+        at_once = len(changes.upserts) > 0 and _held_rows(step, written) is not None
+        if len(changes.appends) and not at_once:
             rows = source_rows(session, step, changes.appends.addresses)
             appended = storage.stage_append_stream(handle, rows, stamp)
             parts.append(StagedPart(appended, None, Window.BRANCH_MERGE_ADOPT_AFTER_APPEND_PRE_UPSERT))
-        written, after_merge = changes.upserts.after, Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE
-    else:
-        written = np.concatenate([changes.appends.addresses, changes.upserts.after])
-        after_merge = Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE
+            written = changes.upserts.after
     if len(written):
         hidden = changes.upserts.before
         merged = storage.stage_merge_insert(
@@ -156,9 +159,11 @@ def stage_step(
     return StagedStep(step, handle, tuple(parts))
 
 
-def source_rows(session: GraphSession, step: MergeStep, addresses: Addresses) -> pa.RecordBatchReader:
-    """Rows of the source's table in the columns of the target's, read in bounded pieces as they are asked
-    for.
+def source_rows(
+    session: GraphSession, step: MergeStep, addresses: Addresses
+) -> pa.RecordBatchReader | pa.Table:
+    """Rows of the source's table in the columns of the target's: those in memory, or read in bounded pieces
+    as they are asked for.
     """
     handle = step.target_handle
     if handle is None:
@@ -166,6 +171,9 @@ def source_rows(session: GraphSession, step: MergeStep, addresses: Addresses) ->
     fields = list(handle.schema)
     size = chunk_rows(fields)
     ordered = np.sort(addresses)
+    held = _held_rows(step, ordered)
+    if held is not None:
+        return in_fields(held, len(ordered), fields)
 
     def batches() -> Any:
         for start in range(0, len(ordered), size):
@@ -173,6 +181,10 @@ def source_rows(session: GraphSession, step: MergeStep, addresses: Addresses) ->
             yield from chunk.to_batches()
 
     return pa.RecordBatchReader.from_batches(pa.schema(fields), batches())
+
+
+def _held_rows(step: MergeStep, addresses: Addresses) -> pa.Table | None:
+    return None if step.held is None else step.held.take(addresses)
 
 
 # --- commit --------------------------------------------------------------------------------------------
@@ -299,12 +311,13 @@ def _apply_steps(
         key: _fork(session, plan, each.step, effects) if _inherits(plan, each.step) else each.handle
         for key, each in sorted(staged.items())
     }
-    begun = [
-        session.submit(_commit_parts, session, staged[key], handles[key], effects, len(staged))
-        for key in sorted(staged)
-    ]
-    wait(begun)  # one that failed must not leave others at work
-    updates = dict(zip(sorted(staged), [each.result() for each in begun], strict=True))
+    keys = sorted(staged)
+    made = session.share(
+        lambda key: _commit_parts(session, staged[key], handles[key], effects, len(staged)),
+        keys,
+        threads=TABLES_AT_ONCE,
+    )
+    updates = dict(zip(keys, made, strict=True))
     for step in plan.steps:
         if step.table_key in updates:
             effects.changes.append(updates[step.table_key])

@@ -23,6 +23,9 @@ KEY_PROBE_CHUNK_ROWS: Final = 4_096
 # Merges
 MERGE_STAGE_BATCH_ROWS: Final = 8_192
 """Rows per flush of merge staging."""
+MERGE_HELD_ROWS_MAX: Final = 1_024
+MERGE_HELD_BYTES_MAX: Final = 1 * MIB
+"""Rows of one table that a merge reads once and keeps in memory until they are written; more are streamed."""
 MERGE_CONFLICTS_REPORTED_MAX: Final = 100
 """Conflicts listed in one error; the total is always given."""
 

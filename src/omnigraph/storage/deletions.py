@@ -42,15 +42,15 @@ def dead_rows(
         shown = tables.scan(handle, columns=[], with_row_address=True, fragments=[fragment.id])
         return hidden_rows(shown, fragment.physical_rows)
     path = root.local_path(fragment.deletions)
+    with open(path, "rb") as file:
+        data = file.read()
     if path.endswith(".arrow"):
         import pyarrow as pa  # noqa: PLC0415  the room is imported before it is used
 
-        with pa.memory_map(path) as file:
-            found = pa.ipc.open_file(file).read_all().column(0).to_numpy()
+        found = pa.ipc.open_file(pa.py_buffer(data)).read_all().column(0).to_numpy()
         dead = np.sort(np.asarray(found, np.int64))
     else:
-        with open(path, "rb") as file:
-            dead = roaring_values(file.read())
+        dead = roaring_values(data)
     if len(dead) != fragment.deleted_rows:
         raise InternalError(
             f"'{fragment.deletions}' names {len(dead)} rows; the table says {fragment.deleted_rows}"

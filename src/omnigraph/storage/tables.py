@@ -151,7 +151,7 @@ class TableStorage(ABC):
 
     @abstractmethod
     def stage_append_stream(
-        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader", stamp: Stamp
+        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader | pa.Table", stamp: Stamp
     ) -> StagedHandle:
         """As `stage_append`, reading the source lazily: memory does not follow the number of rows."""
 
@@ -412,7 +412,7 @@ class TableStore(TableStorage):
         return staging.stage_append(self._pool, handle, data, stamp, "stage_append")
 
     def stage_append_stream(
-        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader", stamp: Stamp
+        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader | pa.Table", stamp: Stamp
     ) -> StagedHandle:
         return staging.stage_append(self._pool, handle, reader, stamp, "stage_append_stream")
 

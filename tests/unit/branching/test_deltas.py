@@ -1,17 +1,21 @@
 """Deltas and three-way merges of one table against dictionaries."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphs import FAST, hear
+from omnigraph.branching import changes as deltas
+from omnigraph.branching import held
 from omnigraph.branching.agreement import agreed
 from omnigraph.branching.changes import table_delta
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.merge_plan import Choice, Resolution, RowMerge, settle, three_way
 from omnigraph.core.events import StorageCall
 from omnigraph.core.ids import BranchName, TableKey
+from omnigraph.core.limits import MERGE_HELD_ROWS_MAX
 from omnigraph.engine.key_segments import ABSENT
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.layout import GraphRoot
@@ -106,7 +110,11 @@ def homes(tmp_path_factory):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(first=writes, left=writes, right=writes, crossed=writes)
-def test_deltas_and_merges_like_dictionaries(homes, first, left, right, crossed):
+@pytest.mark.parametrize("held_rows", [MERGE_HELD_ROWS_MAX, 0])
+def test_deltas_and_merges_like_dictionaries(homes, monkeypatch, held_rows, first, left, right, crossed):
+    """Whether the rows are few and read whole, or many and read piece by piece."""
+    for module in (held, deltas):
+        monkeypatch.setattr(module, "MERGE_HELD_ROWS_MAX", held_rows)
     table = Table(homes())
     base = run(table, table.handle, first)
     theirs = run(table, table.fork("left", base), left)
@@ -168,6 +176,23 @@ def judge_merge(table, merge: RowMerge, bases, theirs, ours, resolution):
         assert row["id"] not in rows
         rows[row["id"]] = row["n"]
     assert rows == expected
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_rows_are_held_up_to_the_limit(above, tmp_path):
+    """Rows in memory are the rows of the table, without those that were deleted, in the order asked for."""
+    table = Table(tmp_path)
+    before = table.put(table.handle, {"a": 1})
+    rows = {f"k{number:04}": number for number in range(MERGE_HELD_ROWS_MAX + 1 + above)}
+    after = table.drop(table.put(before, rows), {"k0001"})
+    delta = table_delta(table.store, before, after)
+    assert len(delta.inserted) == MERGE_HELD_ROWS_MAX + above
+    if above:
+        assert delta.held is None
+        return
+    chosen = delta.inserted.addresses[::-3]
+    assert delta.held.take(chosen).to_pylist() == table.at(after, chosen)
+    assert delta.held.take(delta.inserted.addresses + np.uint64(1)) is None
 
 
 def test_a_missing_table_is_empty(tmp_path):
