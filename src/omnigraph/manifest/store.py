@@ -21,6 +21,7 @@ from omnigraph.core.errors import (
     SnapshotNotFound,
     StorageNotFound,
     StoragePrecondition,
+    StorageUnknown,
 )
 from omnigraph.core.events import listening
 from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
@@ -172,7 +173,7 @@ class ManifestStore:
             else:
                 handle = self.dataset.create(manifest_schema())
             if handle.config().get("table_version_management") != "true":
-                self.dataset.update_config(handle, _CONFIG)
+                self._configure(handle)
         except StoragePrecondition as error:
             raise AlreadyInitialized(self.root.uri) from error
         except OSError as error:
@@ -180,6 +181,16 @@ class ManifestStore:
                 raise
             raise AlreadyInitialized(self.root.uri) from error
         return handle
+
+    def _configure(self, empty: "LanceDataset") -> None:
+        try:
+            self.dataset.update_config(empty, _CONFIG)
+        except StorageUnknown as error:
+            # Two changes of one entry collide without an error of their own; that another creator was first
+            # shows by the version.
+            if self.dataset.open_head(None).version > empty.version:
+                raise AlreadyInitialized(self.root.uri) from error
+            raise
 
     # ---- reading
 

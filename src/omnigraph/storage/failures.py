@@ -209,11 +209,10 @@ def substrate(about: Callable[[], Circumstances]) -> Generator[None]:
 
 
 def is_commit_conflict(error: BaseException) -> bool:
-    """Whether Lance refused a commit because another one was first: the only place that knows how."""
+    """Whether Lance refused a commit because another one was first: the only place that knows its type."""
     from lance.commit import CommitConflictError  # noqa: PLC0415
 
-    # Two changes of one configuration entry are refused alike, with an error that has no type of its own.
-    return isinstance(error, CommitConflictError) or str(error).startswith("Incompatible transaction")
+    return isinstance(error, CommitConflictError)
 
 
 def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphError:
