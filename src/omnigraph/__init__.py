@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.history import Diff
     from omnigraph.branching.report import MergePreview, MergeReport
+    from omnigraph.catalog.blobs import BlobReference
     from omnigraph.core import errors, events
     from omnigraph.core.errors import OmnigraphError
     from omnigraph.core.settings import Settings
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Nothing is imported until it is asked for: `import omnigraph` stays light.
 _HOMES: Final[Mapping[str, str]] = {
+    "BlobReference": "omnigraph.catalog.blobs",
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
     "CommitRecord": "omnigraph.manifest.record",
@@ -54,6 +56,7 @@ _MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
 
 __all__ = [
+    "BlobReference",
     "BranchCreation",
     "BranchDeletion",
     "CommitRecord",

@@ -5,6 +5,7 @@ own.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -494,8 +495,9 @@ def init(
     force: bool = False,
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
+    blob_sources: Sequence[str | os.PathLike[str]] | None = None,
 ) -> Graph:
-    """Create a graph and open it. `schema` is schema text or a path.
+    """Create a graph and open it. `schema` is schema text or a path; the rest is as in `open`.
 
     ```python
     graph = omnigraph.init("people.omni", schema="node Person { handle: String @key }")
@@ -512,10 +514,23 @@ def init(
         schema_file=file,
         actor=actor,
         force=force,
-        settings=settings,
+        settings=_with_blob_sources(settings, blob_sources),
         storage_options=storage_options,
     )
     return Graph(session)
+
+
+def _with_blob_sources(
+    settings: Settings | None, blob_sources: Sequence[str | os.PathLike[str]] | None
+) -> Settings | None:
+    if blob_sources is None:
+        return settings
+    from omnigraph.core.settings import Settings  # noqa: PLC0415
+
+    if isinstance(blob_sources, (str, os.PathLike)):
+        raise BadRequest("blob_sources is a list of places")
+    chosen = settings or Settings.from_environment()
+    return replace(chosen, blob_sources=tuple(os.fspath(each) for each in blob_sources))
 
 
 def open_graph(
@@ -523,6 +538,7 @@ def open_graph(
     *,
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
+    blob_sources: Sequence[str | os.PathLike[str]] | None = None,
 ) -> Graph:
     """Open a graph for reading and writing; what dead writers left is settled first.
 
@@ -531,9 +547,11 @@ def open_graph(
         print(graph.branches.list())
     ```
 
-    Raises `GraphNotFound`.
+    `blob_sources` are the places below which writes may read external blobs, addresses or directories; none
+    unless named here or in the settings. Raises `GraphNotFound`.
     """
-    return Graph(open_session(os.fspath(uri), settings=settings, storage_options=storage_options))
+    chosen = _with_blob_sources(settings, blob_sources)
+    return Graph(open_session(os.fspath(uri), settings=chosen, storage_options=storage_options))
 
 
 def open_read_only(

@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.options import Actor, At, Branch, Json, Quiet, ReadBranch, Store, check_one_state, teach
+from omnigraph.cli.options import (
+    Actor,
+    At,
+    BlobSource,
+    Branch,
+    Json,
+    Quiet,
+    ReadBranch,
+    Store,
+    check_one_state,
+    teach,
+)
 from omnigraph.cli.parameters import (
     Param,
     Params,
@@ -93,6 +104,7 @@ def mutate(
     if_commit: Annotated[
         str | None, typer.Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
     ] = None,
+    blob_source: BlobSource = None,
     actor: Actor = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -100,7 +112,8 @@ def mutate(
     """Run a query that changes the graph."""
     source = query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with writing(store, "mutate", quiet=quiet) as graph, naming(file, param):
+    opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)
+    with opened as graph, naming(file, param):
         done = graph.mutate(source, values, name=name, branch=branch, actor=actor, if_commit=if_commit)
     if as_json:
         output.document(done.to_dict())

@@ -10,7 +10,7 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
-from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, teach
+from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
 from omnigraph.cli.targets import addressed, confirm, reading, writing
 from omnigraph.core.errors import OmnigraphError, UsageError
@@ -117,6 +117,7 @@ def load(
     engine: EngineOption = Engine.SPARK,
     spark_master: SparkMaster = None,
     spark_conf: SparkConf = None,
+    blob_source: BlobSource = None,
     actor: Actor = None,
     yes: Yes = False,
     quiet: Quiet = False,
@@ -137,7 +138,8 @@ def load(
     if engine is Engine.SPARK:
         _start_spark(settings, data)
     listener = TerminalListener(quiet=quiet)
-    with writing(uri, "load", quiet=quiet, settings=settings) as graph, listen(listener, everywhere=True):
+    opened = writing(uri, "load", quiet=quiet, settings=settings, blob_sources=blob_source)
+    with opened as graph, listen(listener, everywhere=True):
         try:
             report = graph.load(
                 sources,

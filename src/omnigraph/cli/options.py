@@ -40,6 +40,14 @@ Actor = Annotated[
         help="Who the write is recorded under; else operator.actor of config.yaml.",
     ),
 ]
+BlobSource = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--blob-source",
+        metavar="URI",
+        help="A place below which external blobs may be read: an address or a directory. Repeatable.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree to a destructive action on a remote graph.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not name the target of the write on stderr.")]
 

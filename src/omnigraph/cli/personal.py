@@ -1,7 +1,7 @@
 """Commands over the personal configuration: what it says, and what follows from it."""
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -177,5 +177,7 @@ def _engine(loaded: config.Config) -> list[tuple[str, Any, str]]:
             if os.environ.get(variable)
             else (f"settings.{each.name}" if each.name in loaded.settings else "default")
         )
+        if isinstance(value, tuple):
+            value = " ".join(cast("tuple[str, ...]", value)) or None
         rows.append((each.name, value if isinstance(value, int | str | None) else str(value), source))
     return rows

@@ -55,7 +55,12 @@ def reading(store: str | None) -> "Generator[Graph]":
 
 @contextmanager
 def writing(
-    store: str | None, command: str, *, quiet: bool, settings: "Settings | None" = None
+    store: str | None,
+    command: str,
+    *,
+    quiet: bool,
+    settings: "Settings | None" = None,
+    blob_sources: "list[str] | None" = None,
 ) -> "Generator[Graph]":
     """The addressed graph, opened for writing after its name was announced."""
     uri = addressed(store)
@@ -63,5 +68,5 @@ def writing(
     announce(command, uri, quiet=quiet)
     from omnigraph.api.graph import open_graph
 
-    with open_graph(uri, settings=chosen) as graph:
+    with open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph:
         yield graph

@@ -15,6 +15,18 @@ MUTATION_ROWS_MAX: Final = 100_000
 """Rows one mutation may stage per type; a load has no ceiling."""
 MUTATION_BYTES_MAX: Final = 256 * MIB
 """Arrow bytes one mutation may stage."""
+EXTERNAL_BLOB_URI_BYTES_MAX: Final = 65_536
+"""Bytes of the address of one external blob."""
+EXTERNAL_BLOB_OBJECT_BYTES_MAX: Final = 256 * MIB
+"""Bytes of one external blob that is copied in; it passes through the memory of one task."""
+EXTERNAL_BLOB_BATCH_BYTES_MAX: Final = 32 * MIB
+"""Bytes of external blobs a load holds at once, unless one alone has more."""
+EXTERNAL_BLOB_CACHE_BYTES: Final = 16 * MIB
+"""External blobs one task or mutation remembers, so that several rows of one source read it once."""
+EXTERNAL_BLOB_THREADS: Final = 8
+"""Requests for external blobs that one task or mutation has under way."""
+EXTERNAL_BLOB_WAIT_S_MAX: Final = 60.0
+"""How long an answer of a web server may take."""
 VIOLATIONS_REPORTED_MAX: Final = 100
 """Constraint violations listed in one error; the total is always given."""
 KEY_PROBE_CHUNK_ROWS: Final = 4_096

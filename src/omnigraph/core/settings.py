@@ -61,7 +61,16 @@ class Settings:
     vector_probes: int | None = None
     """None: `nearest` is exact. A number: large vector indexes are made of many parts, and a search looks
     into that many of them, the nearest ones."""
+    blob_sources: tuple[str, ...] = ()
+    """Places below which external blobs may be read: addresses, or directories of this machine. In the
+    environment they are separated by blanks."""
     debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.blob_sources:
+            from omnigraph.core.blob_uris import blob_bases  # noqa: PLC0415  few handles have any
+
+            object.__setattr__(self, "blob_sources", blob_bases(self.blob_sources))
 
     @classmethod
     def from_environment(
@@ -99,6 +108,7 @@ class Settings:
             query_memory_bytes=_positive(values.get("query_memory_bytes"), default.query_memory_bytes),
             query_seconds=_positive(values.get("query_seconds"), 0) or None,
             vector_probes=_positive(values.get("vector_probes"), 0) or None,
+            blob_sources=_texts(values.get("blob_sources")),
             debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
         )
 
@@ -142,6 +152,17 @@ def _positive(value: Any, default: int) -> int:
     except (TypeError, ValueError):
         return default
     return number if number > 0 else default
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list of a file, or words of the environment."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return tuple(value.split())
+    if not isinstance(value, list):
+        raise BadRequest("'blob_sources' is a list of places")
+    return tuple(str(each) for each in cast("list[Any]", value))
 
 
 def _durability(value: Any, default: Durability) -> Durability:

@@ -6,7 +6,6 @@ of all columns are joined once.
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.schema import EdgeType
+from omnigraph.engine.blobs import blob_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ def csv_header(names: Sequence[str]) -> bytes:
 def csv_lines(rows: pa.Table | pa.RecordBatch) -> bytes:
     """The rows as CSV without a header. Text is quoted, null is an empty cell without quotes.
 
-    Lists and vectors are JSON arrays, blobs `base64:…`, moments as in JSON: what a load of CSV reads.
+    Lists and vectors are JSON arrays, blobs and moments as in JSON: what a load of CSV reads.
     """
     import pyarrow.csv as pv  # noqa: PLC0415 - only CSV needs it
 
@@ -159,9 +159,7 @@ def _plain(flat: pa.Array) -> pa.LargeStringArray:
         moments = pc.cast(pc.cast(flat, pa.timestamp(kind.unit)), _TEXT)
         return _joined([pc.replace_substring(moments, " ", "T", max_replacements=1), "Z"])
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        # One Python object per blob: base64 has no Arrow kernel, and the bytes dominate the cost.
-        texts = [None if v is None else "base64:" + base64.b64encode(v).decode() for v in flat.to_pylist()]
-        return pa.array(texts, _TEXT)
+        return blob_texts(flat)
     if pa.types.is_floating(kind):
         text = pc.cast(flat.cast(pa.float64()), _TEXT)
         # Some readers of JSON take `-0` for the integer zero.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.catalog.blobs import blob_value
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
@@ -61,5 +62,10 @@ def named_type(catalog: Catalog, name: str) -> TableType:
 
 
 def _entity(table_type: TableType, row: dict[str, Any]) -> Entity:
-    properties = {prop.name: row[prop.name] for prop in table_type.properties}
+    properties = {
+        prop.name: blob_value(row[prop.name])
+        if prop.type.is_blob and row[prop.name] is not None
+        else row[prop.name]
+        for prop in table_type.properties
+    }
     return Entity(table_type.name, row["id"], properties, row.get("src"), row.get("dst"))

@@ -5,6 +5,7 @@ validated.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimi
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
 from omnigraph.core.limits import MUTATION_BYTES_MAX, MUTATION_ROWS_MAX
+from omnigraph.engine.blobs import assigned_blob
 from omnigraph.engine.key_segments import ABSENT, string_array
 from omnigraph.engine.keys import in_filter
 from omnigraph.engine.pending import Matched, RowFilter, scan_with_pending
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.planning.ir import MutationPlan, Predicate, ValueExpr
     from omnigraph.planning.values import Value
+    from omnigraph.storage.blob_sources import BlobSources
 
 _LOAD_HINT: Final = "use load, which has no ceiling"
 
@@ -237,7 +240,7 @@ class _Run:
         for name, expr in op.assignments:
             prop = op.type.property_named(name)
             value = self._assigned_value(op.type, name, expr)
-            columns[name] = constant(op.type, prop, value, rows.num_rows)
+            columns[name] = constant(prop, value, rows.num_rows)
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _refuse_too_many(self, table_type: TableType, rows: int, predicate: Predicate) -> None:
@@ -315,7 +318,16 @@ class _Run:
 
     def _assigned_value(self, table_type: TableType, name: str, expr: ValueExpr) -> Value:
         prop = table_type.property_named(name)
-        return assigned_value(expr, prop, table_type, params=self.params, now=self.now)
+        value = assigned_value(expr, prop, table_type, params=self.params, now=self.now)
+        if value is None or not prop.type.is_blob:
+            return value
+        return assigned_blob(table_type, prop, str(value), self._blob_sources)
+
+    @cached_property
+    def _blob_sources(self) -> BlobSources:
+        from omnigraph.storage.blob_sources import BlobSources  # noqa: PLC0415  few statements assign blobs
+
+        return BlobSources(self.session.settings.blob_sources, self.session.root)
 
     def _condition(self, table_type: TableType, predicate: Predicate) -> RowFilter:
         text = to_lance_filter(predicate, table_type, self.params, self.now)

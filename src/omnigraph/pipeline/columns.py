@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.engine.blobs import stored_contents
 from omnigraph.pipeline.cells import from_cells
 from omnigraph.pipeline.convert import (
     TEMPORAL_KINDS,
@@ -160,7 +161,7 @@ def stored_column(column: pa.Array, prop: Property) -> Converted:
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
     if prop.type.is_blob and (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        return Converted(column.cast(target))
+        return Converted(stored_contents(column.cast(target)))
     if prop.type.is_list or prop.type.is_vector:
         return _stored_list(column, prop)
     return _stored_scalar(column, prop)

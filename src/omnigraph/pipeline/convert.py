@@ -3,7 +3,6 @@
 Pure and vectorised. A value that does not fit becomes null and its row is reported; nothing raises for data.
 """
 
-import binascii
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from omnigraph.catalog.blobs import ASKED, PREFIX, stored_content
 from omnigraph.catalog.schema import Property
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
+from omnigraph.engine.blobs import decode_base64
 
 TEMPORAL_KINDS: Final = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
 _DATE_FORM: Final = r"^\d{4}-\d{2}-\d{2}$"
@@ -25,7 +26,6 @@ _DAY_MS: Final = 86_400_000
 _UNITS_PER_DAY: Final = {ScalarKind.DATE: 1, ScalarKind.DATETIME: _DAY_MS}
 _DAYS: Final = (-719_162, 2_932_897)
 """The first day of the year 1 and that of the year 10000, counted from 1970-01-01."""
-_BASE64_PREFIX: Final = "base64:"
 _VALUE_SHOWN_CHARS_MAX: Final = 60
 
 
@@ -274,39 +274,28 @@ def _vector(values: pa.Array, prop: Property) -> Converted:
 
 
 def _blob(values: pa.Array, prop: Property) -> Converted:
-    """Bytes from `base64:` texts. There is no Arrow kernel for base64: one call per value."""
-    decoded: list[bytes | None] = []
+    """Cells from texts. There is no Arrow kernel for base64: one call per value. Addresses are only noted."""
+    cells: list[bytes | None] = []
     bad: list[int] = []
-    external: list[int] = []
     for row, text in enumerate(values.to_pylist()):
-        content: bytes | None = None
-        if text is not None and not text.startswith(_BASE64_PREFIX):
-            external.append(row)
+        cell: bytes | None = None
+        if text is not None and not text.startswith(PREFIX):
+            cell = ASKED + text.encode()
         elif text is not None:
-            content = decode_base64(text[len(_BASE64_PREFIX) :])
+            content = decode_base64(text[len(PREFIX) :])
             if content is None:
                 bad.append(row)
-        decoded.append(content)
-    column = pa.array(decoded, arrow_type(prop.type))
-    refusals: list[Refusal] = []
-    if bad:
-        refusals.append(
-            Refusal(
-                "format", np.array(bad, np.int64), lambda _row: f"{prop.name}: not padded standard base64"
-            )
-        )
-    if external:
-        message = f"{prop.name}: external blob references are not allowed here"
-        refusals.append(Refusal("blob_policy", np.array(external, np.int64), lambda _row: message))
-    return Converted(column, tuple(refusals))
+            else:
+                cell = stored_content(content)
+        cells.append(cell)
+    column = pa.array(cells, arrow_type(prop.type))
+    if not bad:
+        return Converted(column)
 
+    def describe(_row: int) -> str:
+        return f"{prop.name}: not padded standard base64"
 
-def decode_base64(text: str) -> bytes | None:
-    """The bytes of standard, padded base64; None when it is anything else."""
-    try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except (binascii.Error, ValueError):
-        return None
+    return Converted(column, (Refusal("format", np.array(bad, np.int64), describe),))
 
 
 def expectation(type_: PropertyType) -> str:

@@ -15,8 +15,9 @@ from omnigraph.core.errors import InternalError, IoFailure
 from omnigraph.core.ids import Branch, TableKey, new_ulid
 from omnigraph.core.limits import MIB
 from omnigraph.core.settings import Settings
+from omnigraph.engine.blobs import blob_contents
 from omnigraph.engine.export import file_columns
-from omnigraph.engine.lines import csv_header, csv_lines, json_lines
+from omnigraph.engine.lines import csv_header, csv_lines, flat_array, json_lines
 from omnigraph.pipeline.plan import SourceFormat
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.layout import GraphRoot
@@ -124,7 +125,11 @@ def encoder(format_: SourceFormat, table_type: TableType) -> Callable[[pa.Table]
 
 
 def _as_file_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays(rows.columns, schema=schema)
+    columns = [
+        blob_contents(flat_array(column), field.name) if pa.types.is_large_binary(field.type) else column
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def type_sink(

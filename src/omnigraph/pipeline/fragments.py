@@ -20,6 +20,7 @@ from omnigraph.catalog.canonical import node_ids, unique_tuples
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.limits import MIB
 from omnigraph.engine.values import value_findings
+from omnigraph.pipeline.blobs import BlobFinding, ExternalBlobs
 from omnigraph.pipeline.exchange import FactFiles, FactWriter
 from omnigraph.pipeline.executors import raise_if_stopped
 from omnigraph.pipeline.ids import new_ids
@@ -120,6 +121,7 @@ class _SplitStage:
         self.skip = task.skip
         self.base = order_of(task.split.number, 0)
         self.result = SplitResult(task.split.number, log=ProblemLog(kept_max=task.plan.problems_kept))
+        self.blobs = ExternalBlobs(task.plan)
         self.facts = FactWriter(task.plan.root, task.plan.exchange, task.plan.partitions)
         self.write_facts = task.write_facts
         self.refused: list[int] = []
@@ -150,9 +152,11 @@ class _SplitStage:
         if not keep_rows.all():
             table = table.filter(pa.array(keep_rows))
         if table.num_rows:
-            stored = table.cast(rows.type.arrow_schema)
-            self._held.setdefault(key, []).append(stored)
-            self._held_bytes += int(stored.nbytes)
+            for piece in self.blobs.pieces(table, rows.type):
+                stored = piece.cast(rows.type.arrow_schema)
+                self._held.setdefault(key, []).append(stored)
+                self._held_bytes += int(stored.nbytes)
+                self.write_out(STAGED_BYTES_MAX)
 
     def _identified(self, rows: ParsedRows) -> tuple[ParsedRows, pa.Table, NDArray[np.bool_]]:
         """Give every record its id; `given` marks ids that the caller chose."""
@@ -210,9 +214,32 @@ class _SplitStage:
                 for row in finding.rows.tolist()
             )
             self.result.log.add(finding.rule, problems, len(finding.rows))
+        for finding in self.blobs.findings(table, rows.type):
+            bad[finding.rows] = True
+            refusals = (
+                self._blob_problem(finding, row, rows.type, int(orders[row]), ids[row].as_py())
+                for row in finding.rows.tolist()
+            )
+            self.result.log.add(finding.rule, refusals, len(finding.rows))
         if bad.any():
             self.at_fault.append(orders[bad])
         return bad
+
+    def _blob_problem(
+        self, finding: BlobFinding, row: int, table_type: TableType, order: int, entity_id: str | None
+    ) -> Problem:
+        resource, limit, actual = finding.limit(row) or (finding.property, None, None)
+        return Problem(
+            kind=finding.rule,
+            order=order,
+            message=f"{table_type.name}.{finding.describe(row)}",
+            entity_kind=table_type.kind.value,
+            type_name=table_type.name,
+            entity_id=entity_id,
+            property=resource,
+            limit=limit,
+            actual=actual,
+        )
 
     def _add_facts(
         self, table: pa.Table, table_type: TableType, orders: NDArray[np.int64], given: NDArray[np.bool_]

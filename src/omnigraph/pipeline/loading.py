@@ -19,6 +19,7 @@ from omnigraph.catalog.ir import schema_hash
 from omnigraph.catalog.schema import Catalog, NodeType
 from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import (
+    BlobSourceError,
     BranchNotFound,
     Cancelled,
     EnvironmentFault,
@@ -409,6 +410,8 @@ class Load:
             before = staged.results[result.split]
             if result.records != before.records:
                 raise InternalError("the input changed while it was loaded")
+            if not np.array_equal(result.at_fault, before.at_fault):
+                raise BlobSourceError("a source of external blobs changed while the load ran; load again")
             staged.results[result.split] = replace(result, facts=before.facts)
         staged.skip = left_out
         _prove_nothing_lost(staged.results)

@@ -17,6 +17,7 @@ KINDS: Final = (
     "resource_limit",
     "format",
     "blob_policy",
+    "blob_source",
     "required",
     "enum",
     "range",

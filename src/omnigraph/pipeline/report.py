@@ -6,6 +6,7 @@ from typing import Any
 
 from omnigraph.core.errors import (
     BlobPolicyError,
+    BlobSourceError,
     ConstraintViolation,
     KeyConflict,
     LoadFormatError,
@@ -140,7 +141,9 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
         case "format":
             return LoadFormatError(line=first.line, file=first.file, message=first.message + tail)
         case "blob_policy":
-            return BlobPolicyError(_placed(first) + tail)
+            return BlobPolicyError(_placed(first) + tail, hint=_BLOB_HINT)
+        case "blob_source":
+            return BlobSourceError(_placed(first) + tail)
         case "resource_limit":
             return ResourceLimit(
                 resource=first.property or "record",
@@ -161,7 +164,8 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
             return ConstraintViolation(violations=[_violation(each) for each in rules], total=total)
 
 
-_NOT_RULES = frozenset({"format", "blob_policy", "resource_limit", "key_conflict"})
+_BLOB_HINT = "supply the bytes as base64:<text>, or allow the place with blob_sources (--blob-source)"
+_NOT_RULES = frozenset({"format", "blob_policy", "blob_source", "resource_limit", "key_conflict"})
 
 
 def _placed(problem: Problem) -> str:

@@ -13,6 +13,7 @@ from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, TypeNotFound
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.engine.blobs import blob_contents
 from omnigraph.engine.ordered import batch_rows_of
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.state import Snapshot
@@ -135,12 +136,15 @@ def scan_fragments(scan: FrameScan, fragments: Sequence[int]) -> Iterator[pa.Rec
         handle, columns=scan.columns, filter=scan.where, fragments=fragments, batch_rows=scan.batch_rows
     )
     for found in reader:
-        columns = [for_spark(found.column(field.name), field.type) for field in scan.schema]
+        columns = [for_spark(found.column(field.name), field) for field in scan.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=scan.schema)
 
 
-def for_spark(column: pa.Array, target: pa.DataType) -> pa.Array:
+def for_spark(column: pa.Array, field: pa.Field) -> pa.Array:
     """A stored column in the Arrow type Spark has for it."""
+    target = field.type
+    if pa.types.is_binary(target):
+        return blob_contents(column, field.name).cast(target)
     if pa.types.is_list(target) and pa.types.is_fixed_size_list(column.type):
         return column.cast(pa.list_(column.type.value_type)).cast(target)
     return column.cast(target)

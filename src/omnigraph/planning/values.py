@@ -10,7 +10,7 @@ from typing import TypeAlias
 from omnigraph.catalog.scalars import Misfit, finite
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 
-Value: TypeAlias = "str | bool | int | float | dt.date | dt.datetime | tuple[Value, ...] | None"
+Value: TypeAlias = "str | bytes | bool | int | float | dt.date | dt.datetime | tuple[Value, ...] | None"
 
 
 def fit(value: Value, type_: PropertyType) -> Value:

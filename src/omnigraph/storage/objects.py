@@ -448,9 +448,21 @@ def open_adapter(
 
 
 def _remote_adapter(address: str, storage_options: dict[str, str]) -> StorageAdapter:
+    store = open_store(address, storage_options)
+    config = {name.lower(): value for name, value in storage_options.items()}
+    named = config.get("aws_endpoint") or config.get("aws_endpoint_url") or config.get("endpoint") or ""
+    parts = urlsplit(named)
+    endpoint = (
+        (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)) if parts.hostname else None
+    )
+    return ObjectAdapter(address, store, endpoint)
+
+
+def open_store(address: str, storage_options: dict[str, str]) -> "ObjectStore":
+    """A client of an object store, with the options Lance takes."""
     from obstore.store import from_url  # noqa: PLC0415
 
-    # The options are those Lance takes; obstore wants what concerns the HTTP client apart.
+    # obstore wants what concerns the HTTP client apart.
     client: dict[str, Any] = {}
     config: dict[str, str] = {}
     retries: dict[str, Any] = {}
@@ -467,18 +479,12 @@ def _remote_adapter(address: str, storage_options: dict[str, str]) -> StorageAda
         else:
             config[plain] = value
     with translated(address):
-        store = from_url(
+        return from_url(
             address,
             config=cast("Any", config),
             client_options=cast("Any", client),
             retry_config=cast("Any", retries or None),
         )
-    named = config.get("aws_endpoint") or config.get("aws_endpoint_url") or config.get("endpoint") or ""
-    parts = urlsplit(named)
-    endpoint = (
-        (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)) if parts.hostname else None
-    )
-    return ObjectAdapter(address, store, endpoint)
 
 
 def _content_token(text: str) -> str:

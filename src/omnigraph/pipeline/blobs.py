@@ -1,0 +1,143 @@
+"""External blobs of a load: judged with the other values of a record, read when its rows are staged.
+
+Between the two only addresses travel, so that memory is bounded whatever the size of the blobs.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from omnigraph.catalog.blobs import ASKED, stored_content, stored_reference
+from omnigraph.catalog.schema import TableType
+from omnigraph.core.blob_uris import BlobUri
+from omnigraph.core.errors import BlobPolicyError, BlobSourceError, OmnigraphError, ResourceLimit
+from omnigraph.core.limits import EXTERNAL_BLOB_BATCH_BYTES_MAX
+from omnigraph.pipeline.plan import LoadMode, LoadPlan
+from omnigraph.storage.blob_sources import BlobSources
+
+
+@dataclass(frozen=True, slots=True)
+class BlobFinding:
+    """Rows of one property whose address is refused, with the refusal of each."""
+
+    rule: str
+    property: str
+    rows: NDArray[np.int64]
+    refusals: dict[int, OmnigraphError]
+
+    def describe(self, row: int) -> str:
+        """The sentence for one row."""
+        return f"{self.property}: {self.refusals[row].message}"
+
+    def limit(self, row: int) -> tuple[str, int, int] | None:
+        """The ceiling that one row exceeds: its name, the limit, the amount."""
+        detail = self.refusals[row].details.get("resource_limit")
+        return None if detail is None else (detail["resource"], detail["limit"], detail["actual"])
+
+
+class ExternalBlobs:
+    """The external blobs of one task."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._sources = BlobSources(plan.settings.blob_sources, plan.root)
+        self._by_reference = plan.mode is LoadMode.OVERWRITE
+
+    def findings(self, table: pa.Table, table_type: TableType) -> list[BlobFinding]:
+        """What is wrong with the addresses in rows of a type. Reads no blob, but asks for each source."""
+        found: list[BlobFinding] = []
+        for name in table_type.blob_columns:
+            asked = _asked(table.column(name))
+            refused: dict[int, OmnigraphError] = {}
+            allowed: dict[int, BlobUri] = {}
+            for row, text in asked.items():
+                try:
+                    allowed[row] = self._sources.allowed(text)
+                except (BlobPolicyError, ResourceLimit) as error:
+                    refused[row] = error
+            sizes = self._sources.sizes(allowed.values())
+            for row, uri in allowed.items():
+                outcome = sizes[uri]
+                if not isinstance(outcome, int):
+                    refused[row] = outcome
+            found += _by_rule(name, refused)
+        return found
+
+    def pieces(self, table: pa.Table, table_type: TableType) -> Iterator[pa.Table]:
+        """The rows as they are stored, a few at a time. Every address was found to be right.
+
+        Raises BlobSourceError when a source is gone meanwhile.
+        """
+        addresses = {
+            name: {row: self._sources.allowed(text) for row, text in _asked(table.column(name)).items()}
+            for name in table_type.blob_columns
+        }
+        if not any(addresses.values()):
+            yield table
+            return
+        weights = np.zeros(table.num_rows, np.int64)
+        if not self._by_reference:
+            for cells in addresses.values():
+                weights[list(cells)] += self._weights(cells.values())
+        for begin, end in _cuts(weights):
+            piece = table.slice(begin, end - begin)
+            for name, cells in addresses.items():
+                chosen = {row - begin: uri for row, uri in cells.items() if begin <= row < end}
+                piece = self._filled(piece, name, chosen)
+            yield piece
+
+    def _weights(self, uris: Iterable[BlobUri]) -> list[int]:
+        """The bytes of each; a source that went away since it was judged weighs nothing and fails below."""
+        wanted = list(uris)
+        sizes = self._sources.sizes(wanted)
+        return [size if isinstance(size := sizes[uri], int) else 0 for uri in wanted]
+
+    def _filled(self, piece: pa.Table, name: str, cells: dict[int, BlobUri]) -> pa.Table:
+        """The rows with the addresses of one column replaced by what is stored for them."""
+        if not cells:
+            return piece
+        values = piece.column(name).to_pylist()
+        contents = {} if self._by_reference else self._sources.contents(cells.values())
+        for row, uri in cells.items():
+            values[row] = stored_reference(str(uri)) if self._by_reference else stored_content(contents[uri])
+        field = piece.schema.field(name)
+        return piece.set_column(piece.schema.get_field_index(name), field, pa.array(values, field.type))
+
+
+def _asked(column: pa.ChunkedArray) -> dict[int, str]:
+    """The addresses of a column, by row."""
+    mask = pc.fill_null(pc.starts_with(column, pattern=ASKED), False)
+    rows = np.flatnonzero(np.asarray(mask)).tolist()
+    if not rows:
+        return {}
+    cells = column.take(pa.array(rows, pa.int64())).to_pylist()
+    return {row: cell[len(ASKED) :].decode() for row, cell in zip(rows, cells, strict=True)}
+
+
+def _by_rule(name: str, refused: dict[int, OmnigraphError]) -> Iterator[BlobFinding]:
+    for rule, kind in _RULES.items():
+        rows = sorted(row for row, error in refused.items() if isinstance(error, kind))
+        if rows:
+            yield BlobFinding(rule, name, np.array(rows, np.int64), {row: refused[row] for row in rows})
+
+
+_RULES: Final = {
+    "resource_limit": ResourceLimit,
+    "blob_policy": BlobPolicyError,
+    "blob_source": BlobSourceError,
+}
+
+
+def _cuts(weights: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows that weigh no more than a batch, unless one row alone does."""
+    ends = np.cumsum(weights)
+    begin = 0
+    while begin < len(weights):
+        before = int(ends[begin - 1]) if begin else 0
+        end = int(np.searchsorted(ends, before + EXTERNAL_BLOB_BATCH_BYTES_MAX, side="right"))
+        yield begin, max(end, begin + 1)
+        begin = max(end, begin + 1)

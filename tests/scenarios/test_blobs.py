@@ -1,0 +1,250 @@
+"""External blobs: who may name them, how they are read, what is stored."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+
+import omnigraph
+from blob_loads import CHECKS, PICTURE, SCHEMA, Place, b64, bodies, doc
+from graphs import FAST, hear, run, unchanged
+from omnigraph.core import limits
+from omnigraph.core.errors import (
+    BadRequest,
+    BlobPolicyError,
+    BlobSourceError,
+    OmnigraphError,
+    PropertyValueError,
+    ResourceLimit,
+)
+from omnigraph.core.events import StorageCall
+from omnigraph.storage import blob_sources
+from stores import s3_store
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_external_blobs_in_a_local_load(check, tmp_path: Path) -> None:
+    check(Place(tmp_path), "local")
+
+
+def test_a_mutation_copies_the_bytes(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.open(place.pictures) as graph:
+        run(graph, f'insert Doc {{ name: "a", body: "{place.address("a.png")}" }}')
+        run(graph, 'insert Doc { name: "b", body: $p }', {"p": place.address("a.png")}, types="$p: String")
+        run(graph, f'update Doc set {{ body: "{place.address("b%20b.png")}" }} where name = "b"')
+        run(graph, 'update Doc set { note: "n" } where name = "a"')
+        assert bodies(graph) == {"a": b64(PICTURE), "b": "base64:"}
+
+
+def test_a_mutation_is_refused_before_any_effect(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (place.pictures / "out").symlink_to(place.secret)
+    cases: list[tuple[str, type[OmnigraphError]]] = [
+        (f"file://{place.secret}/s.png", BlobPolicyError),
+        (place.address("../pics2/s.png"), BlobPolicyError),
+        (place.address("%2e%2e/pics2/s.png"), BlobPolicyError),
+        (place.address("out/s.png"), BlobPolicyError),
+        ("s3://user:pw@b/x", BlobPolicyError),
+        ("any other text", BlobPolicyError),
+        (place.address("none.png"), BlobSourceError),
+        (place.address("x" * 65_536), ResourceLimit),
+        ("base64:!!", PropertyValueError),
+    ]
+    with place.open(place.pictures) as graph:
+        for text, kind in cases:
+            with unchanged(graph), pytest.raises(kind) as caught:
+                run(
+                    graph,
+                    'insert Doc { name: "x" } insert Doc { name: "a", body: $p }',
+                    {"p": text},
+                    types="$p: String",
+                )
+            assert "pw" not in caught.value.message
+    with place.open() as graph, unchanged(graph), pytest.raises(BlobPolicyError):
+        run(graph, f'insert Doc {{ name: "a", body: "{place.address("a.png")}" }}')
+
+
+def test_several_spellings_of_one_source_are_read_once(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    spellings = [place.address(name) for name in ("a.png", "./a.png", "%61.png", "x/../a.png")]
+    records = [doc(f"d{n}", each) for n, each in enumerate([*spellings, *spellings])]
+    with place.open(place.pictures) as graph:
+        with hear(everywhere=True) as heard:
+            graph.load(place.file(*records), mode="append", engine="local")
+        calls = [call.kind for call in heard.of(StorageCall) if call.kind.startswith("blob_")]
+        assert sorted(calls) == ["blob_read", "blob_size"]
+        with hear(everywhere=True) as heard:
+            run(
+                graph,
+                " ".join(
+                    f'insert Doc {{ name: "m{n}", body: "{each}" }}' for n, each in enumerate(spellings)
+                ),
+            )
+        calls = [call.kind for call in heard.of(StorageCall) if call.kind.startswith("blob_")]
+        assert sorted(calls) == ["blob_read", "blob_size"]
+        assert set(bodies(graph).values()) == {b64(PICTURE)}
+
+
+def test_a_load_holds_few_blobs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path)
+    for n in range(8):
+        (place.pictures / f"{n}.bin").write_bytes(bytes([n]) * 1_000)
+    monkeypatch.setattr("omnigraph.pipeline.blobs.EXTERNAL_BLOB_BATCH_BYTES_MAX", 2_500)
+    asked: list[int] = []
+    contents = blob_sources.BlobSources.contents
+
+    def counted(self, uris):
+        wanted = list(uris)
+        asked.append(len(wanted))
+        return contents(self, wanted)
+
+    monkeypatch.setattr(blob_sources.BlobSources, "contents", counted)
+    with place.open(place.pictures) as graph:
+        graph.load(
+            place.file(*(doc(f"d{n}", place.address(f"{n}.bin")) for n in range(8))),
+            mode="append",
+            engine="local",
+        )
+        assert asked == [2, 2, 2, 2]
+        assert bodies(graph) == {f"d{n}": b64(bytes([n]) * 1_000) for n in range(8)}
+
+
+def test_one_blob_has_a_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob_sources, "EXTERNAL_BLOB_OBJECT_BYTES_MAX", len(PICTURE) - 1)
+    place = Place(tmp_path)
+    with place.open(place.pictures) as graph:
+        for write in (
+            lambda: run(graph, f'insert Doc {{ name: "a", body: "{place.address("a.png")}" }}'),
+            lambda: graph.load(place.file(doc("a", place.address("a.png"))), mode="append", engine="local"),
+        ):
+            with unchanged(graph), pytest.raises(ResourceLimit) as caught:
+                write()
+            assert caught.value.details["resource_limit"]["resource"] == "external_blob_object_bytes"
+    assert limits.EXTERNAL_BLOB_URI_BYTES_MAX == 65_536
+
+
+def test_a_source_that_goes_away_while_records_are_staged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rejects some splits are staged twice; what was found the first time must still hold."""
+    from omnigraph.pipeline.loading import Load
+
+    place = Place(tmp_path)
+    again = Load._stage_again
+
+    def lose(self, staged, left_out):
+        (place.pictures / "a.png").unlink()
+        again(self, staged, left_out)
+
+    monkeypatch.setattr(Load, "_stage_again", lose)
+    records = [doc("a", place.address("a.png")), doc("twice", None), doc("twice", None)]
+    with place.open(place.pictures) as graph, unchanged(graph), pytest.raises(BlobSourceError):
+        graph.load(place.file(*records), mode="append", engine="local", rejects=tmp_path / "rejects")
+
+
+def test_bad_sources_are_refused_when_the_graph_is_opened(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for bad in (["s3://u:p@b/"], [""], ["ftp://h/"]):
+        with pytest.raises(BadRequest):
+            omnigraph.open(place.uri, blob_sources=bad)
+    with pytest.raises(BadRequest):
+        omnigraph.open(place.uri, blob_sources="s3://b/")  # type: ignore[arg-type]
+
+
+# --- other kinds of places ---
+
+
+class _Pictures(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path.startswith("/pics/away"):
+            self.send_response(302)
+            self.send_header("Location", "/other/a.png")
+            self.end_headers()
+        elif self.path in {"/pics/a.png", "/other/a.png", "/pics/a.png?v=2"}:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(PICTURE)))
+            self.end_headers()
+            self.wfile.write(PICTURE)
+        elif self.path == "/pics/open-ended":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(PICTURE)
+        elif self.path == "/pics/short":
+            self.send_response(200)
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+            self.wfile.write(PICTURE)
+        else:
+            self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pictures)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_blobs_of_a_web_server(tmp_path: Path, web: str) -> None:
+    place = Place(tmp_path)
+    with place.open(f"{web}/pics/") as graph:
+        good = [
+            doc("a", f"{web}/pics/a.png"),
+            doc("b", f"{web}/pics/a.png?v=2"),
+            doc("c", f"{web}/pics/open-ended"),
+        ]
+        graph.load(place.file(*good), mode="append", engine="local")
+        assert bodies(graph) == dict.fromkeys("abc", b64(PICTURE))
+        for path, kind in (
+            ("pics/away", BlobSourceError),
+            ("pics/none", BlobSourceError),
+            ("pics/short", BlobSourceError),
+            ("other/a.png", BlobPolicyError),
+        ):
+            with unchanged(graph), pytest.raises(kind):
+                graph.load(place.file(doc("x", f"{web}/{path}")), mode="append", engine="local")
+    with place.open("http://127.0.0.1:9/") as graph, unchanged(graph), pytest.raises(BlobSourceError):
+        graph.load(place.file(doc("x", "http://127.0.0.1:9/a")), mode="append", engine="local")
+
+
+@pytest.mark.s3
+def test_blobs_of_an_object_store(tmp_path: Path) -> None:
+    store = s3_store()
+    bucket, _, prefix = store.uri.removeprefix("s3://").partition("/")
+    from omnigraph.storage.objects import open_store
+
+    client = open_store(f"s3://{bucket}", store.storage_options)
+    for name in ("a.png", "ü b%.png"):
+        obstore.put(client, f"{prefix}-pics/{name}", PICTURE)
+    uri, place = f"s3://{bucket}/{prefix}-pics", tmp_path / "in.jsonl"
+    import json
+
+    def file(*records: object) -> Path:
+        place.write_text("".join(json.dumps(each) + "\n" for each in records))
+        return place
+
+    made = omnigraph.init(
+        store.uri, schema=SCHEMA, settings=FAST, storage_options=store.storage_options, blob_sources=[uri]
+    )
+    with made as graph:
+        graph.load(
+            file(doc("a", f"{uri}/a.png"), doc("b", f"{uri}/%C3%BC%20b%25.png")),
+            mode="append",
+            engine="local",
+        )
+        assert bodies(graph) == dict.fromkeys("ab", b64(PICTURE))
+        with unchanged(graph), pytest.raises(BlobSourceError):
+            graph.load(file(doc("x", f"{uri}/none.png")), mode="append", engine="local")
+        with unchanged(graph), pytest.raises(BlobPolicyError):
+            graph.load(file(doc("x", f"{uri}2/a.png")), mode="append", engine="local")
