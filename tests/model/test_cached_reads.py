@@ -19,7 +19,7 @@ from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core import limits
 from omnigraph.core.settings import Settings
-from omnigraph.engine import adjacency, cache_files, images, query, session
+from omnigraph.engine import adjacency, cache_files, images, key_cache, key_files, query, session
 from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.reading import ReadCaches
@@ -44,6 +44,9 @@ PLANS = [compile_read(text, CATALOG) for text in QUERIES]
 def _small_is_large(monkeypatch):
     """Every structure is kept in files, every overlay is soon folded, few rows are read without columns."""
     monkeypatch.setattr(limits, "CACHED_ROWS_MIN", 1)
+    monkeypatch.setattr(key_cache, "LISTED_FRAGMENTS_MIN", 1)
+    monkeypatch.setattr(key_cache, "SAVED_AFTER_COMMITS", 3)
+    monkeypatch.setattr(key_files, "TAIL_ROWS_MIN", 4)
     monkeypatch.setattr(adjacency, "FOLD_CHANGES_MIN", 3)
     monkeypatch.setattr(adjacency, "FOLD_SHARE", 0.2)
     monkeypatch.setattr(adjacency, "OVERLAY_SHARE_MAX", 2.0)
@@ -198,7 +201,7 @@ def test_damaged_files_are_made_again(tmp_path, monkeypatch):
         BACKGROUND.drain(graph.session.root.identity)
     whole = {file: file.read_bytes() for file in (path / "__cache").glob("*.cache")}
     kinds = {file.name.split("-")[0] for file in whole}
-    assert kinds == {"keys", "ends", "neighbours", "incidence", "layout"}
+    assert kinds == {"keys", "tail", "ends", "neighbours", "incidence", "layout"}
     for name, damage in DAMAGES.items():
         for kind in [*sorted(kinds), ""]:
             for file, data in whole.items():

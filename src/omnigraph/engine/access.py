@@ -112,7 +112,7 @@ def _nodes_asked(tables: EdgeTables, direction: Direction, nodes: float, hops: i
 def _probe_call_ms(tables: EdgeTables, direction: Direction) -> tuple[float, bool]:
     """What one lookup costs beside its nodes, and whether it scans for want of an index."""
     storage, handle = tables.edges.storage, tables.edges.handle
-    rows = {info.id: info.physical_rows for info in storage.fragments(handle)}
+    rows = tables.edges.fragment_rows()
     cost, scans = 0.0, False
     for near, _ in COLUMNS[direction]:
         ordered = [

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Grows with every change of what files hold; files of another number are not read."""
 
 SUFFIX: Final = ".cache"
@@ -108,12 +108,19 @@ class CacheFiles:
                 yield found
 
     def save(
-        self, place: str, state: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        self,
+        place: str,
+        state: str,
+        facts: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        *,
+        settle: bool = True,
     ) -> bool:
         """Keep arrays and facts (JSON) of a place at a state; other generations of it leave.
 
         False when they were not written: no directory, no room, no permission. For background threads: it
-        waits a moment until the file's times have settled.
+        waits a moment until the file's times have settled. Without `settle` it does not, and whoever reads
+        the file first checks all of it.
         """
         directory = self.directory
         if directory is None or not self.writable:
@@ -129,8 +136,9 @@ class CacheFiles:
                 unfinished.replace(target)
                 # Nothing happens that could be waited for: the note needs a time that lies behind. Only the
                 # thread that works on caches comes here; without the note the next process reads all of it.
-                time.sleep(SETTLED_S)
-                _mark_seen(target, os.fstat(file.fileno()), digest)
+                if settle:
+                    time.sleep(SETTLED_S)
+                    _mark_seen(target, os.fstat(file.fileno()), digest)
             self._tidy(place)
         except OSError:
             # No room, no permission, a graph that is being removed: a later process makes its own.

@@ -22,6 +22,7 @@ from omnigraph.core.errors import InternalError
 from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker
 from omnigraph.engine.key_segments import ABSENT, distinct
+from omnigraph.engine.keys import dead_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,32 +148,34 @@ class TableImage:
     _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
     _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
+    _contents: tuple[str, bytes] | None = field(init=False, default=None)
     row_count: int = field(init=False)
     """Live rows."""
-    contents: tuple[str, bytes] = field(init=False)
-    """Names the rows, not the version: equal for versions that hold the same fragments and deletions."""
 
     def __post_init__(self) -> None:
-        infos = self.storage.fragments(self.handle)
-        mine = {info.files: info for info in infos}
-        places = arrange([(info.files, info.physical_rows) for info in infos], self.layout)
+        shown = self.keys.fragments(self.identity, self.storage, self.handle)
+        mine = {seen[0]: (number, seen) for number, seen in shown.items()}
+        places = arrange([(files, rows) for files, _, rows, _ in shown.values()], self.layout)
         self.layout = places
         self._fragment_ids = []
         self._files = []
         for files, rows in places:
-            info = mine.get(files)
-            self._fragment_ids.append(NO_FRAGMENT if info is None else info.id)
-            if info is None:
-                self._files.append((files, None, rows, rows))
-            else:
-                self._files.append((files, info.deletions, rows, info.deleted_rows))
-        digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
-        self.contents = (self.handle.location, digest)
+            number, seen = mine.get(files) or (NO_FRAGMENT, (files, None, rows, rows))
+            self._fragment_ids.append(number)
+            self._files.append(seen)
         self.row_count = sum(rows - dead for _, _, rows, dead in self._files)
         sizes = np.array([rows for _, rows in places], dtype=np.int64)
         self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         self._base_of = dict(zip(self._fragment_ids, self._bases[:-1].tolist(), strict=True))
         self._base_of.pop(NO_FRAGMENT, None)
+
+    @property
+    def contents(self) -> tuple[str, bytes]:
+        """Names the rows, not the version: equal for versions that hold the same fragments and deletions."""
+        if self._contents is None:
+            digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
+            self._contents = (self.handle.location, digest)
+        return self._contents
 
     @property
     def extent(self) -> int:
@@ -183,6 +186,11 @@ class TableImage:
     def cached(self) -> frozenset[str]:
         """The columns that are in memory."""
         return frozenset(self._columns)
+
+    def fragment_rows(self) -> dict[int, int]:
+        """Physical rows of each fragment, by its number."""
+        rows = (seen[2] for seen in self._files)
+        return {number: each for number, each in zip(self._fragment_ids, rows, strict=True) if number >= 0}
 
     def live(self) -> Ordinals:
         """The ordinals of all live rows, ascending."""
@@ -231,12 +239,7 @@ class TableImage:
             number = self._fragment_ids[position]
             known = self.keys.dead_rows(self.identity, self.handle, number)
             if known is None:
-                reader = self.storage.scan(self.handle, columns=[], with_row_address=True, fragments=[number])
-                parts = [_addresses(batch) for batch in reader]
-                alive = np.zeros(self._files[position][2], dtype=np.bool_)
-                for part in parts:
-                    alive[(part & _OFFSET_MASK).astype(np.int64)] = True
-                known = np.flatnonzero(~alive)
+                known = dead_rows(self.storage, self.handle, number, self._files[position])
             found = known.astype(np.int64)
             self._dead[position] = found
         return found

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from omnigraph.core import limits
+from omnigraph.core.events import Warned, emit
 from omnigraph.engine import keys
 from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.key_files import load_index, save_index
+from omnigraph.engine.key_files import load_exact, load_near, save_fragments, save_index
 from omnigraph.engine.key_segments import ABSENT
-from omnigraph.engine.keys import TableKeys, advance, carried
+from omnigraph.engine.keys import TableKeys, advance, carried, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.engine.cache_files import CacheFiles
-    from omnigraph.engine.keys import KeyIndex
+    from omnigraph.engine.key_files import Base, Saved
+    from omnigraph.engine.keys import Fragments, KeyIndex
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 PROBED_KEYS_MAX: Final = 1000
@@ -31,10 +34,15 @@ UNINDEXED_ROWS_MIN: Final = 200_000
 
 SAVED_AFTER_ROWS: Final = 50_000
 SAVED_AFTER_COMMITS: Final = 16
-SAVED_ROWS_PER_COMMIT: Final = 20_000
-"""An index is saved anew after this many rows (or a hundredth of them) or commits. The next process opens a
-file for each commit that was not saved; the smaller the index, the more often it is worth saving.
+"""An index is saved anew after so many rows or commits, and when its graph is closed: the next process opens
+a file for each commit that was not saved.
 """
+
+LISTED_FRAGMENTS_MIN: Final = 32
+"""Asking the table about fewer fragments costs no more than reading what was kept about them."""
+
+LISTED_KEPT_MAX: Final = 16
+"""Versions whose fragments are kept at hand: those that reads begin with."""
 
 PAST_KEPT_MAX: Final = 16
 """Indexes kept of versions that are not the newest: readers of an older commit, other handles of a graph."""
@@ -68,6 +76,28 @@ class KnownKeys:
         return find(key)
 
 
+@dataclass(slots=True)
+class _Listed:
+    """The fragments of a version, as long as reads of it begin."""
+
+    identity: str
+    handle: SnapshotHandle
+    fragments: Fragments
+    saved: bool
+    """Whether another process finds them as cheaply as this one would."""
+
+
+@dataclass(slots=True)
+class _Saving:
+    """What files have of the index of a table."""
+
+    base: Base | None = None
+    version: int | None = None
+    rows: int = 0
+    commits: int = 0
+    """Since anything was saved."""
+
+
 class KeyIndexCache:
     """The key indexes of a process, shared by all handles, bounded in bytes; what nobody uses goes first.
 
@@ -86,8 +116,9 @@ class KeyIndexCache:
         self._asked: set[Place] = set()
         self._building: dict[Place, threading.Lock] = {}
         self._files: dict[str, CacheFiles] = {}
-        self._saved: dict[Place, tuple[int, int]] = {}
-        """Rows of the segments when an index was saved last, and commits since."""
+        self._saving: dict[Place, _Saving] = {}
+        self._listed: OrderedDict[int, _Listed] = OrderedDict()
+        """By identity of the handle."""
 
     def attach(self, identity: str, files: CacheFiles) -> None:
         """Use the cache files of a graph."""
@@ -131,6 +162,36 @@ class KeyIndexCache:
         """
         return self._known((identity, handle.location, handle.branch or ""), storage, handle)
 
+    def fragments(self, identity: str, storage: TableStorage, handle: SnapshotHandle) -> Fragments:
+        """The fragments of a version, in the order of its rows.
+
+        Cost: nothing for a version that was just asked for or whose index is in memory; one file for what was
+        saved; else some microseconds for each fragment.
+        """
+        place = (identity, handle.location, handle.branch or "")
+        with self._lock:
+            listed = self._listed.get(id(handle))
+            if listed is not None and listed.handle is handle:
+                return listed.fragments
+            known = self._exactly(place, handle)
+        if known is not None:
+            return self._list(identity, handle, known.index.seen(handle.fragment_ids), saved=True)
+        if handle.fragment_count < LISTED_FRAGMENTS_MIN:
+            return self._list(identity, handle, describe(storage, handle), saved=True)
+        files = self._files.get(identity)
+        exact = None if files is None else load_exact(files, handle)
+        if exact is None:
+            return self._list(identity, handle, describe(storage, handle), saved=False)
+        self._adopt(place, handle, exact)
+        return self._list(identity, handle, exact.fragments, saved=True)
+
+    def _list(self, identity: str, handle: SnapshotHandle, fragments: Fragments, *, saved: bool) -> Fragments:
+        with self._lock:
+            self._listed[id(handle)] = _Listed(identity, handle, fragments, saved)
+            while len(self._listed) > LISTED_KEPT_MAX:
+                self._listed.popitem(last=False)
+        return fragments
+
     def is_ready(self, identity: str, handle: SnapshotHandle) -> bool:
         """Whether an index of the table is in memory, of this version or of another."""
         with self._lock:
@@ -166,7 +227,7 @@ class KeyIndexCache:
             return
         index = carried(known.index, storage, handle, keys, removed) if known.handle is base else None
         if index is None:
-            source = TableKeys(storage, handle)
+            source = self._source(identity, storage, handle)
             index = advance(known.index, source, own_keys=keys, own_removed=removed)
         self._keep(place, handle, index)
 
@@ -177,6 +238,10 @@ class KeyIndexCache:
                 del self._newest[place]
             for key in [key for key in self._past if key[0][0] == identity]:
                 del self._past[key]
+            for place in [place for place in self._saving if place[0] == identity]:
+                del self._saving[place]
+            for key in [key for key, listed in self._listed.items() if listed.identity == identity]:
+                del self._listed[key]
 
     def nbytes(self) -> int:
         """Memory in use."""
@@ -206,20 +271,38 @@ class KeyIndexCache:
                 near = next((each for at, each in self._newest.items() if at[:2] == place[:2]), None)
         if near is None:
             return self._stored(place, storage, handle)
-        return self._keep(place, handle, advance(near.index, TableKeys(storage, handle)))
+        return self._keep(place, handle, advance(near.index, self._source(place[0], storage, handle)))
+
+    def _source(self, identity: str, storage: TableStorage, handle: SnapshotHandle) -> TableKeys:
+        return TableKeys(storage, handle, self.fragments(identity, storage, handle))
 
     def _stored(self, place: Place, storage: TableStorage, handle: SnapshotHandle) -> KnownKeys | None:
-        """The index from a cache file, carried over what was committed since; None when there is none."""
+        """The index from cache files, carried over what was committed since; None when there is none."""
         files = self._files.get(place[0])
         if files is None or handle.row_count < limits.CACHED_ROWS_MIN:
             return None
-        source = TableKeys(storage, handle)
-        index = load_index(files, handle.location, source.fragments())
-        if index is None:
+        exact = load_exact(files, handle)
+        known = None if exact is None else self._adopt(place, handle, exact)
+        if known is not None:
+            return known
+        near = load_near(files, handle)
+        if near is None or near.index is None:
+            return None
+        index = advance(near.index, self._source(place[0], storage, handle))
+        with self._lock:
+            self._saving[place] = _Saving(near.base, near.version, sum(map(len, near.index.segments)))
+        return self._keep(place, handle, index)
+
+    def _adopt(self, place: Place, handle: SnapshotHandle, exact: Saved) -> KnownKeys | None:
+        """Take over the index of this version from a file; None when that has none."""
+        if exact.index is None:
             return None
         with self._lock:
-            self._saved[place] = (sum(map(len, index.segments)), 0)
-        return self._keep(place, handle, advance(index, source))
+            if place not in self._newest:
+                rows = sum(map(len, exact.index.segments))
+                # What is kept next is this very version: no commit since.
+                self._saving[place] = _Saving(exact.base, exact.version, rows, -1)
+        return self._keep(place, handle, exact.index)
 
     def _is_made_elsewhere(self, place: Place, storage: TableStorage, handle: SnapshotHandle) -> bool:
         """Whether this lookup may ask the table: the index is being made, or this is the first lookup."""
@@ -236,7 +319,7 @@ class KeyIndexCache:
         with building:
             known = self._known(place, storage, handle)
             if known is None:
-                known = self._keep(place, handle, keys.build(TableKeys(storage, handle)))
+                known = self._keep(place, handle, keys.build(self._source(place[0], storage, handle)))
             return known
 
     def _keep(self, place: Place, handle: SnapshotHandle, index: KeyIndex) -> KnownKeys:
@@ -260,8 +343,52 @@ class KeyIndexCache:
                 total -= _drop_one(self._past or self._newest).nbytes
             due = newest and self._is_due(place, index)
         if due:
-            self._save_later(place, handle.location, index)
+            BACKGROUND.submit(place[0], ("save keys", place), lambda: self._save(place, known))
         return known
+
+    # --- files -------------------------------------------------------------------------------------------
+
+    def save_rest(self, identity: str) -> None:
+        """Save what this process knows about a graph and files do not: the commits since an index was saved,
+        and the fragments of tables without one. Cost: follows these, not the tables. Never fails.
+        """
+        files = self._files.get(identity)
+        if files is None or not files.writable:
+            return
+        try:
+            for place, known in self._unsaved(identity):
+                self._save(place, known)
+            for listed in self._unlisted(identity):
+                listed.saved = save_fragments(files, listed.handle, listed.fragments)
+        except Exception as error:  # noqa: BLE001  a cache that cannot be saved is not an error of anybody
+            emit(Warned("a read cache was not saved", str(error)))
+
+    def _unsaved(self, identity: str) -> list[tuple[Place, KnownKeys]]:
+        """Indexes that are ahead of their files by little."""
+        with self._lock:
+            return [
+                (place, known)
+                for place, known in self._newest.items()
+                if place[0] == identity
+                and (saving := self._saving.get(place)) is not None
+                and saving.base is not None
+                and saving.version != known.version
+                and saving.base.has_room_for(known.index)
+            ]
+
+    def _unlisted(self, identity: str) -> list[_Listed]:
+        """The newest version that was listed of each table without an index."""
+        newest: dict[Place, _Listed] = {}
+        with self._lock:
+            for listed in self._listed.values():
+                handle = listed.handle
+                place = (listed.identity, handle.location, handle.branch or "")
+                if place[0] != identity or place in self._newest:
+                    continue
+                before = newest.get(place)
+                if before is None or before.handle.version < handle.version:
+                    newest[place] = listed
+        return [listed for listed in newest.values() if not listed.saved]
 
     def _is_due(self, place: Place, index: KeyIndex) -> bool:
         """Whether an index has changed so much that the next process should not have to follow it."""
@@ -269,17 +396,22 @@ class KeyIndexCache:
         rows = sum(map(len, index.segments))
         if files is None or not files.writable or rows < limits.CACHED_ROWS_MIN:
             return False
-        saved, commits = self._saved.get(place, (-SAVED_AFTER_ROWS, 0))
-        commits_max = max(SAVED_AFTER_COMMITS, rows // SAVED_ROWS_PER_COMMIT)
-        if abs(rows - saved) < max(SAVED_AFTER_ROWS, rows // 100) and commits < commits_max:
-            self._saved[place] = (saved, commits + 1)
+        saving = self._saving.setdefault(place, _Saving())
+        saving.commits += 1
+        grown = abs(rows - saving.rows) >= max(SAVED_AFTER_ROWS, rows // 100)
+        if saving.base is not None and saving.commits < SAVED_AFTER_COMMITS and not grown:
             return False
-        self._saved[place] = (rows, 0)
+        saving.rows, saving.commits = rows, 0
         return True
 
-    def _save_later(self, place: Place, location: str, index: KeyIndex) -> None:
-        files = self._files[place[0]]
-        BACKGROUND.submit(place[0], ("save keys", place), lambda: save_index(files, location, index))
+    def _save(self, place: Place, known: KnownKeys) -> None:
+        with self._lock:
+            saving = self._saving.setdefault(place, _Saving())
+            base = saving.base
+        saved = save_index(self._files[place[0]], known.handle, known.index, base)
+        with self._lock:
+            if saved is not None:
+                saving.base, saving.version = saved, known.version
 
 
 def _drop_one(kept: OrderedDict[Any, KnownKeys]) -> KnownKeys:

@@ -8,11 +8,12 @@ the versions themselves, so an index is right after any foreign commit, restore 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.core.errors import InternalError
 from omnigraph.engine.key_segments import (
     ABSENT,
     FEW_KEYS,
@@ -25,9 +26,10 @@ from omnigraph.engine.key_segments import (
     join_segments,
     string_array,
 )
+from omnigraph.storage.handles import FragmentInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,11 +40,16 @@ JOINED_ROWS_MAX: Final = 1 << 17
 
 SEGMENTS_MAX: Final = 24
 
-_NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
+NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
+
+Seen: TypeAlias = "tuple[tuple[str, ...], str | None, int, int]"
+"""A fragment as a version shows it: data files, deletion file, physical rows, dead rows."""
+
+Fragments: TypeAlias = "Mapping[int, Seen]"
+"""The fragments of a version by their numbers, in the order of its rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentRows:
+class FragmentRows(NamedTuple):
     """What one fragment of a version holds: its files, and which of its rows are dead."""
 
     files: tuple[str, ...]
@@ -54,8 +61,8 @@ class FragmentRows:
 class KeySource(Protocol):
     """One version of a table, as the key index reads it."""
 
-    def fragments(self) -> Mapping[int, tuple[tuple[str, ...], str | None, int, int]]:
-        """Per fragment id: data files, deletion file, physical rows, number of deleted rows."""
+    def fragments(self) -> Fragments:
+        """The fragments of the version."""
         ...
 
     def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
@@ -85,6 +92,13 @@ class KeyIndex:
     def nbytes(self) -> int:
         """Memory of the segments."""
         return sum(segment.nbytes for segment in self.segments)
+
+    def seen(self, numbers: Sequence[int]) -> dict[int, Seen]:
+        """The fragments of the version this is of, in the order of `numbers`, which names them all."""
+        if len(numbers) != len(self.fragments):
+            raise InternalError(f"an index of {len(self.fragments)} fragments is asked for {len(numbers)}")
+        ordered = ((number, self.fragments[number]) for number in numbers)
+        return {number: (rows.files, rows.deletion, rows.rows, len(rows.dead)) for number, rows in ordered}
 
     def find(self, ids: pa.StringArray, *, referenced: bool = False) -> NDArray[np.uint64]:
         """The address of each id, or `ABSENT`.
@@ -168,7 +182,7 @@ def build(source: KeySource) -> KeyIndex:
     """The index of a version, from a scan of its id column."""
     fragments = {
         fragment_id: FragmentRows(
-            files, deletion, rows, source.dead_rows(fragment_id) if deleted else _NO_ROWS
+            files, deletion, rows, source.dead_rows(fragment_id) if deleted else NO_ROWS
         )
         for fragment_id, (files, deletion, rows, deleted) in source.fragments().items()
     }
@@ -259,7 +273,7 @@ def carried(
     known = dict(index.known_files)
     for fragment_id in new_ids:
         info = seen[fragment_id]
-        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, _NO_ROWS)
+        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, NO_ROWS)
         known[fragment_id] = info.files
     segments = list(index.segments)
     if len(keys):
@@ -279,7 +293,7 @@ def _dead_rows(
     removed: NDArray[np.uint64] | None,
 ) -> NDArray[np.uint32]:
     if deleted == 0:
-        return _NO_ROWS
+        return NO_ROWS
     if removed is not None and before is not None:
         mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
         dead = distinct(np.concatenate([before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32)]))
@@ -288,9 +302,7 @@ def _dead_rows(
     return source.dead_rows(fragment_id)
 
 
-def _addresses(
-    fragment_ids: list[int], seen: Mapping[int, tuple[tuple[str, ...], str | None, int, int]]
-) -> NDArray[np.uint64]:
+def _addresses(fragment_ids: list[int], seen: Fragments) -> NDArray[np.uint64]:
     parts = [
         (np.uint64(fragment_id) << np.uint64(32)) + np.arange(seen[fragment_id][2], dtype=np.uint64)
         for fragment_id in fragment_ids
@@ -332,29 +344,20 @@ def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
 class TableKeys:
     """`KeySource` over one snapshot of a table."""
 
-    def __init__(self, storage: TableStorage, handle: SnapshotHandle) -> None:
+    def __init__(self, storage: TableStorage, handle: SnapshotHandle, fragments: Fragments) -> None:
         self._storage = storage
         self._handle = handle
-        self._fragments: dict[int, tuple[tuple[str, ...], str | None, int, int]] | None = None
+        self._fragments = fragments
 
-    def fragments(self) -> Mapping[int, tuple[tuple[str, ...], str | None, int, int]]:
+    def fragments(self) -> Fragments:
         """See `KeySource`."""
-        if self._fragments is None:
-            self._fragments = {
-                info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
-                for info in self._storage.fragments(self._handle)
-            }
         return self._fragments
 
     def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
-        """See `KeySource`. Read as the complement of the live rows."""
-        _, _, rows, _ = self.fragments()[fragment_id]
-        alive = np.zeros(rows, np.bool_)
-        reader = self._storage.scan(self._handle, columns=[], with_row_address=True, fragments=[fragment_id])
-        for batch in reader:
-            addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
-            alive[(addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)] = True
-        return np.flatnonzero(~alive).astype(np.uint32)
+        """See `KeySource`."""
+        return dead_rows(self._storage, self._handle, fragment_id, self._fragments[fragment_id]).astype(
+            np.uint32
+        )
 
     def live_keys(
         self, fragment_ids: Iterable[int] | None
@@ -365,6 +368,22 @@ class TableKeys:
         for batch in reader:
             addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
             yield string_array(batch.column("id")), addresses
+
+
+def describe(storage: TableStorage, handle: SnapshotHandle) -> dict[int, Seen]:
+    """The fragments of a version, asked from the table. Cost: some microseconds for each of them."""
+    return {
+        info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
+        for info in storage.fragments(handle)
+    }
+
+
+def dead_rows(
+    storage: TableStorage, handle: SnapshotHandle, fragment_id: int, seen: Seen
+) -> NDArray[np.int64]:
+    """The deleted row offsets of one fragment of a version, ascending."""
+    files, deletion, rows, dead = seen
+    return storage.dead_rows(handle, FragmentInfo(fragment_id, files, rows, deletion, dead))
 
 
 def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> NDArray[np.uint64]:

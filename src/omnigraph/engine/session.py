@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
@@ -185,6 +186,7 @@ class GraphSession:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
+        self.keys.save_rest(self.root.identity)
         BACKGROUND.detach(self.root.identity)
         if self.read_only:
             return
@@ -212,7 +214,8 @@ class GraphSession:
             if kept is not None:
                 self._handles.move_to_end(key)
                 return kept
-        handle = self.storage.open_version(entry.table_key, entry.location, entry.branch, entry.version)
+        opened = self.storage.open_version(entry.table_key, entry.location, entry.branch, entry.version)
+        handle = replace(opened, transaction_uuid=entry.transaction_uuid)
         self._remember(key, handle)
         return handle
 

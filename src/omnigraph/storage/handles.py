@@ -67,6 +67,8 @@ class SnapshotHandle:
     _dataset: Any
     _files: tuple[str, ...] = ()
     _counted: list[int] = field(default_factory=list[int], repr=False)
+    transaction_uuid: str = ""
+    """The commit that made the version, as the manifest names it; empty where the opener did not know."""
 
     @property
     def row_count(self) -> int:
@@ -84,6 +86,11 @@ class SnapshotHandle:
     def fragment_count(self) -> int:
         """Fragments of this version. Cost: metadata only."""
         return int(self._dataset._ds.count_fragments())  # noqa: SLF001  the list itself is made per fragment
+
+    @property
+    def fragment_ids(self) -> tuple[int, ...]:
+        """The numbers of the fragments of this version, in row order. Cost: metadata only."""
+        return tuple(self._dataset.fragment_ids())
 
     @property
     def new_files(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from omnigraph.engine.key_segments import (
     last_occurrences,
     string_array,
 )
-from omnigraph.engine.keys import TableKeys, advance, build, in_filter, probe
+from omnigraph.engine.keys import TableKeys, advance, build, describe, in_filter, probe
 
 PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)
@@ -246,7 +246,9 @@ def test_probe_and_index_agree(tmp_path: Path) -> None:
         wanted = pa.array([*awkward, "nobody"])
         assert (
             probe(session.storage, handle, wanted).tolist()
-            == build(TableKeys(session.storage, handle)).find(wanted).tolist()
+            == build(TableKeys(session.storage, handle, describe(session.storage, handle)))
+            .find(wanted)
+            .tolist()
         )
         assert looked_up(graph, awkward) == truth(graph)
     assert in_filter("name", pa.array(["a", "a"])) == "`name` IN ('a')"
