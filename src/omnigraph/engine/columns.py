@@ -1,7 +1,7 @@
 """Column chunks read without building Arrow arrays: as numpy for numbers, as Python values for few rows.
 
-Both are views over the memory of the chunks; nothing is copied before rows are chosen. What they give is
-exactly what `take` gives, which the tests compare.
+Both are views over the memory of the chunks; what small chunks and nulls make them copy they count. What they
+give is exactly what `take` gives, which the tests compare.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BOOL: Final = pa.bool_()
 class Numbers:
     """A number column by ordinal. Made once per column of an image and shared; never changed."""
 
-    __slots__ = ("_bases", "_known", "_values", "always_known", "dtype")
+    __slots__ = ("__weakref__", "_bases", "_known", "_values", "always_known", "dtype", "nbytes_copied")
 
     def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals, kind: pa.DataType) -> None:
         self.dtype: np.dtype[Any] = np.dtype(NUMBER_TYPES[kind])
@@ -57,6 +57,11 @@ class Numbers:
         self._known = [known for _, known in parts]
         self.always_known = all(known is None for known in self._known)
         """Whether no row has a null; dead rows may count as null."""
+        self.nbytes_copied: int = sum(
+            (values.nbytes if len(group) > 1 else 0) + (0 if known is None else known.nbytes)
+            for group, (values, known) in zip(groups, parts, strict=True)
+        )
+        """Memory beside that of the chunks."""
 
     def gather(self, ordinals: Ordinals) -> tuple[NDArray[Any], Mask | None]:
         """The values at the ordinals, and which are known; None when all are. Zero stands for -1."""

@@ -86,7 +86,7 @@ class ColumnCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is let go of may be collected in any thread, also in here
         self._chunks: OrderedDict[ChunkKey, tuple[pa.Array, Offsets]] = OrderedDict()
         self.evictions = 0
         """Grows when chunks leave; an image that keeps chunks lets go of them then."""
@@ -109,10 +109,31 @@ class ColumnCache:
             replaced = self._chunks.pop(key, None)
             self._bytes += chunk.nbytes - (replaced[0].nbytes if replaced is not None else 0)
             self._chunks[key] = (chunk, dead)
-            while self._bytes > self._bytes_max:
-                _, dropped = self._chunks.popitem(last=False)
-                self._bytes -= dropped[0].nbytes
-                self.evictions += 1
+            self._make_room()
+
+    def hold(self, made: Numbers) -> bool:
+        """Count what was copied from chunks, for as long as it is in use; False where that is above the bound
+        and its maker should let go of it.
+        """
+        size = made.nbytes_copied
+        if size > self._bytes_max:
+            return False
+        if size:
+            weakref.finalize(made, self._release, size).atexit = False
+            with self._lock:
+                self._bytes += size
+                self._make_room()
+        return True
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
+
+    def _make_room(self) -> None:
+        while self._bytes > self._bytes_max and self._chunks:
+            _, dropped = self._chunks.popitem(last=False)
+            self._bytes -= dropped[0].nbytes
+            self.evictions += 1
 
     def nbytes(self) -> int:
         """Memory in use."""
@@ -353,7 +374,8 @@ class TableImage:
             if kind not in NUMBER_TYPES:
                 return None
             found = Numbers(self._chunks([column])[column], self._bases, kind)
-            self._numbers[column] = found
+            if self.cache.hold(found):
+                self._numbers[column] = found
         return found
 
     def table(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table:

@@ -182,3 +182,36 @@ def test_dead_rows_are_null_however_they_are_read(sampled):
     image = image_of(sampled)
     gone = next(at for at in range(image.extent) if at not in set(image.live().tolist()))
     assert image.take("age", np.array([gone, 0])).to_pylist() == [None, 0]
+
+
+def test_joined_numbers_count_while_they_are_in_use(graph):
+    for at, name in enumerate(NAMES[:6]):
+        graphs.run(graph, f'update Person set {{ age: {at + 50} }} where name = "{name}"')
+    cache = ColumnCache(1 << 20)
+    image = image_of(graph, cache)
+    image.take("age", np.arange(image.extent))
+    chunks = cache.nbytes()
+    numbers = image.numbers("age")
+    assert numbers is image.numbers("age")
+    # One number of four bytes for each row, and a byte that says whether it is known: dead rows are not.
+    assert cache.nbytes() == chunks + numbers.nbytes_copied == chunks + 5 * image.extent
+    del numbers, image
+    assert cache.nbytes() == chunks
+
+
+def test_numbers_that_make_no_room_for_chunks_leave_with_them(graph):
+    for at, name in enumerate(NAMES[:6]):
+        graphs.run(graph, f'update Person set {{ age: {at + 50} }} where name = "{name}"')
+    probe = ColumnCache(1 << 20)
+    image_of(graph, probe).take("age", np.arange(12))
+    cache = ColumnCache(probe.nbytes() + 20)
+    image = image_of(graph, cache)
+    for _ in range(3):
+        values, known = image.numbers("age").gather(image.live())
+        assert sorted(values.tolist()) == [*range(6, 12), *range(50, 56)]
+        assert known is None or known.all()
+        assert cache.nbytes() <= probe.nbytes() + 20
+    assert cache.evictions
+    tiny = image_of(graph, ColumnCache(10))
+    assert tiny.numbers("age").gather(tiny.live())[0].max() == 55
+    assert tiny.cache.nbytes() <= 10
