@@ -10,8 +10,10 @@ from omnigraph.core.errors import (
     CommitNotFound,
     EntityNotFound,
     MergeConflicts,
+    SnapshotNotFound,
     TagExists,
     TagNotFound,
+    TargetConflict,
     TypeNotFound,
 )
 from omnigraph.core.settings import Settings
@@ -367,6 +369,33 @@ def test_time_travel_versions_chain(graph):
     assert [graph.at(each).entity("Person", "ann").properties["age"] for each in states[:2]] == [30, 31]
     with pytest.raises(EntityNotFound):
         graph.entity("Person", "ann", at=states[2])
+
+
+def test_a_state_is_read_by_its_version_number(graph):
+    people(graph, "ann")
+    run(graph, 'update Person set { age: 31 } where name = "ann"')
+    graph.branches.create("review")
+    run(graph, 'update Person set { age: 32 } where name = "ann"', branch="review")
+    run(graph, 'update Person set { age: 41 } where name = "ann"')
+    question = "query q() { match { $p: Person } return { $p.age as age } }"
+
+    def found(branch):
+        commits = [each for each in graph.commits.list(branch=branch) if each.branch == branch]
+        states = (graph.at(each.manifest_version, branch=branch) for each in commits)
+        return [(each.commit_id, [row["age"] for row in each.query(question)]) for each in states], commits
+
+    main, commits = found("main")
+    assert main == list(zip([each.id for each in commits], [[41], [31], [30], []], strict=True))
+    assert graph.at(commits[1].manifest_version).entity("Person", "ann").properties["age"] == 31
+    review, commits = found("review")
+    assert review == [(commits[0].id, [32])]
+    for gone in (0, 1, -3, 99):
+        with pytest.raises(SnapshotNotFound):
+            graph.at(gone)
+    with pytest.raises(BranchNotFound):
+        graph.at(3, branch="nobody")
+    with pytest.raises(TargetConflict):
+        graph.at("review", branch="review")
 
 
 def ages(graph, **where):

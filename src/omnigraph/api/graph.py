@@ -14,8 +14,8 @@ from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
-from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure
-from omnigraph.core.ids import CommitId
+from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure, TargetConflict
+from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
@@ -320,16 +320,25 @@ class Graph(Exports):
         except SourceFailure as error:
             raise _in_file(error, file) from None
 
-    def at(self, reference: str) -> GraphAt:
+    def at(self, reference: str | int, *, branch: str | None = None) -> GraphAt:
         """The graph as it was at a commit, a tag, or the present head of a branch; for reading.
 
         ```python
         graph.at("v1").query("queries.gq", name="most_cited")
+        graph.at(graph.commits.list()[1].manifest_version).query("queries.gq", name="most_cited")
         ```
+
+        A number is a version of the graph as `branch` counts them, `main` unless named. A branch has the
+        versions since it was created; those before are its parent's.
         """
         from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  as in tags
 
         self._session.begin_read()
+        if isinstance(reference, int):
+            home = normalize_branch(branch or "main")
+            return GraphAt(self, self._session.manifest.at_version(home, reference).head)
+        if branch is not None:
+            raise TargetConflict("a branch is given with a version number only", hint="leave out branch")
         return GraphAt(self, resolve_reference(self._session, reference).head)
 
     def diff(

@@ -244,6 +244,8 @@ class ManifestStore:
         head = self.head(branch)
         if head.version == manifest_version:
             return head.snapshot
+        if not 0 < manifest_version < head.version:
+            raise SnapshotNotFound(f"{show_branch(branch)}@{manifest_version}")
         key = (branch, head.token, manifest_version)
         with self._lock:
             kept = self._past.get(key)
