@@ -248,3 +248,12 @@ def test_blobs_of_an_object_store(tmp_path: Path) -> None:
             graph.load(file(doc("x", f"{uri}/none.png")), mode="append", engine="local")
         with unchanged(graph), pytest.raises(BlobPolicyError):
             graph.load(file(doc("x", f"{uri}2/a.png")), mode="append", engine="local")
+
+
+def test_blame_tells_how_large_a_blob_is_or_where(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.open(place.pictures) as graph:
+        run(graph, f'insert Doc {{ name: "a", body: "{b64(PICTURE)}" }}')
+        assert graph.blame("Doc", "a")["body"].to_dict()["value"] == f"{len(PICTURE)} bytes"
+        graph.load(place.file(doc("a", place.address("a.png"))), mode="overwrite", engine="local")
+        assert graph.blame("Doc", "a")["body"].said == place.address("a.png")

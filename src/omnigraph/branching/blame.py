@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from omnigraph.branching.equality import same_value
+from omnigraph.catalog.blobs import BlobReference
+from omnigraph.catalog.blobs import BlobReference
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
@@ -34,7 +36,7 @@ class Blamed:
     commit: CommitRecord
     before: bool = False
     said: Any = None
-    """The value as JSON says it; of a blob its size."""
+    """The value as JSON says it; of a blob its size, or where it is."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON says it."""
@@ -160,7 +162,7 @@ def _said(prop: Property | None, value: Any) -> Any:
     if prop is None or value is None:
         return value  # an end of an edge is a text
     if prop.type.is_blob:
-        return f"{len(value)} bytes"
+        return value.uri if isinstance(value, BlobReference) else f"{len(value)} bytes"
     return json_values(pa.array([value], arrow_type(prop.type)))[0]
 
 
