@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from omnigraph.branching.equality import same_value
 from omnigraph.catalog.blobs import BlobReference
-from omnigraph.catalog.blobs import BlobReference
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
