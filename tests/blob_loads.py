@@ -101,6 +101,7 @@ def kept_as_reference(place: Place, engine: str) -> None:
             place.file({"type": "Doc", "data": {"name": "a", "note": "n"}}), mode="patch", engine=engine
         )
         assert bodies(graph)["a"] == place.address("a.png")
+        assert graph.blame("Doc", "a")["body"].said == place.address("a.png")
         before = graph.export()
         (place.path / "out.jsonl").write_text(before)
         (place.pictures / "a.png").rename(place.pictures / "gone")

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks._memory import PeakMemory
 
 from graphs import make_graph
 from omnigraph.api.graph import open_graph
@@ -20,7 +19,6 @@ COMMAND = Path(sys.executable).with_name("omnigraph")
 GROWTH_MAX = 1.3
 """Peak memory of the tenfold input over that of the baseline, with the same 1 GiB for Spark."""
 MEGABYTES_MAX = 2_500
-SAMPLE_SECONDS = 0.1
 DIMENSION = 1024
 VECTORS = f"node Doc {{ k: String @key  v: Vector({DIMENSION}) }}"
 PEOPLE = """
@@ -29,52 +27,16 @@ edge Knows: Person -> Person { since: Date? }
 """
 
 
-def family(pid: int) -> list[int]:
-    """The process and its descendants, as far as they still live."""
-    by_parent: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            by_parent.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, waiting = [], [pid]
-    while waiting:
-        one = waiting.pop()
-        found.append(one)
-        waiting += by_parent.get(one, [])
-    return found
-
-
-def megabytes(pid: int) -> float:
-    """Resident memory; a page that n processes share counts 1/n. 0 when the process is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
-
-
 def peak_of_load(graph: Path, source: Path) -> float:
     """The most memory that the command and everything it started held at one time, in megabytes."""
     arguments = ["--data", source, "--mode", "append", "--store", graph, "--spark-conf", "driver.memory=1g"]
     command = subprocess.Popen([COMMAND, "load", *arguments, "--json"], stdout=subprocess.PIPE, text=True)
-    peak = [0.0]
-
-    def watch() -> None:
-        while command.poll() is None:
-            peak[0] = max(peak[0], sum(megabytes(pid) for pid in family(command.pid)))
-            time.sleep(SAMPLE_SECONDS)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    output, _ = command.communicate()
-    watcher.join()
+    with PeakMemory(command.pid) as memory:
+        output, _ = command.communicate()
     assert command.returncode == 0
     report = json.loads(output)
-    print(f"{report['total_entities']:,} rows, at most {peak[0]:.0f} MB")
-    return peak[0]
+    print(f"{report['total_entities']:,} rows, at most {memory.peak_mb:.0f} MB")
+    return memory.peak_mb
 
 
 def compare(home: Path, schema: str, write: Callable[[Path, int], Path], baseline: int) -> None:

@@ -5,7 +5,8 @@ Between the two only addresses travel, so that memory is bounded whatever the si
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.blobs import ASKED, stored_content, stored_reference
 from omnigraph.catalog.schema import TableType
-from omnigraph.core.blob_uris import BlobUri
 from omnigraph.core.errors import BlobPolicyError, BlobSourceError, OmnigraphError, ResourceLimit
 from omnigraph.core.limits import EXTERNAL_BLOB_BATCH_BYTES_MAX
 from omnigraph.pipeline.plan import LoadMode, LoadPlan
-from omnigraph.storage.blob_sources import BlobSources
+
+if TYPE_CHECKING:
+    from omnigraph.core.blob_uris import BlobUri
+    from omnigraph.storage.blob_sources import BlobSources
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,22 @@ class ExternalBlobs:
     """The external blobs of one task."""
 
     def __init__(self, plan: LoadPlan) -> None:
-        self._sources = BlobSources(plan.settings.blob_sources, plan.root)
+        self._plan = plan
         self._by_reference = plan.mode is LoadMode.OVERWRITE
+
+    @cached_property
+    def _sources(self) -> "BlobSources":
+        from omnigraph.storage.blob_sources import BlobSources  # noqa: PLC0415  few loads have addresses
+
+        return BlobSources(self._plan.settings.blob_sources, self._plan.root)
 
     def findings(self, table: pa.Table, table_type: TableType) -> list[BlobFinding]:
         """What is wrong with the addresses in rows of a type. Reads no blob, but asks for each source."""
         found: list[BlobFinding] = []
         for name in table_type.blob_columns:
             asked = _asked(table.column(name))
+            if not asked:
+                continue
             refused: dict[int, OmnigraphError] = {}
             allowed: dict[int, BlobUri] = {}
             for row, text in asked.items():
@@ -72,11 +83,13 @@ class ExternalBlobs:
 
         Raises BlobSourceError when a source is gone meanwhile.
         """
+        asked = {name: _asked(table.column(name)) for name in table_type.blob_columns}
         addresses = {
-            name: {row: self._sources.allowed(text) for row, text in _asked(table.column(name)).items()}
-            for name in table_type.blob_columns
+            name: {row: self._sources.allowed(text) for row, text in cells.items()}
+            for name, cells in asked.items()
+            if cells
         }
-        if not any(addresses.values()):
+        if not addresses:
             yield table
             return
         weights = np.zeros(table.num_rows, np.int64)
@@ -90,13 +103,13 @@ class ExternalBlobs:
                 piece = self._filled(piece, name, chosen)
             yield piece
 
-    def _weights(self, uris: Iterable[BlobUri]) -> list[int]:
+    def _weights(self, uris: Iterable["BlobUri"]) -> list[int]:
         """The bytes of each; a source that went away since it was judged weighs nothing and fails below."""
         wanted = list(uris)
         sizes = self._sources.sizes(wanted)
         return [size if isinstance(size := sizes[uri], int) else 0 for uri in wanted]
 
-    def _filled(self, piece: pa.Table, name: str, cells: dict[int, BlobUri]) -> pa.Table:
+    def _filled(self, piece: pa.Table, name: str, cells: dict[int, "BlobUri"]) -> pa.Table:
         """The rows with the addresses of one column replaced by what is stored for them."""
         if not cells:
             return piece

@@ -8,16 +8,7 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.schema import Property
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, ScalarKind, arrow_type
-from omnigraph.pipeline.convert import (
-    TEMPORAL_KINDS,
-    Converted,
-    Refusal,
-    convert,
-    expectation,
-    refused_by,
-    shown,
-    wire_type,
-)
+from omnigraph.pipeline.convert import TEMPORAL_KINDS, Converted, convert, misfits, refused_by, wire_type
 from omnigraph.pipeline.exact import RecordRefused, decode, value_misfit
 
 _WHOLE: Final = r"^-?\d+$"
@@ -45,16 +36,6 @@ def _true(mask: Any) -> Any:
     return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _refused(cells: pa.StringArray, prop: Property, bad: Any) -> tuple[Refusal, ...]:
-    if not bad.any():
-        return ()
-
-    def describe(row: int) -> str:
-        return f"{prop.name}: {shown(cells[row].as_py())} is not {expectation(prop.type)}"
-
-    return (Refusal("format", np.flatnonzero(bad), describe),)
-
-
 def _without(cells: pa.StringArray, bad: Any) -> pa.StringArray:
     return pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), cells) if bad.any() else cells
 
@@ -68,12 +49,12 @@ def _numbers(cells: pa.StringArray, prop: Property, form: str) -> Converted:
         bad |= refused_by(lambda texts: texts.cast(target), _without(cells, bad))
         numbers = _without(cells, bad).cast(target)
     converted = convert(numbers, prop)
-    return Converted(converted.column, (*_refused(cells, prop, bad), *converted.refusals))
+    return Converted(converted.column, (*misfits(cells, prop, bad), *converted.refusals))
 
 
 def _booleans(cells: pa.StringArray, prop: Property) -> Converted:
     bad = _true(pc.invert(pc.is_in(cells, value_set=pa.array(["true", "false", None], pa.string()))))
-    return Converted(pc.equal(_without(cells, bad), "true"), _refused(cells, prop, bad))
+    return Converted(pc.equal(_without(cells, bad), "true"), misfits(cells, prop, bad))
 
 
 def _moments(cells: pa.StringArray, prop: Property) -> Converted:
@@ -85,7 +66,7 @@ def _moments(cells: pa.StringArray, prop: Property) -> Converted:
     texts = convert(_without(cells, numeric), prop)
     numbers = convert(_without(cells, ~numeric | too_long).cast(pa.int64()), prop)
     column = pc.if_else(pa.array(numeric), numbers.column, texts.column)
-    return Converted(column, (*texts.refusals, *numbers.refusals, *_refused(cells, prop, too_long)))
+    return Converted(column, (*texts.refusals, *numbers.refusals, *misfits(cells, prop, too_long)))
 
 
 def _arrays(cells: pa.StringArray, prop: Property) -> Converted:
@@ -107,6 +88,6 @@ def _arrays(cells: pa.StringArray, prop: Property) -> Converted:
         values.append(value)
     if not any(value for value in values):
         column = pa.array(values, arrow_type(prop.type))
-        return Converted(column, _refused(cells, prop, bad))
+        return Converted(column, misfits(cells, prop, bad))
     converted = convert(pa.array(values, wire_type(prop.type)), prop)
-    return Converted(converted.column, (*_refused(cells, prop, bad), *converted.refusals))
+    return Converted(converted.column, (*misfits(cells, prop, bad), *converted.refusals))

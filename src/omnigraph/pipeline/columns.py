@@ -22,8 +22,8 @@ from omnigraph.pipeline.convert import (
     Refusal,
     convert,
     expectation,
+    misfits,
     refused_by,
-    shown,
 )
 from omnigraph.pipeline.exact import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.problems import Problem, ProblemLog
@@ -199,11 +199,7 @@ def _whole_numbers(column: pa.Array, prop: Property) -> Converted:
     except pa.ArrowInvalid:
         bad = refused_by(lambda numbers: numbers.cast(target), column)
         nulled = pc.if_else(pa.array(bad), pa.scalar(None, column.type), column)
-
-        def describe(row: int) -> str:
-            return f"{prop.name}: {shown(column[row].as_py())} is not {expectation(prop.type)}"
-
-        return Converted(nulled.cast(target), (Refusal("format", np.flatnonzero(bad), describe),))
+        return Converted(nulled.cast(target), misfits(column, prop, bad))
 
 
 def _stored_list(column: pa.Array, prop: Property) -> Converted:

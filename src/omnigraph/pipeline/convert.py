@@ -76,13 +76,18 @@ def _scalar(values: pa.Array, prop: Property) -> Converted:
     if kind is ScalarKind.BLOB:
         return _blob(values, prop)
     stored, bad = scalar_values(values, kind)
+    return Converted(stored, misfits(values, prop, bad))
+
+
+def misfits(values: pa.Array, prop: Property, bad: NDArray[np.bool_]) -> tuple[Refusal, ...]:
+    """The refusal of the rows in `bad`, each with its value; nothing when there are none."""
     if not bad.any():
-        return Converted(stored)
+        return ()
 
     def describe(row: int) -> str:
         return f"{prop.name}: {shown(_one_value(values, row))} is not {expectation(prop.type)}"
 
-    return Converted(stored, (Refusal("format", np.flatnonzero(bad), describe),))
+    return (Refusal("format", np.flatnonzero(bad), describe),)
 
 
 def scalar_values(values: pa.Array, kind: ScalarKind) -> tuple[pa.Array, NDArray[np.bool_]]:

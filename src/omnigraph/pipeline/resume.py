@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import orjson
@@ -24,8 +24,6 @@ from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import Cancelled, CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
-from omnigraph.engine.session import GraphSession
-from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.exchange import IN_STORE
 from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
@@ -34,6 +32,10 @@ from omnigraph.recovery.process_lock import FileLock, ObjectLock
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import LOADS, GraphRoot, load_record_name
 from omnigraph.storage.objects import StorageAdapter, open_adapter
+
+if TYPE_CHECKING:  # tasks load this module too, and have no use for them
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
 
 FORMAT: Final = 1
 _RECORD_SUFFIX: Final = ".json"
@@ -154,7 +156,7 @@ class _Lock(Protocol):
 
 
 @contextlib.contextmanager
-def only_driver(session: GraphSession, load_id: str) -> Generator[None]:
+def only_driver(session: "GraphSession", load_id: str) -> Generator[None]:
     """Be the only process that drives this load. Raises LoadNotResumable while another one does."""
     name = f"{LOADS}/{load_id}.lock"
     lock: _Lock
@@ -246,7 +248,7 @@ def _dumped(value: Any) -> str:
 # --- reading a record, and whether it still holds ---
 
 
-def read_record(session: GraphSession, load_id: str) -> LoadRecord:
+def read_record(session: "GraphSession", load_id: str) -> LoadRecord:
     """The record of a load that ended before its commit.
 
     Raises LoadNotFound when there is none.
@@ -260,7 +262,7 @@ def read_record(session: GraphSession, load_id: str) -> LoadRecord:
     return record
 
 
-def resumable_loads(session: GraphSession) -> list[ResumableLoad]:
+def resumable_loads(session: "GraphSession") -> list[ResumableLoad]:
     """Every load of this graph that left a record, oldest first; one that still runs is among them."""
     adapter = _adapter(session.root)
     found: list[ResumableLoad] = []
@@ -339,7 +341,7 @@ def check_inputs(record: LoadRecord, sources: Sequence[str] | None, differences:
 
 
 def check_graph(
-    session: GraphSession, record: LoadRecord, snapshot: Snapshot, touched: Iterable[str]
+    session: "GraphSession", record: LoadRecord, snapshot: "Snapshot", touched: Iterable[str]
 ) -> None:
     """The graph takes the staged rows: same schema, tables where they were, and nothing of it committed.
 
@@ -364,7 +366,7 @@ def check_graph(
     differences.raise_if_any(record.id)
 
 
-def _settled_by(session: GraphSession, record: LoadRecord) -> str | None:
+def _settled_by(session: "GraphSession", record: LoadRecord) -> str | None:
     """The commit that made the load visible or took it back: its process died after Phase A."""
     try:
         return session.commits.show(CommitId(record.commit_id)).id
