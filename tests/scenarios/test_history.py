@@ -3,6 +3,7 @@
 import pytest
 
 import omnigraph
+from graphs import unchanged
 from omnigraph.core.errors import (
     BadRequest,
     BranchNotFound,
@@ -456,3 +457,24 @@ def test_blame_follows_a_merge_to_the_side_that_set_the_value(graph):
     assert (found["age"].commit.id, found["age"].commit.actor) == (there.id, "rae")
     assert found["tags"].commit.actor == "rob"
     assert found["name"].commit.actor == "ana"
+
+
+def test_nobody_signs_as_the_engine(graph, tmp_path):
+    people(graph, "ann")
+    graph.branches.create("b")
+    people(graph, "ben", branch="b")
+    (tmp_path / "in.jsonl").write_text('{"type":"Person","data":{"name":"cyd"}}\n')
+    newest = graph.commits.list()[0].id
+    taken = "omnigraph:recovery"
+    attempts = [
+        lambda: people(graph, "dov", actor=taken),
+        lambda: graph.load(tmp_path / "in.jsonl", mode="append", engine="local", actor=taken),
+        lambda: graph.branches.merge("b", actor=taken),
+        lambda: graph.revert(newest, actor=taken),
+        lambda: graph.ensure_indices(actor=taken),
+        lambda: omnigraph.init(tmp_path / "new", schema="node P { k: String @key }", actor=taken),
+    ]
+    for attempt in attempts:
+        with unchanged(graph), pytest.raises(BadRequest, match="'omnigraph:recovery' is reserved"):
+            attempt()
+    assert not (tmp_path / "new").exists()

@@ -153,7 +153,7 @@ class Branches:
         """
         from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  most processes never merge
 
-        self._session.begin_write()
+        self._session.begin_write(actor)
         return branch_merge(
             self._session,
             source=normalize_branch(source),

@@ -144,7 +144,7 @@ class Graph(Exports):
 
         target = writable_branch(branch)
         session = self._session
-        session.begin_write()
+        session.begin_write(actor)
         text, file = source_text(source)
         # First of all: what is healed may be a schema change, and the query is checked against the result.
         heal_pending_sidecars_roll_forward(session.recovery)
@@ -381,7 +381,7 @@ class Graph(Exports):
         from omnigraph.branching.revert import revert_commit  # noqa: PLC0415
 
         target = writable_branch(branch)
-        self._session.begin_write()
+        self._session.begin_write(actor)
         return revert_commit(
             self._session,
             resolve_commit(self._session, commit).id,
@@ -439,7 +439,7 @@ class Graph(Exports):
         from omnigraph.maintenance.indices import ensure_indices  # noqa: PLC0415  a reader never needs it
 
         target = writable_branch(branch)
-        self._session.begin_write()
+        self._session.begin_write(actor)
         return ensure_indices(self._session, target, actor=actor)
 
     def index_report(

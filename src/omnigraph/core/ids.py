@@ -18,6 +18,8 @@ Branch = BranchName | None
 """A branch inside the engine; None is main."""
 
 MAIN: Final = "main"
+ENGINE_ACTORS: Final = "omnigraph:"
+"""How the actors begin under which the engine itself writes: recovery, repair."""
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS: Final = 80
 _FNV_OFFSET: Final = 0xCBF29CE484222325
@@ -94,3 +96,11 @@ def fnv1a64(text: str) -> int:
     for byte in text.encode():
         value = ((value ^ byte) * _FNV_PRIME) & _MASK_64
     return value
+
+
+def refuse_reserved_actor(actor: str | None) -> None:
+    """Nobody may sign as the engine: its commits say that a dead writer's work was settled."""
+    if actor is not None and actor.startswith(ENGINE_ACTORS):
+        raise BadRequest(
+            f"the actor '{actor}' is reserved", hint=f"choose one that does not begin with '{ENGINE_ACTORS}'"
+        )

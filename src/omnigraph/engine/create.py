@@ -9,7 +9,7 @@ from omnigraph.catalog.types import IndexKind
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
 from omnigraph.core.errors import AlreadyInitialized, InitializationClaimed, InternalError, ManagedGraph
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, refuse_reserved_actor
 from omnigraph.core.settings import Settings
 from omnigraph.engine.schema_contract import SchemaContract, accept_schema, write_contract
 from omnigraph.engine.session import GraphSession, connect_storage
@@ -50,6 +50,7 @@ def create_graph(
     died (`force` takes over what a dead one left), `ManagedGraph` inside a cluster. A failure before the
     graph exists removes what was written.
     """
+    refuse_reserved_actor(actor)
     contract = accept_schema(schema, file=schema_file)
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
     _refuse_managed(root)

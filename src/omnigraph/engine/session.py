@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
 from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
 from omnigraph.core.events import Warned, emit
+from omnigraph.core.ids import refuse_reserved_actor
 from omnigraph.core.settings import Settings
 from omnigraph.engine.cache_files import CacheFiles
 from omnigraph.engine.cache_work import BACKGROUND
@@ -166,8 +167,12 @@ class GraphSession:
             self.check_open()
         self.schemas.check_source()
 
-    def begin_write(self) -> None:
-        """As `begin_read` for calls that write; all that was accepted is looked at."""
+    def begin_write(self, actor: str | None = None) -> None:
+        """As `begin_read` for calls that write; all that was accepted is looked at.
+
+        Raises BadRequest for an actor that only the engine itself may be.
+        """
+        refuse_reserved_actor(actor)
         if self.read_only:
             raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
         self.contract()

@@ -110,7 +110,7 @@ def _load(
     words: LoadWords,
 ) -> LoadReport:
     request = _request(words)
-    session.begin_write()
+    session.begin_write(request.actor)
     executor = _executor(session, words, size)
     load_id = OperationId(new_ulid())
     with only_driver(session, load_id):
@@ -150,7 +150,7 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
         rejects=None if record.rejects is None else Path(record.rejects),
         cancel=words.get("cancel", NEVER),
     )
-    session.begin_write()
+    session.begin_write(request.actor)
     with only_driver(session, load_id):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)
