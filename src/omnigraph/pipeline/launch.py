@@ -6,7 +6,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Final
 
 from omnigraph.core.errors import InternalError, IoFailure
 from omnigraph.pipeline.java import Java, archive_path, cache_directory, java_options
+from omnigraph.pipeline.leftovers import LEFTOVERS
 
 START_SECONDS_MAX: Final = 120.0
 LOOPBACK: Final = "127.0.0.1"
@@ -91,7 +91,7 @@ def launch(
     command += [*java_options(java), *flags, "org.apache.spark.deploy.SparkSubmit"]
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
-    exchange = Path(tempfile.mkdtemp(prefix="omnigraph-jvm-"))
+    exchange = LEFTOVERS.add(Path(tempfile.mkdtemp(prefix="omnigraph-jvm-")))
     try:
         on_loopback = conf.get("spark.driver.host") == LOOPBACK
         gateway = exchange / "gateway"
@@ -105,14 +105,13 @@ def launch(
             process.communicate()
             raise
     finally:
-        shutil.rmtree(exchange, ignore_errors=True)
+        LEFTOVERS.remove(exchange)
     return Jvm(process=process, port=port, secret=secret, log=log, archive=archive)
 
 
 def _load_beside_the_start() -> None:
-    """Load what a driver needs next while the JVM comes up; `mapInArrow` asks for pandas."""
-    for name in ("pyspark.sql.pandas.functions", "pandas"):
-        importlib.import_module(name)
+    """Load what a driver needs next while the JVM comes up."""
+    importlib.import_module("pyspark.sql")
 
 
 def _start(

@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from omnigraph.core.ids import new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.java import Java, find_java
 from omnigraph.pipeline.launch import LOOPBACK, Jvm, ending, launch, start_archive_build
+from omnigraph.pipeline.leftovers import LEFTOVERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +67,11 @@ class SparkRuntime:
         """True for a Spark Connect session, which has no context of its own."""
         return not hasattr(self.spark, "_jsparkSession")
 
+    @property
+    def master(self) -> str:
+        """Where the tasks run. Asking the session for it would make the JVM set up all of its SQL."""
+        return str(self.spark.conf.get("spark.master", "") if self.remote else self.spark.sparkContext.master)
+
     def run(
         self, action: Callable[[], Result], *, operation: str, stage: str, total: int | None = None
     ) -> Result:
@@ -98,6 +103,8 @@ class SparkRuntime:
             raise
         if "error" in box:
             self.failed = True
+            if self.log is not None:
+                LEFTOVERS.keep(self.log)
             raise translated(box["error"], self.log) from box["error"]
         if total is not None:
             emit(Progress(operation=operation, stage=stage, done=total, total=total, unit="tasks"))
@@ -174,10 +181,14 @@ class SparkRuntime:
             self.spark.stop()
         if self.jvm is not None:
             self.jvm.stop()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Take away the files of a session that has ended; the log of one that failed stays."""
         if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            LEFTOVERS.remove(self.scratch)
         if self.log is not None and not self.failed:
-            self.log.unlink(missing_ok=True)
+            LEFTOVERS.remove(self.log)
 
 
 def spark_runtime(
@@ -245,8 +256,8 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
         builder: Any = SparkSession.builder
         remote = builder.remote(master).config(map=dict(settings.spark_conf)).getOrCreate()
         return SparkRuntime(spark=remote, owned=True, start_seconds=time.monotonic() - began)
-    scratch = Path(tempfile.mkdtemp(prefix="omnigraph-spark-"))
-    log = Path(tempfile.gettempdir()) / f"omnigraph-spark-{os.getpid()}-{next(_counter)}.log"
+    scratch = LEFTOVERS.add(Path(tempfile.mkdtemp(prefix="omnigraph-spark-")))
+    log = LEFTOVERS.add(Path(tempfile.gettempdir()) / f"omnigraph-spark-{os.getpid()}-{next(_counter)}.log")
     conf = base_conf(master, str(scratch)) | dict(settings.spark_conf)
     java = find_java()
     jvm: Jvm | None = None
@@ -260,9 +271,9 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
     except BaseException:
         if jvm is not None:
             jvm.stop(1.0)
-        shutil.rmtree(scratch, ignore_errors=True)
-        if ending():
-            log.unlink(missing_ok=True)  # nobody will be told where it is
+        LEFTOVERS.remove(scratch)
+        if not ending():  # else nobody will be told where it is
+            LEFTOVERS.keep(log)
         raise
     runtime = SparkRuntime(
         spark=spark,
@@ -285,19 +296,19 @@ def _not_from_the_gateway(record: logging.LogRecord) -> bool:
 def _at_exit(runtime: SparkRuntime) -> None:
     """End the JVM without waiting for it, and only now train the archive: it must not slow the work down."""
     jvm, java = runtime.jvm, runtime.java
-    if jvm is None or jvm.process.poll() is not None:
+    if jvm is None:
         return
-    local = str(runtime.spark.conf.get("spark.master", "local")).startswith("local")
+    if jvm.process.poll() is not None:
+        runtime.tidy()
+        return
+    local = runtime.master.startswith("local")
     # Objects the JVM holds for us are let go of while the process ends; the gateway would log, through the
     # root logger, that nobody answers any more.
     logging.getLogger().addFilter(_not_from_the_gateway)
     if local:
         jvm.process.kill()
         jvm.process.wait()
-        if runtime.scratch is not None:
-            shutil.rmtree(runtime.scratch, ignore_errors=True)
-        if runtime.log is not None and not runtime.failed:
-            runtime.log.unlink(missing_ok=True)
+        runtime.tidy()
     else:
         runtime.stop()
     if java is not None:
