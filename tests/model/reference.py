@@ -166,10 +166,8 @@ class Matching:
             pairs |= {(b, a) for a, b in pairs}
         if hop.edge.source != hop.edge.target:
             hit = hop.low == 1 and (source[-1], target[-1]) in pairs
-        elif hop.from_left or hop.undirected:
-            hit = target[-1] in reachable(pairs, source[-1], hop.low, hop.high)
         else:
-            hit = source[-1] in reachable({(b, a) for a, b in pairs}, target[-1], hop.low, hop.high)
+            hit = target[-1] in reachable(pairs, source[-1], hop.low, hop.high)
         return [env] if hit else []
 
     def matches(self, node: ir.NodeVariable, entity) -> bool:

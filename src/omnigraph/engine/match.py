@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.adjacency import EdgeTables
     from omnigraph.engine.images import Ordinals
     from omnigraph.engine.reading import Reading
+    from omnigraph.engine.traverse import AnyNeighbours
 
 
 def _numbered(frame: Frame) -> tuple[str, Frame]:
@@ -97,7 +98,7 @@ class Matcher:
         claim = self.reading.limits.claim
         base = frame if keep is None else frame.among(keep)
         if not step.single:
-            rows, found = reach(index, frame[step.start], step.low, step.high, claim)
+            rows, found = self._reach(index, step, frame)
             return self._tested(step, base.take(rows).bind(step.end, found))
         if base.columns:
             rows, found = expand(index, frame[step.start], claim)
@@ -121,11 +122,14 @@ class Matcher:
         index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
         if step.single:
             return frame.keep(connected(index, frame[step.start], frame[step.end]))
-        claim = self.reading.limits.claim
-        rows, found = reach(index, frame[step.start], step.low, step.high, claim)
+        rows, found = self._reach(index, step, frame)
         mask = np.zeros(frame.rows, dtype=np.bool_)
         mask[rows[found == frame[step.end][rows]]] = True
         return frame.keep(mask)
+
+    def _reach(self, index: AnyNeighbours, step: plan.Expand, frame: Frame) -> tuple[Ordinals, Ordinals]:
+        claim = self.reading.limits.claim
+        return reach(index, frame[step.start], step.low, step.high, claim, backward=step.backward)
 
     def _tested(self, step: plan.Expand, frame: Frame) -> Frame:
         if step.node is None or step.test is None:

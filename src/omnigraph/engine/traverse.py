@@ -234,11 +234,14 @@ def connected(index: AnyNeighbours, heads: Ordinals, tails: Ordinals) -> Mask:
     return known & (low < end) & found
 
 
-def reach(index: AnyNeighbours, nodes: Ordinals, lo: int, hi: int, claim: Claim) -> tuple[Ordinals, Ordinals]:
+def reach(
+    index: AnyNeighbours, nodes: Ordinals, lo: int, hi: int, claim: Claim, *, backward: bool = False
+) -> tuple[Ordinals, Ordinals]:
     """All `(row, node)` pairs whose shortest distance from the row's node lies within `lo..hi`.
 
     A node with an edge to itself is also given at the hop after it was first reached, once. The start
-    itself is given only through such an edge.
+    itself is given only through such an edge. `backward`: the row's node is where the paths end, and the
+    nodes from which it is so reached are given; then its own edge to itself is the one that counts.
     """
     starts, of_row = np.unique(nodes, return_inverse=True)
     live = starts >= 0
@@ -246,6 +249,7 @@ def reach(index: AnyNeighbours, nodes: Ordinals, lo: int, hi: int, claim: Claim)
     front = (first << _TAIL_BITS) | starts[live].astype(np.uint64)
     visited = front
     emitted: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+    looped: npt.NDArray[np.uint64] = emitted
     for hop in range(1, hi + 1):
         if not len(front):
             break
@@ -254,8 +258,14 @@ def reach(index: AnyNeighbours, nodes: Ordinals, lo: int, hi: int, claim: Claim)
         owner = front[source] & ~_TAIL_MASK
         pairs = owner | target.astype(np.uint64)
         fresh = np.setdiff1d(np.unique(pairs), visited, assume_unique=True)
+        if hop == 1:
+            looped = np.unique(owner[target == front_nodes[source]])
         if hop >= lo:
-            loops = np.unique(pairs[target == front_nodes[source]])
+            loops = (
+                front[np.isin(front & ~_TAIL_MASK, looped)]
+                if backward
+                else np.unique(pairs[target == front_nodes[source]])
+            )
             due = np.union1d(fresh, np.setdiff1d(loops, emitted, assume_unique=True))
             emitted = np.union1d(emitted, due)
         visited = np.union1d(visited, fresh)

@@ -283,7 +283,6 @@ class MatchCheck(OperandCheck):
             high=high,
             multi=clause.hops is not None,
             edge_variable=edge_variable,
-            from_left=not reverse,
         )
         draft.traversals.append(traversal)
 

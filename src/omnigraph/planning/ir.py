@@ -311,8 +311,6 @@ class Traversal:
     `undirected` follows the edge both ways (`source` is then the left end as written). `low` and `high`
     bound the hops; `multi` tells `{1,1}` from a plain hop, which are evaluated alike. With `edge_variable`
     every edge gives a row; without it every distinct end node. `is_empty`: no path can have that many hops.
-    `from_left` tells whether the end written first is `source`; a search between two bound ends starts at
-    the end written first.
     """
 
     edge: EdgeType
@@ -323,7 +321,6 @@ class Traversal:
     high: int
     multi: bool
     edge_variable: str | None
-    from_left: bool
 
     @property
     def is_empty(self) -> bool:

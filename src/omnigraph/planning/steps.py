@@ -67,6 +67,8 @@ class Expand:
     high: int
     edge_variable: str | None
     closes: bool
+    backward: bool
+    """Whether it starts where the paths of the pattern end."""
     node: NodeType | None
     """The type of the end variable when this step binds and tests it."""
     test: ir.Predicate | None
@@ -222,9 +224,6 @@ class _Maker:
         both = hop.source in self.bound and hop.target in self.bound
         high = hop.high if hop.edge.source == hop.edge.target else 1
         forward = hop.source in self.bound
-        if both and hop.edge_variable is None:
-            # Between two bound ends one hop is a lookup, whichever way; more start at the end written first.
-            forward = (hop.low == 1 and high == 1) or hop.from_left
         start, end = (hop.source, hop.target) if forward else (hop.target, hop.source)
         node = None if both else self.block.node(end)
         one_way = Direction.FORWARD if forward else Direction.BACKWARD
@@ -238,6 +237,7 @@ class _Maker:
                 high=high,
                 edge_variable=hop.edge_variable,
                 closes=both,
+                backward=not forward,
                 node=None if node is None else node.type,
                 test=None if node is None else node.matches,
             )

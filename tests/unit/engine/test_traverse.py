@@ -67,6 +67,21 @@ def test_reach_is_shortest_distance_with_self_loops(edges, nodes, lo, more):
     assert sorted(zip(rows.tolist(), ends.tolist(), strict=True)) == expected
 
 
+@given(edge_lists, starts, st.integers(1, 4), st.integers(0, 3))
+def test_a_search_from_the_other_end_finds_the_same_pairs(edges, nodes, lo, more):
+    hi = lo + more
+    heads, tails = columns(edges)
+    index = neighbours(tails, heads, NODES)
+    rows, found = reach(index, np.array(nodes, dtype=np.int64), lo, hi, unlimited, backward=True)
+    expected = sorted(
+        (row, start)
+        for row, end in enumerate(nodes)
+        for start in range(NODES)
+        if end in reachable(edges, start, lo, hi)
+    )
+    assert sorted(zip(rows.tolist(), found.tolist(), strict=True)) == expected
+
+
 def test_the_claim_is_asked_before_pairs_are_made():
     class TooMuch(Exception):
         pass

@@ -71,8 +71,8 @@ def test_two_bindings_of_a_variable_are_one_with_both_matches():
 def test_traversals_stand_in_the_direction_of_the_edge():
     plan = compiled("match { $p: Press $p signedTo $w $x mentors{1,3} $w } return { $w }")
     assert plan.match.traversals == (
-        ir.Traversal(SIGNED, "w", "p", False, 1, 1, False, None, from_left=False),
-        ir.Traversal(MENTORS, "x", "w", False, 1, 3, True, None, from_left=True),
+        ir.Traversal(SIGNED, "w", "p", False, 1, 1, False, None),
+        ir.Traversal(MENTORS, "x", "w", False, 1, 3, True, None),
     )
     declared = {node.name: node.declared for node in plan.match.nodes}
     assert declared == {"p": True, "w": False, "x": False}
