@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from omnigraph.core import errors, events
     from omnigraph.core.errors import OmnigraphError
     from omnigraph.core.settings import Settings
+    from omnigraph.engine.blob_cells import Blob
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.mutate import MutationResult
     from omnigraph.engine.result import Rows
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Nothing is imported until it is asked for: `import omnigraph` stays light.
 _HOMES: Final[Mapping[str, str]] = {
+    "Blob": "omnigraph.engine.blob_cells",
     "BlobReference": "omnigraph.catalog.blobs",
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
@@ -56,6 +58,7 @@ _MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
 
 __all__ = [
+    "Blob",
     "BlobReference",
     "BranchCreation",
     "BranchDeletion",

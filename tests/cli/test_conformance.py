@@ -349,6 +349,14 @@ def test_c41_c42_lint(go: Run, files: Path) -> None:
     assert "lint" in go("check", "--query", "harbor.gq", "--schema", "harbor.pg", rc=2).err.split("hint:")[1]
 
 
+def test_c49_a_blob_of_no_length_is_refused_before_anything_is_opened(go: Run, place: Path) -> None:
+    wanted = ("blob", "get", "node", "Ship", "S1", "papers", "--length", "0")
+    assert go(*wanted, *STORE, "--json", rc=2).error["kind"] == "usage"
+    assert go(*wanted, "--store", "nowhere.omni", "--json", rc=2).error["kind"] == "usage"
+    overflow = ("blob", "get", "node", "Ship", "S1", "papers", "--offset", "1", "--length", str(2**64 - 1))
+    assert go(*overflow, "--store", "nowhere.omni", "--json", rc=2).error["kind"] == "usage"
+
+
 def test_c50_a_baseline_that_fails_leaves_the_old_one(go: Run, place: Path) -> None:
     (place / "b.jsonl").write_text("the one before\n")
     before = names_in(place)

@@ -21,6 +21,8 @@ COMMIT = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 # made to fail by its own arguments.
 ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("blame",): ["Person", "ada"],
+    ("blob", "get"): ["node", "Person", "ada", "photo"],
+    ("blob", "stat"): ["node", "Person", "ada", "photo"],
     ("branch", "create"): ["topic"],
     ("branch", "delete"): ["topic"],
     ("branch", "list"): [],

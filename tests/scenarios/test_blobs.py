@@ -11,14 +11,19 @@ import pytest
 import omnigraph
 from blob_loads import CHECKS, PICTURE, SCHEMA, Place, b64, bodies, doc
 from graphs import FAST, hear, run, unchanged
+from omnigraph.catalog.blobs import MARK
 from omnigraph.core import limits
 from omnigraph.core.errors import (
     BadRequest,
+    BlobNull,
     BlobPolicyError,
+    BlobRange,
     BlobSourceError,
+    EntityNotFound,
     OmnigraphError,
     PropertyValueError,
     ResourceLimit,
+    TypeNotFound,
 )
 from omnigraph.core.events import StorageCall
 from omnigraph.storage import blob_sources
@@ -153,6 +158,63 @@ def test_bad_sources_are_refused_when_the_graph_is_opened(tmp_path: Path) -> Non
             omnigraph.open(place.uri, blob_sources=bad)
     with pytest.raises(BadRequest):
         omnigraph.open(place.uri, blob_sources="s3://b/")  # type: ignore[arg-type]
+
+
+# --- one cell ---
+
+
+def test_a_cell_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omnigraph.engine.blob_cells.BLOB_RANGE_BYTES_MAX", 4)
+    place = Place(tmp_path)
+    with place.open(place.pictures) as graph:
+        records = [doc("a", b64(b"0123456789")), doc("e", "base64:"), doc("n", None), doc("m", b64(MARK))]
+        edge = {"edge": "Cites", "from": "a", "to": "e", "data": {"id": "c1", "scan": b64(b"scan")}}
+        graph.load(place.file(*records, edge), mode="append", engine="local")
+        before = graph.commits.list()[0].id
+        blob = graph.blob("Doc", "a", "body")
+        assert (blob.size, blob.uri, blob.entity_kind, blob.commit_id) == (10, None, "node", before)
+        assert (blob.read(2, 5), blob.read(10, 10), blob.read(6)) == (b"234", b"", b"6789")
+        assert list(blob.chunks()) == [b"0123", b"4567", b"89"]
+        assert list(blob.chunks(3, 9)) == [b"3456", b"78"]
+        for start, end in ((5, 4), (0, 11), (11, 11), (-1, 2), (11, None)):
+            for read in (blob.read, blob.chunks):
+                with pytest.raises(BlobRange) as caught:
+                    read(start, end)
+                assert caught.value.details["blob_range"]["length"] == 10
+        with pytest.raises(ResourceLimit) as limited:
+            blob.read(0, 5)
+        assert limited.value.details["resource_limit"]["resource"] == "blob_range_bytes"
+        empty = graph.blob("Doc", "e", "body")
+        assert (empty.size, empty.read(), list(empty.chunks())) == (0, b"", [])
+        assert b"".join(graph.blob("Doc", "m", "body").chunks()) == MARK
+        assert graph.blob("cites", "c1", "scan", kind="edge").read() == b"scan"
+        run(graph, f'update Doc set {{ body: "{b64(b"other")}" }} where name = "a"')
+        assert graph.blob("Doc", "a", "body").etag != blob.etag
+        assert graph.at(before).blob("Doc", "a", "body").etag == blob.etag
+        for arguments, kind in (
+            (("Doc", "n", "body"), BlobNull),
+            (("Doc", "zed", "body"), EntityNotFound),
+            (("Dok", "a", "body"), TypeNotFound),
+            (("Doc", "a", "name"), BadRequest),
+            (("Doc", "a", "nothing"), BadRequest),
+        ):
+            with pytest.raises(kind):
+                graph.blob(*arguments)
+        with pytest.raises(TypeNotFound):
+            graph.blob("Doc", "a", "body", kind="edge")
+        with pytest.raises(BadRequest):
+            graph.blob("Doc", "a", "body", kind="tree")
+
+
+def test_a_reference_is_named_and_not_followed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.open(place.pictures) as graph:
+        graph.load(place.file(doc("a", place.address("a.png"))), mode="overwrite", engine="local")
+        (place.pictures / "a.png").unlink()
+        blob = graph.blob("Doc", "a", "body")
+        assert (blob.uri, blob.size, blob.etag) == (place.address("a.png"), None, None)
+        with pytest.raises(BadRequest, match=r"a\.png"):
+            blob.read()
 
 
 # --- other kinds of places ---

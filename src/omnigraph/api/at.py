@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.ids import CommitId
+    from omnigraph.engine.blob_cells import Blob
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.lookup import Entity
     from omnigraph.engine.result import Rows
@@ -47,6 +48,10 @@ class GraphAt:
     def entity(self, type_name: str, entity_id: str) -> Entity:
         """One node or edge as it was at this commit. As `Graph.entity`."""
         return self.graph.entity(type_name, entity_id, at=self.commit_id)
+
+    def blob(self, type_name: str, entity_id: str, property_name: str, *, kind: str | None = None) -> Blob:
+        """One blob as it was at this commit. As `Graph.blob`."""
+        return self.graph.blob(type_name, entity_id, property_name, kind=kind, at=self.commit_id)
 
     def export(self, *, types: Sequence[str] | None = None) -> str:
         """The state of this commit as JSON lines. As `Graph.export`."""

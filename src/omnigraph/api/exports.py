@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from omnigraph.engine.blob_cells import Blob
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.result import Rows
     from omnigraph.engine.session import GraphSession
@@ -124,6 +125,33 @@ class Exports:
 
         snapshot = self._state(branch, at)
         return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)
+
+    def blob(
+        self,
+        type_name: str,
+        entity_id: str,
+        property_name: str,
+        *,
+        kind: str | None = None,
+        branch: str | None = None,
+        at: str | None = None,
+    ) -> Blob:
+        """One blob of one entity: its bytes by ranges, or the address of an external one.
+
+        ```python
+        content = b"".join(graph.blob("Report", "r1", "scan").chunks())
+        ```
+
+        `kind`, `node` or `edge`, tells types of one name apart. Raises `TypeNotFound`, `EntityNotFound`,
+        `BlobNull`.
+        """
+        from omnigraph.engine.blob_cells import find_blob  # noqa: PLC0415  few processes read blobs
+
+        if kind not in {None, "node", "edge"}:
+            raise BadRequest(f"unknown kind '{kind}'", hint="use node or edge")
+        return find_blob(
+            self._session, self._state(branch, at), type_name, entity_id, property_name, kind=kind
+        )
 
     def _state(self, branch: str | None, at: str | None) -> Snapshot:
         """What a read sees: the head of a branch, main unless named, or what `at` names: a commit, a tag, or

@@ -6,6 +6,7 @@ import typer
 
 from omnigraph import __version__
 from omnigraph.cli import (
+    blobs,
     changes,
     completion,
     explain,
@@ -43,6 +44,7 @@ spark_app = typer.Typer(help="The engine of bulk loads.", no_args_is_help=True)
 tag_app = typer.Typer(help="Names of commits.", no_args_is_help=True)
 profile_app = typer.Typer(help="Named graphs of config.yaml.", no_args_is_help=True)
 config_app = typer.Typer(help="The settings in effect.", no_args_is_help=True)
+blob_app = typer.Typer(help="Files that are kept as properties.", no_args_is_help=True)
 commit_app = typer.Typer(help="The history of the graph.", no_args_is_help=True)
 
 
@@ -81,6 +83,7 @@ language.register(app, schema_app)
 graphs.register(app, schema_app)
 loads.register(app, spark_app)
 exports.register(app)
+blobs.register(blob_app)
 reads.register(app)
 explain.register(app)
 history.register(app, branch_app, commit_app)
@@ -93,6 +96,7 @@ app.add_typer(schema_app, name="schema")
 app.add_typer(branch_app, name="branch")
 app.add_typer(commit_app, name="commit")
 app.add_typer(tag_app, name="tag")
+app.add_typer(blob_app, name="blob")
 app.add_typer(spark_app, name="spark")
 app.add_typer(profile_app, name="profile")
 app.add_typer(config_app, name="config")

@@ -48,6 +48,8 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("query",): _READ,
     ("explain",): _READ,
     ("export",): _READ,
+    ("blob", "get"): _READ,
+    ("blob", "stat"): _READ,
     ("snapshot",): _READ,
     ("branch", "create"): _WRITE,
     ("branch", "list"): _READ,

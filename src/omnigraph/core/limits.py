@@ -15,6 +15,8 @@ MUTATION_ROWS_MAX: Final = 100_000
 """Rows one mutation may stage per type; a load has no ceiling."""
 MUTATION_BYTES_MAX: Final = 256 * MIB
 """Arrow bytes one mutation may stage."""
+BLOB_RANGE_BYTES_MAX: Final = 4 * MIB
+"""Bytes one read of a blob returns."""
 EXTERNAL_BLOB_URI_BYTES_MAX: Final = 65_536
 """Bytes of the address of one external blob."""
 EXTERNAL_BLOB_OBJECT_BYTES_MAX: Final = 256 * MIB

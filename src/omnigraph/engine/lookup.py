@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.catalog.blobs import blob_value
-from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.key_segments import ABSENT
@@ -32,12 +31,14 @@ class Entity:
     target: str | None = None
 
 
-def find_entity(session: GraphSession, snapshot: Snapshot, type_name: str, entity_id: str) -> Entity:
+def find_entity(
+    session: GraphSession, snapshot: Snapshot, type_name: str, entity_id: str, kind: str | None = None
+) -> Entity:
     """The entity with this id. Raises `TypeNotFound`, `EntityNotFound`.
 
     Cost: one lookup in the key index and one read of one row.
     """
-    table_type = named_type(session.catalog_of(snapshot), type_name)
+    table_type = named_type(session.catalog_of(snapshot), type_name, kind)
     entry = snapshot.entries.get(TableKey(table_type.table_key))
     if entry is not None:
         handle = session.open_entry(entry)
@@ -48,15 +49,15 @@ def find_entity(session: GraphSession, snapshot: Snapshot, type_name: str, entit
                 0
             ]
             return _entity(table_type, row)
-    kind = "edge" if isinstance(table_type, EdgeType) else "node"
-    raise EntityNotFound(f"no {kind} of type '{table_type.name}' with id '{entity_id}'")
+    raise EntityNotFound(f"no {table_type.kind.value} of type '{table_type.name}' with id '{entity_id}'")
 
 
-def named_type(catalog: Catalog, name: str) -> TableType:
-    """The node type of this name, else the edge type."""
-    found = catalog.node(name) or catalog.edge(name)
+def named_type(catalog: Catalog, name: str, kind: str | None = None) -> TableType:
+    """The node type of this name, else the edge type; only that of the kind `node` or `edge` when given."""
+    node = catalog.node(name) if kind != "edge" else None
+    found = node or (catalog.edge(name) if kind != "node" else None)
     if found is None:
-        known = [*catalog.nodes, *catalog.edges]
+        known = [*(catalog.nodes if kind != "edge" else ()), *(catalog.edges if kind != "node" else ())]
         raise TypeNotFound(name, candidates=near_names(name, known))
     return found
 
