@@ -251,6 +251,8 @@ def _unexpected(source: Source, text: str, span: Span) -> Diagnostic:
         hint = 'strings are written in double quotes: "..."'
     elif text == "!":
         hint = "'not equal' is written !="
+    elif text[0] in "+/%^":
+        hint = "there is no arithmetic"
     shown = text if len(text) <= 20 else text[:20] + "…"
     if not shown.isprintable():
         shown = " ".join(f"U+{ord(char):04X}" for char in text[:5])

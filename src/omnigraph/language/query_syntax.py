@@ -10,6 +10,7 @@ from omnigraph.language.mutation_syntax import STATEMENT_WORDS, MutationParser
 from omnigraph.language.query_tree import (
     NOWHERE,
     TEXT_SEARCHES,
+    Alias,
     Binding,
     Call,
     Clause,
@@ -21,7 +22,6 @@ from omnigraph.language.query_tree import (
     MutationBody,
     Negation,
     NullTest,
-    Operator,
     OrderItem,
     Parameter,
     ParameterType,
@@ -33,6 +33,7 @@ from omnigraph.language.query_tree import (
     Traversal,
     Variable,
 )
+from omnigraph.language.slips import clause_hint, operand_hint, operator_hint, part_hint
 from omnigraph.language.source import Source, Span
 
 SYNTAX_CODE = "Q000"
@@ -189,7 +190,7 @@ class QueryParser(MutationParser):
         start = self.advance().span
         clauses, match_braces = self._clauses("after match")
         match_span = start.to(match_braces)
-        start = self.expect("return", "after the match block").span
+        start = self.expect("return", "after the match block", hint=part_hint(self.token.text)).span
         distinct = self.take("distinct")
         projections, return_braces = self._projections()
         return_span = start.to(return_braces)
@@ -202,11 +203,11 @@ class QueryParser(MutationParser):
             order_span = start.to(order_braces)
         if self.at("limit"):
             start = self.advance().span
-            limit = self.integer("a number after limit")
+            limit = self.integer("a number after limit", hint=_digits_hint("limit", self.token))
             limit_span = start.to(self.previous.span)
         if self.at("offset"):
             start = self.advance().span
-            offset = self.integer("a number after offset")
+            offset = self.integer("a number after offset", hint=_digits_hint("offset", self.token))
             offset_span = start.to(self.previous.span)
         self._refuse_late_part()
         return ReadBody(
@@ -235,6 +236,9 @@ class QueryParser(MutationParser):
             raise self.refuse(self.token.span, message)
         if word in STATEMENT_WORDS:
             raise self.expected("'}'", hint="a query reads or changes data, never both")
+        hint = part_hint(word)
+        if hint is not None:
+            raise self.expected("'}' to close the query", hint=hint)
 
     def _clauses(self, context: str) -> tuple[tuple[Clause, ...], Span]:
         opening = self.expect("{", context).span
@@ -259,8 +263,7 @@ class QueryParser(MutationParser):
         if token.text == "return" and (self.ahead_is(1, "{") or self.ahead_is(1, "distinct")):
             raise self.expected("a clause or '}' before return")
         if token.kind in {Kind.END, Kind.TYPE} or (token.kind is Kind.PUNCT and token.text not in {"[", "-"}):
-            hint = "clauses are separated by white space only" if token.text in {",", ";"} else None
-            raise self.expected("a clause", hint=hint)
+            raise self.expected("a clause", hint=clause_hint(token.text))
         return self._filter()
 
     def _variable_clause(self) -> Clause:
@@ -305,7 +308,7 @@ class QueryParser(MutationParser):
 
     def _property_match(self) -> PropertyMatch:
         name = self.name("a property name")
-        self.expect(":", f"after '{name.text}'")
+        self.expect(":", f"after '{name.text}'", hint=f"an inline match is written {name.text}: value")
         value = self.atom(f"a value for '{name.text}'")
         return PropertyMatch(name.text, value, name.span.to(self.previous.span), name.span)
 
@@ -321,6 +324,8 @@ class QueryParser(MutationParser):
         if undirected:
             self.expect(">", f"after <{edge.text}")
         hops = self._hops() if self.at("{") else None
+        if self.at("*") or self.at("+"):
+            raise self.expected(f"a variable after '{edge.text}'", hint="hops are bounded, as in {1,3}")
         target = self.variable(f"a variable after '{edge.text}'")
         span = source.span.to(target.span)
         return Traversal(source, edge_variable, edge.text, undirected, hops, target, span, edge.span)
@@ -345,12 +350,16 @@ class QueryParser(MutationParser):
         if operator is None:
             if isinstance(left, Call) and left.function in TEXT_SEARCHES:
                 return TextSearch(left, left.span)
-            raise self.expected("an operator", hint=_operator_hint(self.token.text))
+            before = left.name if isinstance(left, Alias) else None
+            raise self.expected("an operator", hint=operator_hint(before, self.token.text))
+        hint = operand_hint(operator, self.token.text)
+        if hint is not None:
+            raise self.expected(f"an operand after '{operator}'", hint=hint)
         right = self.expression(f"an operand after '{operator}'")
         return Filter(left, operator, right, start.to(self.previous.span))
 
     def _projections(self) -> tuple[tuple[Projection, ...], Span]:
-        opening = self.expect("{", "after return").span
+        opening = self.expect("{", "after return", hint="columns stand in braces: return { $p.name }").span
         found: list[Projection] = []
         while not self.at("}") or not found:
             start = self.token.span
@@ -361,11 +370,12 @@ class QueryParser(MutationParser):
         return tuple(found), opening.to(self.advance().span)
 
     def _order(self) -> tuple[tuple[OrderItem, ...], Span]:
-        opening = self.expect("{", "after order").span
+        opening = self.expect("{", "after order", hint="as in order { $p.name desc }").span
         found = [self._order_item()]
         while self.take(","):
             found.append(self._order_item())
-        return tuple(found), opening.to(self.expect("}", "or ',' after the order item").span)
+        hint = "directions are asc and desc" if self.at_kind(Kind.NAME) else None
+        return tuple(found), opening.to(self.expect("}", "or ',' after the order item", hint=hint).span)
 
     def _order_item(self) -> OrderItem:
         start: Token = self.token
@@ -380,7 +390,5 @@ class QueryParser(MutationParser):
         return OrderItem(expression, descending, start.span.to(self.previous.span))
 
 
-def _operator_hint(word: str) -> str:
-    if word in {function.value for function in TEXT_SEARCHES}:
-        return f"a search is written {word}($p.property, ...)"
-    return f"use {', '.join(operator.value for operator in Operator)}, is null or is not null"
+def _digits_hint(word: str, found: Token) -> str | None:
+    return f"{word} takes digits, no parameter" if found.kind is Kind.VARIABLE else None

@@ -51,9 +51,9 @@ class ValueParser(Cursor):
             raise self.expected(what, hint="type names start with an upper-case letter")
         return self.expect_kind(Kind.TYPE, what)
 
-    def integer(self, what: str) -> int:
+    def integer(self, what: str, *, hint: str | None = None) -> int:
         """Digits that fit a signed 64-bit integer."""
-        token = self.expect_kind(Kind.INTEGER, what)
+        token = self.expect_kind(Kind.INTEGER, what, hint=hint)
         return self._integer_value(token, negative=False)
 
     def _integer_value(self, token: Token, *, negative: bool) -> int:
@@ -200,14 +200,18 @@ class ValueParser(Cursor):
         token = self.advance()
         if not self.take("."):
             return Variable(token.text[1:], token.span)
-        name = self.name(f"a property name after '{token.text}.'")
+        what = f"a property name after '{token.text}.'"
+        if self.at("*"):
+            raise self.expected(what, hint="properties are named one by one")
+        name = self.name(what)
         return PropertyAccess(token.text[1:], name.text, token.span.to(name.span), name.span)
 
     def _call(self, token: Token) -> Call:
         function = _FUNCTIONS.get(token.text)
         if function is None:
             near = near_names(token.text, _FUNCTIONS)
-            raise self.refuse(token.span, f"there is no function '{token.text}'", candidates=near)
+            hint = None if near else f"there are {', '.join(_FUNCTIONS)} and now"
+            raise self.refuse(token.span, f"there is no function '{token.text}'", hint=hint, candidates=near)
         self.index += 2
         if function in AGGREGATES:
             if self.at("*"):

@@ -8,7 +8,7 @@ from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import comparable
-from omnigraph.planning.check_mutation import compare_refusal
+from omnigraph.planning.check_mutation import compare_refusal, date_hint
 from omnigraph.planning.check_operand import Bound, OperandCheck, Scope
 
 
@@ -394,7 +394,7 @@ class MatchCheck(OperandCheck):
                 return
         reason = compare_refusal(left.type, clause.operator, right.type)
         if reason is not None:
-            self.report("T7", clause.span, reason)
+            self.report("T7", clause.span, reason, hint=date_hint(left.type, right.type))
             return
         draft.conditions.append(_simplified(ir.Comparison(left, clause.operator, right)))
 
