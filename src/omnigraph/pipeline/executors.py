@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
 from omnigraph.core.events import Progress, emit
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline.session import SparkRuntime
 from omnigraph.storage.memory import give_back
+
+if TYPE_CHECKING:  # tasks load this module too
+    from omnigraph.pipeline.session import SparkRuntime
 
 _stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("stop", default=None)
 
@@ -102,7 +104,7 @@ class LocalExecutor:
 class SparkExecutor:
     """Runs one Spark task per item. Only the result of the attempt that Spark accepted comes back."""
 
-    def __init__(self, runtime: SparkRuntime, operation: str) -> None:
+    def __init__(self, runtime: "SparkRuntime", operation: str) -> None:
         self.runtime = runtime
         self._operation = operation
 
@@ -116,39 +118,49 @@ class SparkExecutor:
         """True when driver and tasks are on this machine."""
         if self.runtime.remote:
             return False
-        return str(self.runtime.spark.conf.get("spark.master", "")).startswith("local[")
+        return self.runtime.master.startswith("local[")
 
     def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """See `Executor.map`."""
         if not items:
             return []
-        task = partial(run_numbered, pickle.dumps((function, list(items))))
-        count = len(items)
+        packed, count = pickle.dumps((function, list(items))), len(items)
         spark = self.runtime.spark
 
         def action() -> list[Any]:
-            # The last operator, collected exactly once: a count or a cache would stage everything twice.
-            return spark.range(0, count, 1, count).mapInArrow(task, RESULT_COLUMNS).collect()
+            # Collected exactly once: a count or a cache would stage everything twice.
+            if self.runtime.remote:
+                frame = spark.range(0, count, 1, count).mapInArrow(partial(run_rows, packed), RESULT_COLUMNS)
+                return [(row["number"], row["result"]) for row in frame.collect()]
+            # There is no query to analyse, optimise and compile: the first tasks of a session begin earlier.
+            numbers = spark.sparkContext.parallelize(range(count), count)
+            return numbers.mapPartitions(partial(run_numbered, packed)).collect()
 
-        rows = self.runtime.run(action, operation=self._operation, stage=stage, total=count)
-        return [unpacked(result) for result in ordered(rows, count)]
+        pairs = self.runtime.run(action, operation=self._operation, stage=stage, total=count)
+        return [unpacked(result) for result in ordered(pairs, count)]
 
 
-def ordered(rows: Iterable[Any], count: int) -> list[bytes]:
+def ordered(pairs: Iterable[tuple[int, bytes]], count: int) -> list[bytes]:
     """The result of every item once, by number."""
-    by_number = {int(row["number"]): bytes(row["result"]) for row in rows}
+    by_number = {int(number): bytes(result) for number, result in pairs}
     if len(by_number) != count:
         raise InternalError(f"{count} tasks gave {len(by_number)} results")
     return [by_number[number] for number in range(count)]
 
 
-def run_numbered(packed: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_numbered(packed: bytes, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
     """The body of a Spark task: run the function over the items whose numbers arrive."""
     function, items = pickle.loads(packed)  # noqa: S301 - made by our own driver
+    for number in numbers:
+        yield number, packed_result(function, items[number])
+        give_back()
+
+
+def run_rows(packed: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As `run_numbered`, for a session that only knows frames."""
     for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield result_batch(number, packed_result(function, items[number]))
-            give_back()
+        for number, result in run_numbered(packed, batch.column(0).to_pylist()):
+            yield result_batch(number, result)
 
 
 def packed_result(function: Callable[[Any], Any], item: Any) -> bytes:
