@@ -20,6 +20,8 @@ GROWTH_MAX = 1.3
 """Peak memory of the tenfold input over that of the baseline, with the same 1 GiB for Spark."""
 MEGABYTES_MAX = 2_500
 DIMENSION = 1024
+PARTS = 4
+ROWS_AT_ONCE = 1_250
 VECTORS = f"node Doc {{ k: String @key  v: Vector({DIMENSION}) }}"
 PEOPLE = """
 node Person { name: String @key  age: I32?  city: String?  @range(age, 0..150) }
@@ -35,7 +37,8 @@ def peak_of_load(graph: Path, source: Path) -> float:
         output, _ = command.communicate()
     assert command.returncode == 0
     report = json.loads(output)
-    print(f"{report['total_entities']:,} rows, at most {memory.peak_mb:.0f} MB")
+    parts = ", ".join(f"{name} {size:.0f}" for name, size in sorted(memory.parts.items()))
+    print(f"{report['total_entities']:,} rows, at most {memory.peak_mb:.0f} MB ({parts})")
     return memory.peak_mb
 
 
@@ -53,18 +56,19 @@ def compare(home: Path, schema: str, write: Callable[[Path, int], Path], baselin
 
 
 def documents(home: Path, count: int) -> Path:
-    """Vectors as Parquet."""
-    path = home / str(count) / "Doc.parquet"
-    path.parent.mkdir()
+    """Vectors as Parquet: a directory of as many files whatever their size, so that as many tasks run."""
+    directory = home / str(count) / "Doc"
+    directory.mkdir(parents=True)
     random = np.random.default_rng(count)
     schema = pa.schema({"k": pa.string(), "v": pa.list_(pa.float32())})
-    with pq.ParquetWriter(path, schema, compression="none") as out:
-        for begin in range(0, count, 2_500):
-            values = pa.array(random.random(2_500 * DIMENSION, np.float32))
-            offsets = pa.array(np.arange(0, 2_500 * DIMENSION + 1, DIMENSION, np.int32))
-            keys = pa.array([f"d{n}" for n in range(begin, begin + 2_500)])
-            out.write_table(pa.table([keys, pa.ListArray.from_arrays(offsets, values)], schema=schema))
-    return path
+    for part, first in enumerate(range(0, count, count // PARTS)):
+        with pq.ParquetWriter(directory / f"Doc.{part:05}.parquet", schema, compression="none") as out:
+            for begin in range(first, first + count // PARTS, ROWS_AT_ONCE):
+                values = pa.array(random.random(ROWS_AT_ONCE * DIMENSION, np.float32))
+                offsets = pa.array(np.arange(0, ROWS_AT_ONCE * DIMENSION + 1, DIMENSION, np.int32))
+                keys = pa.array([f"d{n}" for n in range(begin, begin + ROWS_AT_ONCE)])
+                out.write_table(pa.table([keys, pa.ListArray.from_arrays(offsets, values)], schema=schema))
+    return directory
 
 
 def people(home: Path, count: int) -> Path:

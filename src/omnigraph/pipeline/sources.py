@@ -4,7 +4,7 @@ import codecs
 import glob
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -240,8 +240,24 @@ def _parquet_tables(split: Split) -> Iterator[pa.Table]:
     shapes = [file.metadata.row_group(number) for number in groups]
     row_bytes = max((shape.total_byte_size // max(shape.num_rows, 1) for shape in shapes), default=0)
     rows = min(PARQUET_ROWS, max(1, CHUNK_BYTES // max(row_bytes, 1)))
-    for batch in file.iter_batches(rows, row_groups=groups, use_threads=False):
-        yield pa.Table.from_batches([batch])
+    # Nested columns of all the groups that a reader is given are partly decoded at once: few at a time.
+    for some in _runs(dict(zip(groups, (shape.num_rows for shape in shapes), strict=True)), rows):
+        for batch in file.iter_batches(rows, row_groups=some, use_threads=False):
+            yield pa.Table.from_batches([batch])
+
+
+def _runs(groups: Mapping[int, int], rows_max: int) -> Iterator[list[int]]:
+    """Row groups in order, as many together as have no more rows than asked for; a larger one alone."""
+    run: list[int] = []
+    rows = 0
+    for group, count in groups.items():
+        if run and rows + count > rows_max:
+            yield run
+            run, rows = [], 0
+        run.append(group)
+        rows += count
+    if run:
+        yield run
 
 
 def _csv_tables(split: Split) -> Iterator[pa.Table]:
