@@ -23,17 +23,21 @@ numbers = itertools.count()
 INDEXES = ("absent", "stale", "present")
 
 
-SLOW_IS_FINE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+def generated(examples: int, fewest: int, most: int):
+    """So many graphs, each with a list of queries, any state of the indexes, one commit or several."""
+    slow_is_fine = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    chosen = given(
+        graph=graphs(),
+        texts=st.lists(queries(), min_size=fewest, max_size=most),
+        indexes=st.sampled_from(INDEXES),
+        at_once=st.booleans(),
+    )
+    how = settings(max_examples=examples, deadline=None, suppress_health_check=slow_is_fine)
+    return lambda test: how(chosen(test))
 
 
 @pytest.mark.model
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW_IS_FINE)
-@given(
-    graph=graphs(),
-    texts=st.lists(queries(), min_size=3, max_size=8),
-    indexes=st.sampled_from(INDEXES),
-    at_once=st.booleans(),
-)
+@generated(50, 3, 8)
 def test_engine_and_reference_agree(tmp_path, graph, texts, indexes, at_once) -> None:
     """On both access paths of every expand, whatever the indexes know, and after any number of commits."""
     run_example(tmp_path / str(next(numbers)), graph, texts, indexes, at_once=at_once)
@@ -41,13 +45,7 @@ def test_engine_and_reference_agree(tmp_path, graph, texts, indexes, at_once) ->
 
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
-@settings(max_examples=600, deadline=None, suppress_health_check=SLOW_IS_FINE)
-@given(
-    graph=graphs(),
-    texts=st.lists(queries(), min_size=8, max_size=24),
-    indexes=st.sampled_from(INDEXES),
-    at_once=st.booleans(),
-)
+@generated(600, 8, 24)
 def test_many_queries_agree_with_the_reference(tmp_path, graph, texts, indexes, at_once) -> None:
     run_example(tmp_path / str(next(numbers)), graph, texts, indexes, at_once=at_once)
 
