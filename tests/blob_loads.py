@@ -197,6 +197,14 @@ def bytes_of_columns(place: Place, engine: str) -> None:
         assert [bodies(graph)[name] for name in names] == [None if c is None else b64(c) for c in contents]
         graph.export_to(place.path / "out.parquet", types=["Doc"])
         assert pq.read_table(place.path / "out.parquet").column("body").to_pylist() == contents
+        texts = [place.address("a.png"), b64(b"x"), None]
+        pq.write_table(pa.table({"name": ["t0", "t1", "t2"], "body": texts}), place.path / "texts.parquet")
+        graph.load(place.path / "texts.parquet", mode="append", type_name="Doc", engine=engine)
+        (place.path / "cells.csv").write_text(f"name,body\nc0,{texts[0]}\nc1,{texts[1]}\nc2,\n")
+        graph.load(place.path / "cells.csv", mode="append", type_name="Doc", engine=engine)
+        for kind in "tc":
+            found = [bodies(graph)[f"{kind}{n}"] for n in range(3)]
+            assert found == [b64(PICTURE), b64(b"x"), None]
         graph.load(place.file(doc("r", place.address("a.png"))), mode="overwrite", engine=engine)
         with pytest.raises(OmnigraphError, match="references to external blobs"):
             graph.export_to(place.path / "refused.parquet", types=["Doc"])

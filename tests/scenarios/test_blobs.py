@@ -248,7 +248,8 @@ class _Pictures(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def web() -> Iterator[str]:
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pictures)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

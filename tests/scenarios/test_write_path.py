@@ -1,5 +1,6 @@
 """Section 4.1 of the testing specification: what one writer sees. Test names are the scenario names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +8,7 @@ import pytest
 from lance.commit import CommitConflictError
 
 import omnigraph
-from graphs import hear, make_graph, reopen, rows_of, run, state_of, unchanged
+from graphs import FAST, hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import (
     BadRequest,
@@ -466,10 +467,31 @@ def test_mutation_rows_limit_points_to_load(graph: Graph, monkeypatch: pytest.Mo
     with unchanged(graph), pytest.raises(ResourceLimit) as caught:
         run(graph, "update Person set { age: 1 } where age is null")
     assert caught.value.actual == 4
-    monkeypatch.setattr(prepare, "MUTATION_BYTES_MAX", 10)
-    with unchanged(graph), pytest.raises(ResourceLimit) as caught:
-        run(graph, 'insert Person { name: "x" }')
-    assert caught.value.resource == "mutation_bytes"
+    small = reopen(graph, settings=replace(FAST, mutation_bytes=10))
+    with small, unchanged(graph), pytest.raises(ResourceLimit) as caught:
+        run(small, 'insert Person { name: "x" }')
+    assert (caught.value.resource, caught.value.limit) == ("mutation_bytes", 10)
+
+
+def test_a_long_value_is_not_repeated_beyond_the_limit(graph: Graph, monkeypatch) -> None:
+    from omnigraph.engine import prepare
+
+    run(graph, " ".join(f'insert Note {{ text: "{n}" }}' for n in range(5)))
+    made: list[int] = []
+    constant = prepare.constant
+    monkeypatch.setattr(prepare, "constant", lambda *words: made.append(words[-1]) or constant(*words))
+    small = reopen(graph, settings=replace(FAST, mutation_bytes=4_000))
+    with small:
+        with unchanged(graph), pytest.raises(ResourceLimit) as caught:
+            run(
+                small,
+                'update Note set { text: $t } where text != "x"',
+                {"t": "a" * 1_000},
+                types="$t: String",
+            )
+        assert (caught.value.resource, caught.value.actual, made) == ("mutation_bytes", 5_000, [])
+        run(small, 'update Note set { text: $t } where text = "1"', {"t": "a" * 1_000}, types="$t: String")
+    assert made == [1]
 
 
 def test_generated_ids_are_in_the_receipt(graph: Graph) -> None:

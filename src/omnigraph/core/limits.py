@@ -13,8 +13,8 @@ REPREPARE_ATTEMPTS_MAX: Final = 32
 """Runs of a relaxed write whose read set keeps moving."""
 MUTATION_ROWS_MAX: Final = 100_000
 """Rows one mutation may stage per type; a load has no ceiling."""
-MUTATION_BYTES_MAX: Final = 256 * MIB
-"""Arrow bytes one mutation may stage."""
+MUTATION_BYTES_DEFAULT: Final = 256 * MIB
+"""Arrow bytes one mutation may stage, unless the settings say otherwise."""
 BLOB_RANGE_BYTES_MAX: Final = 4 * MIB
 """Bytes one read of a blob returns."""
 EXTERNAL_BLOB_URI_BYTES_MAX: Final = 65_536

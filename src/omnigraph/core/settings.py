@@ -55,6 +55,7 @@ class Settings:
     spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])
     bulk_rows_in_process_max: int = limits.BULK_ROWS_IN_PROCESS_MAX
     bulk_bytes_in_process_max: int = limits.BULK_BYTES_IN_PROCESS_MAX
+    mutation_bytes: int = limits.MUTATION_BYTES_DEFAULT
     query_memory_bytes: int = limits.QUERY_MEMORY_BYTES_DEFAULT
     query_seconds: int | None = None
     """The time limit of one query; None: no limit."""
@@ -105,6 +106,7 @@ class Settings:
             bulk_bytes_in_process_max=_positive(
                 values.get("bulk_bytes_in_process_max"), default.bulk_bytes_in_process_max
             ),
+            mutation_bytes=_positive(values.get("mutation_bytes"), default.mutation_bytes),
             query_memory_bytes=_positive(values.get("query_memory_bytes"), default.query_memory_bytes),
             query_seconds=_positive(values.get("query_seconds"), 0) or None,
             vector_probes=_positive(values.get("vector_probes"), 0) or None,

@@ -17,7 +17,7 @@ from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimit, Violation
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
-from omnigraph.core.limits import MUTATION_BYTES_MAX, MUTATION_ROWS_MAX
+from omnigraph.core.limits import MUTATION_ROWS_MAX
 from omnigraph.engine.blobs import assigned_blob
 from omnigraph.engine.key_segments import ABSENT, string_array
 from omnigraph.engine.keys import in_filter
@@ -240,6 +240,9 @@ class _Run:
         for name, expr in op.assignments:
             prop = op.type.property_named(name)
             value = self._assigned_value(op.type, name, expr)
+            if isinstance(value, str | bytes):
+                # Before it is repeated: a long value in many rows may be more than the machine has.
+                self._check_bytes(len(value) * rows.num_rows)
             columns[name] = constant(prop, value, rows.num_rows)
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
@@ -350,13 +353,16 @@ class _Run:
         pending = self.staging.pending[TableKey(table_type.table_key)]
         if pending.row_count > MUTATION_ROWS_MAX:
             raise self._too_many(table_type, pending.row_count)
-        if sum(each.nbytes_max for each in self.staging.pending.values()) <= MUTATION_BYTES_MAX:
-            return
-        size = sum(each.nbytes for each in self.staging.pending.values())
-        if size > MUTATION_BYTES_MAX:
-            raise ResourceLimit(
-                resource="mutation_bytes", limit=MUTATION_BYTES_MAX, actual=size, hint=_LOAD_HINT
-            )
+        if (
+            sum(each.nbytes_max for each in self.staging.pending.values())
+            > self.session.settings.mutation_bytes
+        ):
+            self._check_bytes(sum(each.nbytes for each in self.staging.pending.values()))
+
+    def _check_bytes(self, size: int) -> None:
+        limit = self.session.settings.mutation_bytes
+        if size > limit:
+            raise ResourceLimit(resource="mutation_bytes", limit=limit, actual=size, hint=_LOAD_HINT)
 
     def _too_many(self, table_type: TableType, actual: int) -> ResourceLimit:
         return ResourceLimit(
