@@ -174,8 +174,9 @@ class KeyIndexCache:
             if listed is not None and listed.handle is handle:
                 return listed.fragments
             known = self._exactly(place, handle)
-        if known is not None:
-            return self._list(identity, handle, known.index.seen(handle.fragment_ids), saved=True)
+        seen = None if known is None else known.index.seen(handle.fragment_ids)
+        if seen is not None:
+            return self._list(identity, handle, seen, saved=True)
         if handle.fragment_count < LISTED_FRAGMENTS_MIN:
             return self._list(identity, handle, describe(storage, handle), saved=True)
         files = self._files.get(identity)

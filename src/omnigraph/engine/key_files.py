@@ -83,24 +83,21 @@ def save_index(files: CacheFiles, handle: SnapshotHandle, index: KeyIndex, base:
     """Keep an index for other processes, as a tail of `base` where that is enough; the base that files now
     have of it, None when nothing was written.
     """
-    name = version_name(handle)
-    if name is None:
+    name, shown = version_name(handle), index.seen(handle.fragment_ids)
+    if name is None or shown is None:
         return None
+    facts: dict[str, Any] = {"location": handle.location, "version": handle.version}
+    arrays = _described(index, shown)
     if base is not None and base.has_room_for(index):
-        return base if _save_tail(files, handle, name, index, base) else None
-    facts, arrays = _described(handle, index)
+        tail = index.segments[len(base.segments) :]
+        facts |= {"base": base.name, "token": base.token, "told_apart": [each.told_apart for each in tail]}
+        # Small: whoever reads it checks it, and nobody waits here until its times have settled.
+        saved = files.save(_place("tail", handle), name, facts, arrays | _packed(tail), settle=False)
+        return base if saved else None
     token = uuid4().hex
     facts |= {"token": token, "told_apart": [segment.told_apart for segment in index.segments]}
     saved = files.save(_place("keys", handle), name, facts, arrays | _packed(index.segments))
     return Base(name, token, index.segments) if saved else None
-
-
-def _save_tail(files: CacheFiles, handle: SnapshotHandle, name: str, index: KeyIndex, base: Base) -> bool:
-    facts, arrays = _described(handle, index)
-    tail = index.segments[len(base.segments) :]
-    facts |= {"base": base.name, "token": base.token, "told_apart": [segment.told_apart for segment in tail]}
-    # Small: whoever reads it checks it, and nobody waits here until its times have settled.
-    return files.save(_place("tail", handle), name, facts, arrays | _packed(tail), settle=False)
 
 
 def save_fragments(files: CacheFiles, handle: SnapshotHandle, fragments: Fragments) -> bool:
@@ -117,18 +114,16 @@ def _place(kind: str, handle: SnapshotHandle) -> str:
     return f"{kind}-{name_of(handle.location)[:16]}"
 
 
-def _described(handle: SnapshotHandle, index: KeyIndex) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _described(index: KeyIndex, shown: Fragments) -> dict[str, NDArray[Any]]:
     """The fragments of the index, in the order of the version, and those that left before."""
-    shown = index.seen(handle.fragment_ids)
     gone = {number: names for number, names in index.known_files.items() if number not in shown}
     dead = [index.fragments[number].dead for number in shown]
-    arrays = _listed(shown) | {
+    return _listed(shown) | {
         "dead_rows": np.concatenate([NO_ROWS, *dead]),
         "gone": np.array(list(gone), np.int64),
         "gone_files": np.array([len(names) for names in gone.values()], np.int64),
         "gone_names": _text(name for names in gone.values() for name in names),
     }
-    return {"location": handle.location, "version": handle.version}, arrays
 
 
 def _listed(fragments: Fragments) -> dict[str, NDArray[Any]]:

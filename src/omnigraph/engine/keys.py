@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.core.errors import InternalError
 from omnigraph.engine.key_segments import (
     ABSENT,
     FEW_KEYS,
@@ -93,10 +92,10 @@ class KeyIndex:
         """Memory of the segments."""
         return sum(segment.nbytes for segment in self.segments)
 
-    def seen(self, numbers: Sequence[int]) -> dict[int, Seen]:
-        """The fragments of the version this is of, in the order of `numbers`, which names them all."""
-        if len(numbers) != len(self.fragments):
-            raise InternalError(f"an index of {len(self.fragments)} fragments is asked for {len(numbers)}")
+    def seen(self, numbers: Sequence[int]) -> dict[int, Seen] | None:
+        """The fragments of the version this is of, in the order of `numbers`; None when those are others."""
+        if set(self.fragments) != set(numbers):
+            return None
         ordered = ((number, self.fragments[number]) for number in numbers)
         return {number: (rows.files, rows.deletion, rows.rows, len(rows.dead)) for number, rows in ordered}
 

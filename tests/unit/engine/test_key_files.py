@@ -162,3 +162,22 @@ def test_a_long_tail_becomes_a_base(tmp_path, monkeypatch, rows) -> None:
     with omnigraph.open_read_only(path, settings=FAST) as graph:
         assert ages(graph) == [100, None, 7, 5]
         assert graph.query(POINT, {"n": f"more{rows - 1}"})[0]["p.age"] == rows - 1
+
+
+def test_an_index_that_does_not_fit_its_version_fails_nobody(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "g"
+    grown(path)
+    forget_everything(monkeypatch)
+    with omnigraph.open(path, settings=FAST) as graph:
+        graph.query(POINT, {"n": "p1"})
+        handle = graph.session.open_entry(graph.snapshot().entries[PERSON])
+        place = (graph.session.root.identity, handle.location, "")
+        caches = graph.session.keys
+        fitting = caches.fragments(place[0], graph.session.storage, handle)
+        index = caches._newest[place].index
+        assert index.seen([*handle.fragment_ids, 99]) is None
+        assert index.seen(handle.fragment_ids[:-1]) is None
+        caches._listed.clear()
+        monkeypatch.setattr(type(index), "seen", lambda *_: None)
+        assert caches.fragments(place[0], graph.session.storage, handle) == fitting
+        assert save_index(graph.session.cache_files, handle, index, None) is None
