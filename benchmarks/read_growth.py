@@ -2,7 +2,8 @@
 
 `python -m benchmarks.read_growth [--persons N] [--edges N] [--commits N]` loads two graphs alike.
 One gets ten more commits, the other many: new edges and changed people by turns. Then both are asked the
-questions of `benchmarks.reads` alternately, and opened by new processes. Nothing is compacted.
+questions of `benchmarks.reads` alternately, and opened by new processes. Nothing is compacted. What opening
+the table of people costs bare pylance is printed beside it.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks._read_peers import FAST
+from benchmarks._read_peers import FAST, lance_tables
 from benchmarks.reads import WORKLOADS, cold, make_data, shown
 
 import omnigraph
@@ -68,11 +69,22 @@ def compare(young: Path, old: Path, keys: list[str]) -> int:
                 for graph, into in zip((first, second), times, strict=True):
                     into.extend(ask(graph, name, turn))
             missed += report(name, *(statistics.median(each) for each in times))
-    opened = [
-        statistics.median(cold("open-omnigraph", where, key)["seconds"] for key in keys[:7])
-        for where in (young, old)
-    ]
-    return missed + report("open to first row", *opened)
+    opened = {who: open_to_first_row(who, (young, old), keys[:7]) for who in ("omnigraph", "pylance")}
+    missed += report("open to first row", *opened["omnigraph"])
+    first, then = opened["pylance"]
+    print(f"    bare pylance: {shown(first)} young, {shown(then)} old, ratio {then / first:.2f}", flush=True)
+    return missed
+
+
+def open_to_first_row(who: str, graphs: tuple[Path, Path], keys: list[str]) -> list[float]:
+    """Seconds until new processes have a row of each graph, asked by turns."""
+    times: dict[Path, list[float]] = {where: [] for where in graphs}
+    for where in graphs:
+        (where / "person.uri").write_text(lance_tables(where)["node:Person"], encoding="utf-8")
+    for key in keys:
+        for where in graphs:
+            times[where].append(cold(f"open-{who}", where, key)["seconds"])
+    return [statistics.median(times[where]) for where in graphs]
 
 
 def report(name: str, young: float, old: float) -> int:
