@@ -354,17 +354,17 @@ class MatchCheck(OperandCheck):
         hops = clause.hops
         if hops is None:
             return (1, 1)
-        message: str | None = None
         if hops.high is None:
-            message = f"hop range {{{hops.low},}} has no upper bound"
-        elif hops.low < 1:
-            message = f"hop range {{{hops.low},{hops.high}}} must start at 1 or more"
-        elif hops.low > hops.high:
-            message = f"hop range {{{hops.low},{hops.high}}} is empty"
-        if message is not None or hops.high is None:
-            self.report("T15", hops.span, message or "")
+            hint = (
+                f"write the greatest number of hops too, as in {{{max(hops.low, 1)},{max(hops.low, 1) + 4}}}"
+            )
+            self.report("T15", hops.span, f"hop range {{{hops.low},}} has no upper bound", hint=hint)
             return None
-        return (hops.low, hops.high)
+        if 1 <= hops.low <= hops.high:
+            return (hops.low, hops.high)
+        wrong = "must start at 1 or more" if hops.low < 1 else "is empty"
+        self.report("T15", hops.span, f"hop range {{{hops.low},{hops.high}}} {wrong}")
+        return None
 
     def _leave_unknown(self, clause: tree.Traversal, draft: _Draft) -> None:
         """After an error the variables count as bound, so that their later uses are not reported."""
