@@ -356,3 +356,42 @@ def test_reads_are_right_while_another_process_commits(tmp_path):
         for at, commit_id, answer in seen:
             assert answer == expected[commit_id][at], QUERIES[at]
         check(graph, expected)
+
+
+def sessions(path, monkeypatch, seed: int, count: int) -> None:
+    """Many short processes, one after the other: some read, some commit, some die before they close."""
+    program, draw = Program(seed), random.Random(seed)
+    with omnigraph.init(path, schema=SCHEMA, settings=FAST) as graph:
+        expected = history(graph, program, 1)
+    for _ in range(count):
+        forget_everything(monkeypatch)
+        opened = omnigraph.open if draw.random() < 0.8 else omnigraph.open_read_only
+        with opened(path, settings=FAST) as graph, monkeypatch.context() as patched:
+            if draw.random() < 0.5:
+                check_latest(graph, expected)
+            for _ in range(draw.choice([0, 1, 1, 2, 5]) if opened is omnigraph.open else 0):
+                made = commit(graph, program.next())
+                expected[made] = program.answers()
+                if draw.random() < 0.4:
+                    check_latest(graph, expected)
+            if draw.random() < 0.3:
+                past = draw.choice(list(expected))
+                check(graph, {past: expected[past]})
+            if draw.random() < 0.3:
+                patched.setattr(KeyIndexCache, "save_rest", lambda *_: None)
+                graph.close()
+    forget_everything(monkeypatch)
+    with omnigraph.open(path, settings=FAST) as graph:
+        check(graph, dict(list(expected.items())[-6:]))
+        assert graph.verify().ok
+
+
+@pytest.mark.model
+def test_short_processes_follow_each_other(tmp_path, monkeypatch):
+    sessions(tmp_path / "g", monkeypatch, seed=1, count=12)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_many_short_processes_follow_each_other(tmp_path, monkeypatch, seed):
+    sessions(tmp_path / "g", monkeypatch, seed, count=40)
