@@ -30,14 +30,6 @@ class Ahead:
         self._note = session.submit(session.sidecars.prepare, sidecar)
         self._placed = False
 
-    def files(self) -> list[str]:
-        """The files of the publish that must be durable before it; waits until they are written.
-
-        Empty when they could not be written: then the publish writes its own, and says what is wrong.
-        """
-        prepared = self._prepared()
-        return [] if prepared is None else [self._session.root.local_path(name) for name in prepared.files]
-
     def place(self) -> PreparedPublish | None:
         """Phase A: give the sidecar its name, durably. When this raises, no table may be moved."""
         try:

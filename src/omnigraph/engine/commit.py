@@ -128,8 +128,6 @@ def finalize_under(
         write = stage_tables(session, staging, planned, threads=stage_threads)
         failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
         cancel.raise_if_requested()
-        if ahead is not None:
-            syncs.start([*_staged_files(write.tables), *ahead.files()])
         keys = queue_keys(staging)
         with ExitStack() as held:
             if guards is None:
@@ -216,6 +214,9 @@ def _commit_and_publish(
     cancel.raise_if_requested()
     if ahead is not None and not moved:
         prepared = ahead.place()
+        # Not before: two rounds of syncs at once wait for each other, and nothing moves without the sidecar.
+        rows = () if prepared is None else prepared.files
+        syncs.start([*_staged_files(tables), *(session.root.local_path(name) for name in rows)])
     else:
         prepared = _write_now(session, staging, tables, expected, intent, syncs)
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)

@@ -86,6 +86,13 @@ class KeyIndex:
     fragments: Mapping[int, FragmentRows]
     segments: tuple[KeySegment, ...]
     known_files: Mapping[int, tuple[str, ...]]
+    with_dead: int = -1
+    """Fragments that have dead rows; counted here when the maker does not know it."""
+
+    def __post_init__(self) -> None:
+        if self.with_dead < 0:
+            count = sum(1 for each in self.fragments.values() if len(each.dead))
+            object.__setattr__(self, "with_dead", count)
 
     @property
     def nbytes(self) -> int:
@@ -146,9 +153,7 @@ class KeyIndex:
 
     def _none_dead(self) -> bool:
         """Whether no row this index ever knew is dead."""
-        return len(self.known_files) == len(self.fragments) and not any(
-            len(each.dead) for each in self.fragments.values()
-        )
+        return self.with_dead == 0 and len(self.known_files) == len(self.fragments)
 
     def _is_alive(self, address: int) -> bool:
         fragment = self.fragments.get(address >> 32)
@@ -258,10 +263,11 @@ def carried(
     new_ids = sorted(fragment_id for fragment_id in seen if fragment_id > newest)
     if newest < 0 or sum(seen[fragment_id].physical_rows for fragment_id in new_ids) != len(keys):
         return None
-    fragments = dict(index.fragments)
+    fragments, with_dead = dict(index.fragments), index.with_dead
     for fragment_id in touched:
         info = seen.get(fragment_id)
         before = fragments.pop(fragment_id)
+        with_dead -= len(before.dead) > 0
         if info is None:  # its last rows are gone
             continue
         mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
@@ -269,6 +275,7 @@ def carried(
         if len(dead) != info.deleted_rows:
             return None
         fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, dead)
+        with_dead += len(dead) > 0
     known = dict(index.known_files)
     for fragment_id in new_ids:
         info = seen[fragment_id]
@@ -281,7 +288,7 @@ def carried(
             for number in new_ids
         ]
         segments.append(KeySegment(keys, np.concatenate(parts)))
-    return KeyIndex(fragments, _tidy(segments), known)
+    return KeyIndex(fragments, _tidy(segments), known, with_dead)
 
 
 def _dead_rows(

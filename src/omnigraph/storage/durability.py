@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from omnigraph.core.events import DurableOperation, emit
-from omnigraph.storage.failures import translated
+from omnigraph.core.events import DurableOperation, emit, listening
+from omnigraph.storage.failures import os_failure, translated
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 
@@ -61,19 +61,32 @@ def sync_directories(paths: Iterable[str], mode: DurabilityMode = DurabilityMode
     if mode is DurabilityMode.OS:
         return
     for path in paths:
-        with translated(path):
+        _sync_directory(path)
+
+
+def _sync_directory(path: str) -> int:
+    """As `sync_directories` for one of them; its inode."""
+    heard = listening()
+    try:
+        if heard:
             emit(DurableOperation("sync_directory", path, "before"))
-            # In syncfs mode the file round has covered the entries already; a directory that appeared since
-            # then still needs its own sync, and a clean one costs next to nothing.
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        # In syncfs mode the file round has covered the entries already; a directory that appeared since then
+        # still needs its own sync, and a clean one costs next to nothing.
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            inode = os.fstat(descriptor).st_ino
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if heard:
             emit(DurableOperation("sync_directory", path, "after"))
+    except OSError as error:
+        raise os_failure(error, path) from error
+    return inode
 
 
 def _sync_each_file(paths: Sequence[str]) -> None:
+    heard = listening()
     descriptors: list[int] = []
     try:
         descriptors.extend(os.open(path, os.O_RDONLY) for path in paths)
@@ -83,9 +96,11 @@ def _sync_each_file(paths: Sequence[str]) -> None:
             for descriptor in descriptors:
                 _libc.sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
         for path, descriptor in zip(paths, descriptors, strict=True):
-            emit(DurableOperation("sync_file", path, "before"))
+            if heard:
+                emit(DurableOperation("sync_file", path, "before"))
             _sync_descriptor(descriptor)
-            emit(DurableOperation("sync_file", path, "after"))
+            if heard:
+                emit(DurableOperation("sync_file", path, "after"))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -126,6 +141,10 @@ class DirectoryLedger:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._lock = threading.Lock()
+
+    def knows(self, directory: str, inode: int) -> bool:
+        """Whether this very directory is named durably in its parent."""
+        return self._known.get(directory) == inode
 
     def unsynced_parents(self, directories: Iterable[str], *, below: str) -> list[str]:
         """Return the parents whose entries for these directories may not be durable yet, deepest first."""
@@ -170,8 +189,11 @@ def make_durable(paths: Iterable[str], mode: DurabilityMode, *, root: str) -> No
         return
     directories = list(dict.fromkeys(os.path.dirname(path) for path in files))
     sync_files(files, mode)
+    unnamed = [path for path in directories if not _ledger.knows(path, _sync_directory(path))]
+    if not unnamed:
+        return
     with translated(files[0]):
-        parents = _ledger.unsynced_parents(directories, below=root)
-    sync_directories(dict.fromkeys([*directories, *parents]), mode)
+        parents = _ledger.unsynced_parents(unnamed, below=root)
+    sync_directories([path for path in parents if path not in directories], mode)
     with translated(files[0]):
-        _ledger.record(directories, below=root)
+        _ledger.record(unnamed, below=root)

@@ -216,6 +216,9 @@ def looked_up(graph, names: list[str]) -> dict[str, int]:
     session = graph.session
     handle = session.open_entry(session.manifest.current(None).entries[PERSON])
     found = session.keys.addresses(session.root.identity, session.storage, handle, pa.array(names))
+    known = session.keys.known(session.root.identity, session.storage, handle)
+    if known is not None:
+        assert known.index.with_dead == sum(len(each.dead) > 0 for each in known.index.fragments.values())
     return {name: int(at) for name, at in zip(names, found, strict=True) if at != ABSENT}
 
 
