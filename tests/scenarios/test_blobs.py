@@ -3,6 +3,7 @@
 import http.server
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import obstore
@@ -10,7 +11,7 @@ import pytest
 
 import omnigraph
 from blob_loads import CHECKS, PICTURE, SCHEMA, Place, b64, bodies, doc
-from graphs import FAST, hear, run, unchanged
+from graphs import FAST, hear, make_graph, reopen, run, unchanged
 from omnigraph.catalog.blobs import MARK
 from omnigraph.core import limits
 from omnigraph.core.errors import (
@@ -158,6 +159,31 @@ def test_bad_sources_are_refused_when_the_graph_is_opened(tmp_path: Path) -> Non
             omnigraph.open(place.uri, blob_sources=bad)
     with pytest.raises(BadRequest):
         omnigraph.open(place.uri, blob_sources="s3://b/")  # type: ignore[arg-type]
+
+
+def test_a_long_value_is_not_repeated_beyond_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omnigraph.engine import prepare
+
+    graph = make_graph(tmp_path / "g", "node Note { text: String }")
+    run(graph, " ".join(f'insert Note {{ text: "{n}" }}' for n in range(5)))
+    made: list[int] = []
+    constant = prepare.constant
+    monkeypatch.setattr(prepare, "constant", lambda *words: made.append(words[-1]) or constant(*words))
+    small = reopen(graph, settings=replace(FAST, mutation_bytes=4_000))
+    with small:
+        with unchanged(graph), pytest.raises(ResourceLimit) as caught:
+            run(
+                small,
+                'update Note set { text: $t } where text != "x"',
+                {"t": "a" * 1_000},
+                types="$t: String",
+            )
+        assert (caught.value.resource, caught.value.actual, made) == ("mutation_bytes", 5_000, [])
+        run(small, 'update Note set { text: $t } where text = "1"', {"t": "a" * 1_000}, types="$t: String")
+    assert made == [1]
+    graph.close()
 
 
 # --- one cell ---

@@ -52,14 +52,18 @@ def _take(lock: Path) -> bool:
 
 
 def _train(java: Java, part: Path) -> None:
-    """Run one job of the kind a load runs, then let the JVM write what it loaded."""
-    from omnigraph.pipeline.session import attach, base_conf  # noqa: PLC0415 - the session room loads PySpark
+    """Run one job of each kind that loads and frames run, then let the JVM write what it loaded."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only a training run loads PySpark
+
+    from omnigraph.pipeline.session import attach, base_conf  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="omnigraph-train-") as scratch:
         conf = base_conf("local[1]", scratch)
         jvm = launch(java, conf, log=Path(scratch) / "spark.log", archive_at_exit=part)
         try:
-            spark = attach(jvm, conf)
+            context = attach(jvm, conf)
+            context.parallelize(range(2), 2).mapPartitions(list).collect()
+            spark = SparkSession(context)
             numbers = spark.range(0, 2, 1, 2)
             numbers.mapInArrow(lambda batches: batches, "id long").collect()
             numbers.repartition(2, "id").groupBy("id").count().collect()

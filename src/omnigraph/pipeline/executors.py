@@ -125,18 +125,19 @@ class SparkExecutor:
         if not items:
             return []
         packed, count = pickle.dumps((function, list(items))), len(items)
-        spark = self.runtime.spark
+        runtime = self.runtime
 
         def action() -> list[Any]:
             # Collected exactly once: a count or a cache would stage everything twice.
-            if self.runtime.remote:
-                frame = spark.range(0, count, 1, count).mapInArrow(partial(run_rows, packed), RESULT_COLUMNS)
+            if runtime.remote:
+                numbered = runtime.spark.range(0, count, 1, count)
+                frame = numbered.mapInArrow(partial(run_rows, packed), RESULT_COLUMNS)
                 return [(row["number"], row["result"]) for row in frame.collect()]
             # There is no query to analyse, optimise and compile: the first tasks of a session begin earlier.
-            numbers = spark.sparkContext.parallelize(range(count), count)
+            numbers = runtime.context.parallelize(range(count), count)
             return numbers.mapPartitions(partial(run_numbered, packed)).collect()
 
-        pairs = self.runtime.run(action, operation=self._operation, stage=stage, total=count)
+        pairs = runtime.run(action, operation=self._operation, stage=stage, total=count)
         return [unpacked(result) for result in ordered(pairs, count)]
 
 

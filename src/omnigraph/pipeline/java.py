@@ -134,8 +134,12 @@ def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
     return Path(base) / "omnigraph"
 
 
+TRAINING: Final = 2
+"""Raised when an archive is trained with other jobs: one of the former kind is not used any more."""
+
+
 def archive_path(java: Java, *, spark_home: Path, spark_version: str, cache: Path) -> Path:
     """The class archive of exactly this Java and this Spark; any other pair has another name."""
-    identity = f"{java.home}\n{java.version}\n{spark_home}\n{spark_version}"
+    identity = f"{java.home}\n{java.version}\n{spark_home}\n{spark_version}\n{TRAINING}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     return cache / f"spark-{spark_version}-java-{java.version}-{digest}.jsa"

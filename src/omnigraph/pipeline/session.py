@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from omnigraph.core.errors import InternalError, IoFailure, OmnigraphError
 from omnigraph.core.events import Progress, Warned, emit
@@ -28,6 +28,7 @@ from omnigraph.pipeline.launch import LOOPBACK, Jvm, ending, launch, start_archi
 from omnigraph.pipeline.leftovers import LEFTOVERS
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 Result = TypeVar("Result")
@@ -52,25 +53,43 @@ class _Current:
 class SparkRuntime:
     """A running Spark session and what is needed to drive and end it. Thread-safe."""
 
-    spark: "SparkSession"
+    session: "SparkSession | None"
     owned: bool
     """False when the caller brought the session: it is never stopped here."""
+    own_context: "SparkContext | None" = None
+    """The context of a JVM of our own; its session is made when somebody asks for one."""
     log: Path | None = None
     jvm: Jvm | None = None
     java: Java | None = None
     scratch: Path | None = None
     start_seconds: float = 0.0
     failed: bool = field(default=False, init=False)
+    _making: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session. A load has no use for it, and the JVM sets up its SQL for a second."""
+        with self._making:
+            if self.session is None:
+                from pyspark.sql import SparkSession  # noqa: PLC0415
+
+                self.session = SparkSession(cast("Any", self.own_context))
+            return self.session
+
+    @property
+    def context(self) -> "SparkContext":
+        """The context; not for a session of Spark Connect."""
+        return self.spark.sparkContext if self.own_context is None else self.own_context
 
     @property
     def remote(self) -> bool:
         """True for a Spark Connect session, which has no context of its own."""
-        return not hasattr(self.spark, "_jsparkSession")
+        return self.own_context is None and not hasattr(self.spark, "_jsparkSession")
 
     @property
     def master(self) -> str:
-        """Where the tasks run. Asking the session for it would make the JVM set up all of its SQL."""
-        return str(self.spark.conf.get("spark.master", "") if self.remote else self.spark.sparkContext.master)
+        """Where the tasks run."""
+        return str(self.spark.conf.get("spark.master", "") if self.remote else self.context.master)
 
     def run(
         self, action: Callable[[], Result], *, operation: str, stage: str, total: int | None = None
@@ -134,7 +153,7 @@ class SparkRuntime:
             finally:
                 self.spark.removeTag(tag)
             return
-        context = self.spark.sparkContext
+        context = self.context
         context.addJobTag(tag)
         try:
             yield
@@ -149,7 +168,7 @@ class SparkRuntime:
                 if self.remote:
                     self.spark.interruptTag(tag)
                 else:
-                    self.spark.sparkContext.cancelJobsWithTag(tag)
+                    self.context.cancelJobsWithTag(tag)
 
         threading.Thread(target=cancel, name=f"{tag}-cancel", daemon=True).start()
 
@@ -157,7 +176,7 @@ class SparkRuntime:
         if self.remote:
             return None
         try:
-            context: Any = self.spark.sparkContext
+            context: Any = self.context
             jobs = context._jsc.sc().statusTracker().getJobIdsForTag(tag)  # noqa: SLF001
             tracker = context.statusTracker()
             finished = 0
@@ -178,7 +197,7 @@ class SparkRuntime:
         if not self.owned:
             return
         with contextlib.suppress(Exception):  # a lost JVM cannot be stopped more than it is
-            self.spark.stop()
+            (self.session or self.context).stop()
         if self.jvm is not None:
             self.jvm.stop()
         self.tidy()
@@ -200,7 +219,7 @@ def spark_runtime(
     `settings.spark_master`. `quick_start` shapes a new JVM for a short command.
     """
     if session is not None:
-        return SparkRuntime(spark=session, owned=False)
+        return SparkRuntime(session=session, owned=False)
     with _lock:
         if _Current.runtime is not None and _alive(_Current.runtime):
             return _Current.runtime
@@ -231,7 +250,7 @@ def _alive(runtime: SparkRuntime) -> bool:
         return False
     if runtime.remote:
         return True
-    context: Any = runtime.spark.sparkContext
+    context: Any = runtime.context
     return context._jsc is not None  # noqa: SLF001
 
 
@@ -242,7 +261,7 @@ def _adopted() -> SparkRuntime | None:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     active = SparkSession.getActiveSession()
-    return None if active is None else SparkRuntime(spark=active, owned=False)
+    return None if active is None else SparkRuntime(session=active, owned=False)
 
 
 def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
@@ -255,7 +274,7 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
 
         builder: Any = SparkSession.builder
         remote = builder.remote(master).config(map=dict(settings.spark_conf)).getOrCreate()
-        return SparkRuntime(spark=remote, owned=True, start_seconds=time.monotonic() - began)
+        return SparkRuntime(session=remote, owned=True, start_seconds=time.monotonic() - began)
     scratch = LEFTOVERS.add(Path(tempfile.mkdtemp(prefix="omnigraph-spark-")))
     log = LEFTOVERS.add(Path(tempfile.gettempdir()) / f"omnigraph-spark-{os.getpid()}-{next(_counter)}.log")
     conf = base_conf(master, str(scratch)) | dict(settings.spark_conf)
@@ -267,7 +286,7 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
             jvm = launch(java, conf, log=log, memory=memory, quick_start=quick_start)
         except IoFailure as refused:
             emit(Warned("Java did not start directly; trying Spark's own launcher", str(refused)))
-        spark = attach(jvm, conf) if jvm is not None else attach_stock(conf, java, log)
+        context = attach(jvm, conf) if jvm is not None else attach_stock(conf, java, log)
     except BaseException:
         if jvm is not None:
             jvm.stop(1.0)
@@ -276,8 +295,9 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
             LEFTOVERS.keep(log)
         raise
     runtime = SparkRuntime(
-        spark=spark,
+        session=None,
         owned=True,
+        own_context=context,
         log=log,
         jvm=jvm,
         java=java,
@@ -335,31 +355,33 @@ def base_conf(master: str, scratch: str) -> dict[str, str]:
     }
 
 
-def attach(jvm: Jvm, conf: Mapping[str, str]) -> "SparkSession":
+def attach(jvm: Jvm, conf: Mapping[str, str]) -> "SparkContext":
     """Make this process the driver of a JVM that was just launched."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415
 
-    builder: Any = SparkSession.builder
-    for name, value in conf.items():
-        builder = builder.config(name, value)
     gateway = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
     with _driver_surroundings(conf, gateway):
-        return _quiet(builder.getOrCreate())
+        return _quiet(SparkContext(conf=_spark_conf(conf)))
 
 
-def attach_stock(conf: Mapping[str, str], java: Java, log: Path) -> "SparkSession":
-    """The session that Spark's own launcher starts; its output goes to the log too."""
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+def attach_stock(conf: Mapping[str, str], java: Java, log: Path) -> "SparkContext":
+    """The context that Spark's own launcher starts; its output goes to the log too."""
+    from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    spark_conf = _spark_conf(conf)
+    with log.open("ab") as output, _driver_surroundings(conf, {"JAVA_HOME": str(java.home)}):
+        gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})
+        return _quiet(SparkContext(gateway=gateway, conf=spark_conf))
+
+
+def _spark_conf(conf: Mapping[str, str]) -> Any:
+    from pyspark import SparkConf  # noqa: PLC0415
 
     spark_conf = SparkConf(loadDefaults=False)
     for name, value in conf.items():
         spark_conf.set(name, value)
-    with log.open("ab") as output, _driver_surroundings(conf, {"JAVA_HOME": str(java.home)}):
-        gateway = launch_gateway(spark_conf, {"stdout": output, "stderr": output})
-        context = SparkContext(gateway=gateway, conf=spark_conf)
-        return _quiet(SparkSession(context))
+    return spark_conf
 
 
 @contextlib.contextmanager
@@ -386,10 +408,10 @@ def _driver_surroundings(conf: Mapping[str, str], names: Mapping[str, str]) -> G
             signal.signal(signal.SIGINT, previous)
 
 
-def _quiet(spark: Any) -> "SparkSession":
+def _quiet(context: Any) -> "SparkContext":
     # The server would print a traceback when the JVM ends before it does.
-    spark.sparkContext._accumulatorServer.handle_error = _ignore_lost_connection  # noqa: SLF001
-    return spark
+    context._accumulatorServer.handle_error = _ignore_lost_connection  # noqa: SLF001
+    return context
 
 
 def _ignore_lost_connection(_request: Any, _address: Any) -> None:
