@@ -119,9 +119,9 @@ def stage_step(
 ) -> StagedStep:
     """Write the rows of one table as files nobody points at. Rows stream from the source's table.
 
-    New rows and replacing ones are a commit each, so that many new rows are never joined with anything. A few
-    of both, in memory already, are one commit. Deletion files name a version, so only the first part may have
-    them already; the others get theirs when the commit before them exists.
+    New rows and replacing ones are a commit each, so that new rows are never joined with anything. Deletion
+    files name a version, so only the first part may have them already; the others get theirs when the commit
+    before them exists.
     """
     handle = step.target_handle
     if handle is None or step.target is None:
@@ -130,16 +130,15 @@ def stage_step(
     changes, storage = step.changes, session.storage
     forks = step.target.branch != target.branch
     parts: list[StagedPart] = []
-    written = np.concatenate([changes.appends.addresses, changes.upserts.after])
-    after_merge = Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE
     if step.action is TableAction.ADOPT:
-        after_merge = Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE
-        at_once = len(changes.upserts) > 0 and _held_rows(step, written) is not None
-        if len(changes.appends) and not at_once:
+        if len(changes.appends):
             rows = source_rows(session, step, changes.appends.addresses)
             appended = storage.stage_append_stream(handle, rows, stamp)
             parts.append(StagedPart(appended, None, Window.BRANCH_MERGE_ADOPT_AFTER_APPEND_PRE_UPSERT))
-            written = changes.upserts.after
+        written, after_merge = changes.upserts.after, Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE
+    else:
+        written = np.concatenate([changes.appends.addresses, changes.upserts.after])
+        after_merge = Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE
     if len(written):
         hidden = changes.upserts.before
         merged = storage.stage_merge_insert(
