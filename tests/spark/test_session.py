@@ -86,6 +86,41 @@ def test_the_session_of_a_caller_is_used_and_left_running(runtime: SparkRuntime)
     assert runtime.spark.range(3).count() == 3
 
 
+def test_a_session_of_another_thread_is_used_and_left_running(tmp_path: Path) -> None:
+    """Of a process of its own: there is one context in each."""
+    program = """
+import threading
+from pyspark.sql import SparkSession
+from graphs import make_graph
+from pathlib import Path
+
+here = Path("g").absolute()
+Path("in.jsonl").write_text('{"type":"P","data":{"k":"a"}}\\n')
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+outcome = []
+
+def load():
+    with make_graph(here, "node P { k: String @key }") as graph:
+        outcome.append(graph.load("in.jsonl", mode="append").total_entities)
+
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+assert outcome == [1], outcome
+assert spark.range(3).count() == 3
+spark.stop()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_our_jvm_is_not_offered_to_children(runtime: SparkRuntime) -> None:
     assert "PYSPARK_GATEWAY_PORT" not in os.environ
     assert "PYSPARK_GATEWAY_SECRET" not in os.environ

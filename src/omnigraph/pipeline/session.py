@@ -57,7 +57,7 @@ class SparkRuntime:
     owned: bool
     """False when the caller brought the session: it is never stopped here."""
     own_context: "SparkContext | None" = None
-    """The context of a JVM of our own; its session is made when somebody asks for one."""
+    """A context whose session is made when somebody asks for one: of a JVM of our own, or the caller's."""
     log: Path | None = None
     jvm: Jvm | None = None
     java: Java | None = None
@@ -258,10 +258,16 @@ def _adopted() -> SparkRuntime | None:
     """A session that the process made itself: a second context in one process is not possible."""
     if "pyspark" not in sys.modules:
         return None
+    from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     active = SparkSession.getActiveSession()
-    return None if active is None else SparkRuntime(session=active, owned=False)
+    if active is not None:
+        return SparkRuntime(session=active, owned=False)
+    # A session is active in the thread that made it; its context is there for all of them.
+    known: Any = SparkContext
+    context = known._active_spark_context  # noqa: SLF001
+    return None if context is None else SparkRuntime(session=None, owned=False, own_context=context)
 
 
 def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
