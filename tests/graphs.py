@@ -12,6 +12,7 @@ from omnigraph.api.graph import Graph
 from omnigraph.core.events import Event, listen
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.engine import query, session
 
 PEOPLE = """
 node Person {
@@ -142,3 +143,9 @@ def hear(*, everywhere: bool = False) -> Iterator[Heard]:
     heard = Heard()
     with listen(heard.events.append, everywhere=everywhere):
         yield heard
+
+
+def forget_everything(monkeypatch: Any) -> None:
+    """What a new process knows of tables it has read: nothing."""
+    monkeypatch.setattr(session, "_key_indexes", None)
+    monkeypatch.setattr(query, "_caches", None)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from graphs import forget_everything
 from model.programs import SCHEMA
 from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
@@ -52,12 +53,6 @@ def _small_is_large(monkeypatch):
     monkeypatch.setattr(adjacency, "OVERLAY_SHARE_MAX", 2.0)
     monkeypatch.setattr(images, "SAMPLED_EXTENT_MIN", 1)
     forget_everything(monkeypatch)
-
-
-def forget_everything(monkeypatch) -> None:
-    """What a new process knows: nothing."""
-    monkeypatch.setattr(session, "_key_indexes", None)
-    monkeypatch.setattr(query, "_caches", None)
 
 
 class Program:

@@ -158,7 +158,7 @@ def test_bad_sources_are_refused_when_the_graph_is_opened(tmp_path: Path) -> Non
         with pytest.raises(BadRequest):
             omnigraph.open(place.uri, blob_sources=bad)
     with pytest.raises(BadRequest):
-        omnigraph.open(place.uri, blob_sources="s3://b/")  # type: ignore[arg-type]
+        omnigraph.open(place.uri, blob_sources="s3://b/")
 
 
 def test_a_long_value_is_not_repeated_beyond_the_limit(

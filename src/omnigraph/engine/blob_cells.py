@@ -43,13 +43,7 @@ class Blob:
         At most 4 MiB. Raises `BlobRange` unless start <= end <= size, `ResourceLimit`, and `BadRequest` for a
         reference.
         """
-        size = self._size()
-        stop = size if end is None else end
-        if not 0 <= start <= stop <= size:
-            raise BlobRange(
-                f"bytes {start} to {stop} are not inside the value of {size} bytes",
-                details={"blob_range": {"start": start, "end": stop, "length": size}},
-            )
+        stop = self._stop(start, end)
         if stop - start > BLOB_RANGE_BYTES_MAX:
             raise ResourceLimit(
                 resource="blob_range_bytes",
@@ -61,9 +55,7 @@ class Blob:
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes of a range in pieces of at most 4 MiB. Raises as `read` does, before the first piece."""
-        size = self._size()
-        stop = size if end is None else end
-        self.read(start, min(stop, start + BLOB_RANGE_BYTES_MAX) if start <= stop <= size else stop)
+        stop = self._stop(start, end)
         return (
             self.content[at : min(stop, at + BLOB_RANGE_BYTES_MAX)]
             for at in range(start, stop, BLOB_RANGE_BYTES_MAX)
@@ -83,10 +75,17 @@ class Blob:
             **{name: value for name, value in known.items() if value is not None},
         }
 
-    def _size(self) -> int:
-        if self.uri is not None or self.size is None:
+    def _stop(self, start: int, end: int | None) -> int:
+        """Where a range ends. Raises BadRequest for a reference, BlobRange for what is not inside."""
+        if self.size is None:
             raise BadRequest(f"the blob is kept at '{self.uri}'", hint="read it from there")
-        return self.size
+        stop = self.size if end is None else end
+        if not 0 <= start <= stop <= self.size:
+            raise BlobRange(
+                f"bytes {start} to {stop} are not inside the value of {self.size} bytes",
+                details={"blob_range": {"start": start, "end": stop, "length": self.size}},
+            )
+        return stop
 
 
 def find_blob(

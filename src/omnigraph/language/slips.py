@@ -4,19 +4,20 @@ from typing import Final
 
 from omnigraph.language.query_tree import TEXT_SEARCHES, Operator
 
+_FILTERS: Final = "filters are clauses of the match block, as in $p.age > 30"
 _INSTEAD_OF_FILTER: Final = {
     "or": 'there is no or; write ["a", "b"] contains $p.property, or ask two queries',
     "and": "clauses that must all hold are written one after the other",
     "optional": "an optional match is written maybe { ... }",
     "exists": "a traversal in match is a test by itself; what must not exist is written not { ... }",
-    "where": "filters are clauses of the match block, as in $p.age > 30",
+    "where": _FILTERS,
 }
 _INSTEAD_OF_OPERATOR: Final = {
     "in": 'membership is written ["a", "b"] contains $p.property',
     "like": "parts of a text are found by contains and starts_with",
 }
 _LATER_PARTS: Final = {
-    "where": "filters are clauses of the match block, as in $p.age > 30",
+    "where": _FILTERS,
     "select": "the result is written return { ... }",
     "group": "rows are grouped by the columns that are no aggregates",
     "having": "results of aggregates cannot be filtered; order by them and limit",

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from graphs import forget_everything
 from omnigraph.core import limits
 from omnigraph.core.ids import TableKey
 from omnigraph.core.settings import Settings
-from omnigraph.engine import key_cache, key_files, query, session
+from omnigraph.engine import key_cache, key_files
 from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.key_files import load_exact, save_index
 from omnigraph.engine.keys import build, describe
@@ -32,12 +33,6 @@ def _small_is_large(monkeypatch) -> None:
     monkeypatch.setattr(limits, "CACHED_ROWS_MIN", 1)
     monkeypatch.setattr(key_cache, "LISTED_FRAGMENTS_MIN", 2)
     forget_everything(monkeypatch)
-
-
-def forget_everything(monkeypatch) -> None:
-    """What a new process knows: nothing."""
-    monkeypatch.setattr(session, "_key_indexes", None)
-    monkeypatch.setattr(query, "_caches", None)
 
 
 class Counted:
