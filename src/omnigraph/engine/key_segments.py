@@ -158,23 +158,29 @@ class KeySegment:
         return find
 
     def find(
-        self, keys: pa.StringArray, hashes: NDArray[np.uint64], *, referenced: bool = False
+        self,
+        keys: pa.StringArray,
+        hashes: NDArray[np.uint64],
+        *,
+        at: NDArray[np.intp] | None = None,
+        referenced: bool = False,
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
         """Per key: whether this segment names it, and the address it gives.
 
+        `at`: the ascending positions of the keys that are asked for, whose hashes are given; None: all.
         `referenced`: every key is known to be one of the table's, so a hash that only one of them has is
         enough and no text is compared.
         """
         self.table()
         if not self._told_apart or not len(self.keys):
-            ordinals = self._probe(keys, hashes)
+            ordinals = self._probe(keys, hashes, at)
         else:
             ordinals = np.empty(len(hashes), np.int64)
             for begin in range(0, len(hashes), HASH_CHUNK_ROWS):
                 part = slice(begin, begin + HASH_CHUNK_ROWS)
                 ordinals[part] = self._probe_told_apart(hashes[part])
             if not referenced:
-                self._drop_other_text(keys, ordinals)
+                self._drop_other_text(keys, ordinals, at)
         named = ordinals >= 0
         if named.all():
             return named, self.addresses[ordinals]
@@ -197,39 +203,50 @@ class KeySegment:
             pending = pending[(own_hashes[ordinal] != wanted[pending]) & (ordinal >= 0)]
         return result
 
-    def _drop_other_text(self, keys: pa.StringArray, ordinals: NDArray[np.int64]) -> None:
+    def _drop_other_text(
+        self, keys: pa.StringArray, ordinals: NDArray[np.int64], at: NDArray[np.intp] | None
+    ) -> None:
         proposed = np.flatnonzero(ordinals >= 0)
         if proposed.size:
-            equal = _equal_text(keys, proposed, self.keys, ordinals[proposed])
+            asked = proposed if at is None else at[proposed]
+            equal = _equal_text(keys, asked, self.keys, ordinals[proposed])
             ordinals[proposed[~equal]] = -1
 
-    def _probe(self, keys: pa.StringArray, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _probe(
+        self, keys: pa.StringArray, wanted: NDArray[np.uint64], at: NDArray[np.intp] | None
+    ) -> NDArray[np.int64]:
         own_hashes, slots = self.table()
         bits = _slot_bits(len(self.keys))
         mask = (1 << bits) - 1
         slot = (wanted >> np.uint64(64 - bits)).astype(np.int64)
-        result = np.full(len(keys), -1, np.int64)
-        pending = np.arange(len(keys))
+        result = np.full(len(wanted), -1, np.int64)
+        pending = np.arange(len(wanted))
         while pending.size:
             ordinal = slots[slot[pending]]
             occupied = ordinal >= 0
             pending, ordinal = pending[occupied], ordinal[occupied]
             same = own_hashes[ordinal] == wanted[pending]
             if same.any():
-                same[same] = _equal_text(keys, pending[same], self.keys, ordinal[same])
+                asked = pending[same] if at is None else at[pending[same]]
+                same[same] = _equal_text(keys, asked, self.keys, ordinal[same])
                 result[pending[same]] = ordinal[same]
             pending = pending[~same]
             slot[pending] = (slot[pending] + 1) & mask
         return result
 
-    def table(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-        """The hashes of the keys, and the open-addressing table of their ordinals."""
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """The hash of each key."""
         if self._hashes is None:
             self._hashes = hash_keys(self.keys)
+        return self._hashes
+
+    def table(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """The hashes of the keys, and the open-addressing table of their ordinals."""
         if self._slots is None:
-            slots, self._told_apart = _build_slots(self._hashes)
+            slots, self._told_apart = _build_slots(self.hashes)
             self._slots = slots
-        return self._hashes, self._slots
+        return self.hashes, self._slots
 
     @property
     def told_apart(self) -> bool:
@@ -280,7 +297,9 @@ def _single_finder(
 def _equal_text(
     left: pa.StringArray, left_at: NDArray[Any], right: pa.StringArray, right_at: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    equal = pc.equal(left.take(pa.array(left_at)), right.take(pa.array(right_at)))
+    # Ascending positions, as many as there are keys: all of them.
+    asked = left if len(left_at) == len(left) else left.take(pa.array(left_at))
+    equal = pc.equal(asked, right.take(pa.array(right_at)))
     return np.asarray(equal.to_numpy(zero_copy_only=False), np.bool_)
 
 
@@ -329,12 +348,36 @@ def join_segments(newest_last: Sequence[KeySegment]) -> KeySegment:
     """One segment that answers like the given ones searched from the newest to the oldest."""
     if len(newest_last) == 1:
         return newest_last[0]
+    if sum(map(len, newest_last)) <= DICTIONARY_ROWS_MAX:
+        return _joined_by_text(newest_last)
+    joined = newest_last[-1]
+    for older in reversed(newest_last[:-1]):
+        joined = _joined_by_hash(older, joined)
+    return joined
+
+
+def _joined_by_text(newest_last: Sequence[KeySegment]) -> KeySegment:
+    """For few keys, which are found by their texts and have no hashes."""
     keys = pa.concat_arrays([segment.keys for segment in newest_last])
     addresses = np.concatenate([segment.addresses for segment in newest_last])
     last = last_occurrences(keys)
     if len(last) < len(keys):
         return KeySegment(keys.take(pa.array(last)), addresses[last])
     return KeySegment(keys, addresses)
+
+
+def _joined_by_hash(older: KeySegment, newer: KeySegment) -> KeySegment:
+    """For many keys: what the older one names alone, and the newer one; no key is hashed again."""
+    again, _ = newer.find(older.keys, older.hashes)
+    kept, addresses, hashes = older.keys, older.addresses, older.hashes
+    if again.any():
+        alone = ~again
+        kept, addresses, hashes = kept.filter(pa.array(alone)), addresses[alone], hashes[alone]
+    return KeySegment(
+        pa.concat_arrays([kept, newer.keys]),
+        np.concatenate([addresses, newer.addresses]),
+        np.concatenate([hashes, newer.hashes]),
+    )
 
 
 def last_occurrences(keys: pa.StringArray) -> NDArray[np.int64]:

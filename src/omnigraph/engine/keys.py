@@ -19,12 +19,12 @@ from omnigraph.engine.key_segments import (
     SEGMENT_BYTES_MAX,
     SEGMENT_ROWS_MAX,
     KeySegment,
-    distinct,
     hash_keys,
     is_among,
     join_segments,
     string_array,
 )
+from omnigraph.storage.addresses import by_fragment
 from omnigraph.storage.handles import FragmentInfo
 
 if TYPE_CHECKING:
@@ -124,10 +124,7 @@ class KeyIndex:
         for segment in reversed(self.segments):
             if not pending.size:
                 break
-            whole = pending.size == len(ids)
-            by_hash = referenced and segment.told_apart
-            keys = ids if whole or by_hash else ids.take(pa.array(pending))
-            named, addresses = segment.find(keys, hashes if whole else hashes[pending], referenced=by_hash)
+            named, addresses = segment.find(ids, hashes[pending], at=pending, referenced=referenced)
             found[pending[named]] = addresses[named]
             pending = pending[~named]
         return self._alive(found)
@@ -169,16 +166,13 @@ class KeyIndex:
     def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         if self._none_dead():
             return addresses
-        fragment_of = addresses >> np.uint64(32)
-        offset_of = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
-        for fragment_id in distinct(fragment_of[addresses != ABSENT]).tolist():
+        order = np.argsort(addresses)
+        for fragment_id, offsets, part in by_fragment(addresses[order]):
             fragment = self.fragments.get(fragment_id)
-            mine = fragment_of == np.uint64(fragment_id)
             if fragment is None:
-                addresses[mine] = ABSENT
+                addresses[order[part]] = ABSENT
             elif len(fragment.dead):
-                mine[mine] = is_among(offset_of[mine], fragment.dead)
-                addresses[mine] = ABSENT
+                addresses[order[part][is_among(offsets, fragment.dead)]] = ABSENT
         return addresses
 
 
@@ -217,7 +211,9 @@ def advance(
     explained = own_keys is not None and len(own_keys) == new_rows
     if not explained and new_rows > sum(rows for _, _, rows, _ in seen.values()) // 2:
         return build(source)
-    removed = own_removed if own_removed is not None and explained else None
+    removed: dict[int, NDArray[np.uint32]] | None = None
+    if own_removed is not None and explained:
+        removed = {number: offsets for number, offsets, _ in by_fragment(np.sort(own_removed))}
     fragments: dict[int, FragmentRows] = {}
     revived: list[int] = []
     for fragment_id, (files, deletion, rows, deleted) in seen.items():
@@ -245,6 +241,11 @@ def _contains(whole: NDArray[np.uint32], part: NDArray[np.uint32]) -> bool:
     return len(part) == 0 or (len(whole) > 0 and bool(is_among(part, whole).all()))
 
 
+def _with(dead: NDArray[np.uint32], more: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Both together, ascending as they are: what is there already is not sorted again."""
+    return np.insert(dead, np.searchsorted(dead, more), more)
+
+
 def carried(
     index: KeyIndex,
     storage: TableStorage,
@@ -258,20 +259,19 @@ def carried(
     Only the fragments the commit touched are looked at: no other has changed.
     """
     newest = max(index.known_files, default=-1)
-    touched = distinct(removed >> np.uint64(32)).astype(np.int64).tolist()
+    touched = {number: offsets for number, offsets, _ in by_fragment(np.sort(removed))}
     seen = {info.id: info for info in storage.fragments(handle, above=newest, also=frozenset(touched))}
     new_ids = sorted(fragment_id for fragment_id in seen if fragment_id > newest)
     if newest < 0 or sum(seen[fragment_id].physical_rows for fragment_id in new_ids) != len(keys):
         return None
     fragments, with_dead = dict(index.fragments), index.with_dead
-    for fragment_id in touched:
+    for fragment_id, offsets in touched.items():
         info = seen.get(fragment_id)
         before = fragments.pop(fragment_id)
         with_dead -= len(before.dead) > 0
         if info is None:  # its last rows are gone
             continue
-        mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
-        dead = distinct(np.concatenate([before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32)]))
+        dead = _with(before.dead, offsets)
         if len(dead) != info.deleted_rows:
             return None
         fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, dead)
@@ -296,13 +296,12 @@ def _dead_rows(
     fragment_id: int,
     deleted: int,
     before: FragmentRows | None,
-    removed: NDArray[np.uint64] | None,
+    removed: Mapping[int, NDArray[np.uint32]] | None,
 ) -> NDArray[np.uint32]:
     if deleted == 0:
         return NO_ROWS
     if removed is not None and before is not None:
-        mine = removed[(removed >> np.uint64(32)) == np.uint64(fragment_id)]
-        dead = distinct(np.concatenate([before.dead, (mine & np.uint64(0xFFFF_FFFF)).astype(np.uint32)]))
+        dead = _with(before.dead, removed.get(fragment_id, NO_ROWS))
         if len(dead) == deleted:
             return dead
     return source.dead_rows(fragment_id)

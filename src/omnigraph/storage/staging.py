@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
+from omnigraph.storage.addresses import by_fragment
 from omnigraph.storage.contents import base_roots, circumstances, fragment_files
 from omnigraph.storage.datasets import DatasetPool, field_ids
 from omnigraph.storage.failures import substrate
@@ -370,24 +371,18 @@ def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "
     if len(where) == 0:
         return updated, removed
     dataset = lance_dataset(handle)
-    ordered = np.sort(where)
-    numbers = (ordered >> np.uint64(32)).astype(np.int64)
-    offsets = (ordered & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]).tolist()
-    bounds: list[tuple[int, int]] = list(zip(starts, [*starts[1:], len(ordered)], strict=True))
     if listening():
         emit(DurableOperation("stage_deletions", str(dataset.uri), "before"))
 
-    def hide(part: tuple[int, int]) -> tuple[int, Any]:
-        start, end = part
-        number = int(numbers[start])
+    def hide(part: tuple[int, npt.NDArray[np.uint32], slice]) -> tuple[int, Any]:
+        number, offsets, _ = part
         fragment = dataset.get_fragment(number)
         if fragment is None:
             raise InternalError(f"row addresses name fragment {number}, which version {handle.version} lacks")
-        return number, fragment.delete_rows(offsets[start:end].tolist())
+        return number, fragment.delete_rows(offsets.tolist())
 
     with substrate(lambda: circumstances(pool, handle, writes=True)):
-        for number, metadata in each_of(hide, bounds):
+        for number, metadata in each_of(hide, list(by_fragment(np.sort(where)))):
             if metadata is None:
                 removed.append(number)
             else:
@@ -440,11 +435,11 @@ def _keys_of(data: Any) -> tuple[Callable[[], Any], Any]:
 
 
 def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     if len(keys) < 2:
         return
-    if pc.count_distinct(keys, mode="only_valid").as_py() != len(keys) - keys.null_count:
+    given = keys.drop_null()
+    # Made, not counted: that takes half the time.
+    if len(given.unique()) != len(given):
         raise InternalError(f"the rows staged for '{handle.table_key}' name one id twice")
 
 
