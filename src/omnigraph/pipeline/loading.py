@@ -65,7 +65,7 @@ from omnigraph.pipeline.problems import (
 from omnigraph.pipeline.rejects import Reasons, write_rejects
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
 from omnigraph.pipeline.resume import InputFile, Journal, LoadRecord, check_graph, stage_journaled
-from omnigraph.pipeline.sources import input_bytes
+from omnigraph.pipeline.sources import text_bytes
 from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.sidecar import WriterKind
@@ -73,7 +73,7 @@ from omnigraph.storage.layout import LOADS
 from omnigraph.storage.memory import give_back
 
 PARTITION_BYTES: Final = 64 * MIB
-"""Input bytes whose key columns one check task compares."""
+"""Bytes of input, as text, whose key columns one check task compares."""
 PARTITION_ROWS: Final = 4_000_000
 """Committed rows that may count into one partition."""
 PROBED_BYTES_MAX: Final = 1 * MIB
@@ -270,7 +270,7 @@ class Load:
 
     def _partitions(self, catalog: Catalog, targets: Mapping[TableKey, TableTarget]) -> int:
         """Enough partitions for the keys of the input and of the tables that will be scanned for it."""
-        size = input_bytes(self.splits)
+        size = text_bytes(self.splits)
         scanned = [
             targets[TableKey(each.table_key)].rows
             for each in catalog.tables()

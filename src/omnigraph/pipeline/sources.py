@@ -29,6 +29,9 @@ PARQUET_ROWS: Final = 65_536
 """Rows of a Parquet file read at a time; fewer when they are long."""
 PARQUET_BUFFER_BYTES: Final = 1 * MIB
 """Bytes of a column read ahead: without it a whole column of a row group is."""
+TEXT_BYTES_PER_ROW: Final = 96
+TEXT_PER_PACKED_BYTE: Final = 8
+"""Guesses, used for sizing only."""
 
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _FORMATS: Final = {
@@ -127,7 +130,7 @@ def plan_splits(
 
 def _even_split(total: int, cores: int) -> int:
     """Bytes of a split such that every core works until the end: whole rounds of splits of one size."""
-    share = total // (SPLITS_PER_CORE * cores)
+    share = -(-total // (SPLITS_PER_CORE * cores))
     rounds = -(-total // (cores * min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, share))))
     return max(SPLIT_BYTES_MIN, -(-total // max(1, rounds * cores)))
 
@@ -142,7 +145,8 @@ def _ranges(
         with reading(str(path)):
             groups = pq.ParquetFile(path).metadata.num_row_groups
         per_split = max(1, groups * split_bytes // max(size, 1))
-        return [(at, min(at + per_split, groups)) for at in range(0, groups, per_split)]
+        count = -(-groups // per_split)
+        return [(groups * at // count, groups * (at + 1) // count) for at in range(count)]
     if compression is not None or kind is SourceFormat.CSV or size <= split_bytes:
         return [(0, None)]
     count = -(-size // split_bytes)
@@ -152,6 +156,22 @@ def _ranges(
 def input_bytes(splits: Sequence[Split]) -> int:
     """Bytes of all files, as stored."""
     return sum(Path(path).stat().st_size for path in {split.path for split in splits})
+
+
+def text_bytes(splits: Sequence[Split]) -> int:
+    """About how many bytes the records have as plain text: their number and their keys follow that, not how
+    well a file is packed.
+    """
+    return sum(_text_bytes(split) for split in {split.path: split for split in splits}.values())
+
+
+def _text_bytes(split: Split) -> int:
+    if split.format is SourceFormat.PARQUET:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet sources
+
+        with reading(split.name):
+            return int(pq.read_metadata(split.path).num_rows) * TEXT_BYTES_PER_ROW
+    return Path(split.path).stat().st_size * (1 if split.compression is None else TEXT_PER_PACKED_BYTE)
 
 
 def read_chunks(split: Split, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
