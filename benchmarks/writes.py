@@ -1,9 +1,10 @@
 """Durable writes beside what a user would pick instead, interleaved in one run and printed as ratios.
 
 Run by `python -m benchmarks.writes`. Every round measures every contender once, so that a busy machine slows
-all of them alike; growth is measured in the same way, on a young and on an old graph in turn. `raw` is an
-append of 128 bytes with fdatasync, `create` the making of an empty file: the latter rises for half a minute
-after mass deletes nearby, which slows everything that makes files, so nothing is deleted before the end.
+all of them alike, and begins with another one, so that none always pays for what the same one left. Growth is
+measured in the same way, on a young and on an old graph in turn. `raw` is an append of 128 bytes with
+fdatasync, `create` the making of an empty file: the latter rises for half a minute after mass deletes nearby,
+which slows everything that makes files, so nothing is deleted before the end.
 `pylance` is neither atomic over tables nor durable; `sqlite` (WAL, synchronous=full) and `ladybug` are both.
 Exit status 1: a goal was missed.
 """
@@ -100,8 +101,11 @@ class Report:
 
 def interleave(contenders: dict[str, Contender], rounds: int) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders.items())
+    os.sync()
     for number in range(-2, rounds):  # two rounds to warm up
-        for name, contender in contenders.items():
+        order.append(order.pop(0))
+        for name, contender in order:
             given = contender.input(number)
             start = time.perf_counter()
             contender.work(given)

@@ -171,13 +171,12 @@ def _prepare_ahead(
     known = [change for change in changes if change is not None]
     if len(known) < len(changes):
         return None
-    expected = _expected(staging, staging.snapshot)
-    sidecar = _sidecar(session, staging, planned, intent)
-    try:
-        rows = session.publisher.plan(staging.branch, known, expected, _record(staging, intent))
-    except OmnigraphError:
-        return None  # the write itself finds out, under its queues, what this means for it
-    return Ahead(session, sidecar, rows)
+    expected, record = _expected(staging, staging.snapshot), _record(staging, intent)
+    return Ahead(
+        session,
+        _sidecar(session, staging, planned, intent),
+        lambda: session.publisher.prepare(staging.branch, known, expected, record),
+    )
 
 
 def _expected(staging: MutationStaging, current: Snapshot) -> dict[TableKey, int]:

@@ -57,21 +57,24 @@ GHOST_SHARE_MAX = 0.25
 """Above this share of rows that a version does not have, its ordinals begin anew."""
 
 
-def arrange(own: Sequence[tuple[tuple[str, ...], int]], earlier: Layout) -> Layout:
-    """The order of a version's fragments: as in an earlier layout, which may hold others, then the new ones.
+def arrange(own: Layout, earlier: Layout) -> Layout:
+    """The order of a version's fragments: as in an earlier layout, which may hold others, then the new ones;
+    or `own` itself.
 
     A fragment whose rows are all dead leaves a version; keeping its place keeps every other ordinal. The
     version's own order is always kept, so that rows come in the same order whatever was read before.
     """
+    if not earlier:
+        return own
     places = {files: number for number, (files, _) in enumerate(earlier)}
     known = [places[files] for files, _ in own if files in places]
     new = [each for each in own if each[0] not in places]
     tail = own[len(known) :]
     if known != sorted(known) or len(tail) != len(new) or any(a != b for a, b in zip(tail, new, strict=True)):
-        return tuple(own)
+        return own
     absent = sum(rows for _, rows in earlier) - sum(earlier[number][1] for number in known)
     if absent > GHOST_SHARE_MAX * sum(rows for _, rows in own):
-        return tuple(own)
+        return own
     return (*earlier, *new)
 
 
@@ -175,15 +178,18 @@ class TableImage:
 
     def __post_init__(self) -> None:
         shown = self.keys.fragments(self.identity, self.storage, self.handle)
-        mine = {seen[0]: (number, seen) for number, seen in shown.items()}
-        places = arrange([(files, rows) for files, _, rows, _ in shown.values()], self.layout)
+        own = tuple((files, rows) for files, _, rows, _ in shown.values())
+        places = arrange(own, self.layout)
         self.layout = places
-        self._fragment_ids = []
-        self._files = []
-        for files, rows in places:
-            number, seen = mine.get(files) or (NO_FRAGMENT, (files, None, rows, rows))
-            self._fragment_ids.append(number)
-            self._files.append(seen)
+        if places is own:
+            self._fragment_ids, self._files = list(shown), list(shown.values())
+        else:
+            mine = {seen[0]: (number, seen) for number, seen in shown.items()}
+            self._fragment_ids, self._files = [], []
+            for files, rows in places:
+                number, seen = mine.get(files) or (NO_FRAGMENT, (files, None, rows, rows))
+                self._fragment_ids.append(number)
+                self._files.append(seen)
         self.row_count = sum(rows - dead for _, _, rows, dead in self._files)
         sizes = np.array([rows for _, rows in places], dtype=np.int64)
         self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])

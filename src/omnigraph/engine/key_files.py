@@ -236,19 +236,19 @@ def _names(text: NDArray[np.uint8]) -> list[str]:
 def _index(
     fragments: Fragments, segments: tuple[KeySegment, ...], arrays: Mapping[str, NDArray[Any]]
 ) -> KeyIndex:
-    rows_of: dict[int, FragmentRows] = {}
-    begin, dead_rows = 0, arrays["dead_rows"]
-    for number, (names, deletion, rows, dead) in fragments.items():
-        gone = dead_rows[begin : begin + dead] if dead else NO_ROWS
-        rows_of[number] = FragmentRows(names, deletion, rows, gone)
-        begin += dead
-    known = {number: rows.files for number, rows in rows_of.items()}
+    dead_rows = arrays["dead_rows"]
+    ends = np.cumsum(arrays["dead"]).tolist()
+    rows_of = {
+        number: FragmentRows(names, deletion, rows, dead_rows[end - dead : end] if dead else NO_ROWS)
+        for (number, (names, deletion, rows, dead)), end in zip(fragments.items(), ends, strict=True)
+    }
+    known = {number: names for number, (names, _, _, _) in fragments.items()}
     names = _names(arrays["gone_names"])
     begin = 0
     for number, count in zip(arrays["gone"].tolist(), arrays["gone_files"].tolist(), strict=True):
         known[number] = tuple(names[begin : begin + count])
         begin += count
-    return KeyIndex(rows_of, segments, known)
+    return KeyIndex(rows_of, segments, known, int(np.count_nonzero(arrays["dead"])))
 
 
 def _segments(stored: Stored) -> tuple[KeySegment, ...]:

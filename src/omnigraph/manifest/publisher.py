@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -133,33 +133,11 @@ class ManifestBatchPublisher:
         Everything a publish compares and refuses is compared and refused here first. The result goes to
         `publish_prepared`, which starts over when the branch has moved, or to `discard`.
         """
-        return self.plan(branch, changes, expected_table_versions, intent, schema_lock=schema_lock)()
-
-    def plan(
-        self,
-        branch: Branch,
-        changes: Sequence[Change],
-        expected_table_versions: Expectations,
-        intent: CommitIntent,
-        *,
-        schema_lock: SchemaLock = SchemaLock.RESPECTED,
-    ) -> Callable[[], PreparedPublish]:
-        """The first half of `prepare`: everything but the writing, which is left to the call of the result.
-
-        For callers that let another thread write: what is done here would only compete with their own work.
-        """
         base = self._load(branch)
         snapshot = self._plan(base, changes, expected_table_versions, intent, schema_lock)
-        encoded = encode(snapshot)
-
-        def write() -> PreparedPublish:
-            rows = self._store.dataset.write_rows(base.handle, branch, encoded, replacing=True)
-            expected = dict(expected_table_versions)
-            return PreparedPublish(
-                branch, tuple(changes), expected, intent, schema_lock, base, snapshot, rows
-            )
-
-        return write
+        rows = self._store.dataset.write_rows(base.handle, branch, encode(snapshot), replacing=True)
+        expected = dict(expected_table_versions)
+        return PreparedPublish(branch, tuple(changes), expected, intent, schema_lock, base, snapshot, rows)
 
     def publish_prepared(self, prepared: PreparedPublish, *, files_synced: bool = False) -> Snapshot:
         """Publish what was prepared, as `publish` does. `files_synced`: its `files` are durable already."""

@@ -233,9 +233,9 @@ def test_an_overlay_that_is_no_longer_small_is_folded_at_once(ring, monkeypatch)
 
 def test_a_layout_keeps_places_and_the_order_of_the_version():
     a, b, c, d = ((name,) for name in "abcd")
-    assert arrange([(a, 9), (b, 1)], ()) == ((a, 9), (b, 1))
-    assert arrange([(a, 9), (c, 1)], ((a, 9), (b, 1))) == ((a, 9), (b, 1), (c, 1))
-    assert arrange([(a, 9)], ((a, 9), (b, 1))) == ((a, 9), (b, 1))
-    assert arrange([(c, 9), (a, 9)], ((a, 9), (b, 1))) == ((c, 9), (a, 9))  # its own order wins
-    assert arrange([(b, 1), (a, 9)], ((a, 9), (b, 1))) == ((b, 1), (a, 9))
-    assert arrange([(a, 9), (d, 2)], ((a, 9), (b, 50))) == ((a, 9), (d, 2))  # mostly rows it does not have
+    assert arrange(((a, 9), (b, 1)), ()) == ((a, 9), (b, 1))
+    assert arrange(((a, 9), (c, 1)), ((a, 9), (b, 1))) == ((a, 9), (b, 1), (c, 1))
+    assert arrange(((a, 9),), ((a, 9), (b, 1))) == ((a, 9), (b, 1))
+    assert arrange(((c, 9), (a, 9)), ((a, 9), (b, 1))) == ((c, 9), (a, 9))  # its own order wins
+    assert arrange(((b, 1), (a, 9)), ((a, 9), (b, 1))) == ((b, 1), (a, 9))
+    assert arrange(((a, 9), (d, 2)), ((a, 9), (b, 50))) == ((a, 9), (d, 2))  # mostly rows it does not have
