@@ -144,11 +144,11 @@ class Graph(Exports):
 
         target = writable_branch(branch)
         session = self._session
-        session.begin_write(actor)
+        contract = session.begin_write(actor)
         text, file = source_text(source)
         # First of all: what is healed may be a schema change, and the query is checked against the result.
-        heal_pending_sidecars_roll_forward(session.recovery)
-        contract = session.schemas.current()
+        if heal_pending_sidecars_roll_forward(session.recovery).anything:
+            contract = session.schemas.current()
         snapshot = session.manifest.current(target)
         catalog = contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
         try:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from omnigraph.engine.key_segments import (
     ABSENT,
+    DICTIONARY_ROWS_MAX,
     FEW_KEYS,
     SEGMENT_BYTES_MAX,
     SEGMENT_ROWS_MAX,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 JOINED_ROWS_MAX: Final = 1 << 17
 """Small segments are joined up to this size; larger ones stay as they are until there are too many."""
+
+FEW_JOINED: Final = 4
+"""Segments of few keys are joined so many at a time: that takes as long for two as for four."""
 
 SEGMENTS_MAX: Final = 24
 
@@ -338,11 +342,12 @@ def _segments(batches: Iterable[tuple[pa.StringArray, NDArray[np.uint64]]]) -> I
 def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
     """Join the newest segments while they are small and of similar size, so that a lookup visits few."""
     while len(segments) > 1:
-        older, newer = segments[-2], segments[-1]
-        similar = len(older) <= len(newer) and len(older) + len(newer) <= JOINED_ROWS_MAX
-        if not similar and len(segments) <= SEGMENTS_MAX:
+        count = FEW_JOINED if len(segments[-1]) <= DICTIONARY_ROWS_MAX else 2
+        newest = segments[-count:]
+        similar = len(newest[0]) <= len(newest[-1]) and sum(map(len, newest)) <= JOINED_ROWS_MAX
+        if not (similar and len(newest) == count) and len(segments) <= SEGMENTS_MAX:
             break
-        segments[-2:] = [join_segments([older, newer])]
+        segments[-count:] = [join_segments(newest)]
     return tuple(segments)
 
 

@@ -167,15 +167,15 @@ class GraphSession:
             self.check_open()
         self.schemas.check_source()
 
-    def begin_write(self, actor: str | None = None) -> None:
-        """As `begin_read` for calls that write; all that was accepted is looked at.
+    def begin_write(self, actor: str | None = None) -> SchemaContract:
+        """As `begin_read` for calls that write; all that was accepted is looked at, and returned.
 
         Raises BadRequest for an actor that only the engine itself may be.
         """
         refuse_reserved_actor(actor)
         if self.read_only:
             raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
-        self.contract()
+        return self.contract()
 
     def contract(self) -> SchemaContract:
         """The accepted schema, of an open handle."""

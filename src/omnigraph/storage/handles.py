@@ -66,21 +66,24 @@ class SnapshotHandle:
     version: int
     _dataset: Any
     _files: tuple[str, ...] = ()
-    _counted: list[int] = field(default_factory=list[int], repr=False)
+    _asked: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """What was asked before; a version does not change."""
     transaction_uuid: str = ""
     """The commit that made the version, as the manifest names it; empty where the opener did not know."""
 
     @property
     def row_count(self) -> int:
         """Live rows. Cost: metadata only, remembered by the handle."""
-        if not self._counted:
-            self._counted.append(int(self._dataset.count_rows()))
-        return self._counted[0]
+        if "rows" not in self._asked:
+            self._asked["rows"] = int(self._dataset.count_rows())
+        return self._asked["rows"]
 
     @property
     def schema(self) -> Any:
         """The Arrow schema of the table at this version (a `pyarrow.Schema`)."""
-        return self._dataset.schema
+        if "schema" not in self._asked:
+            self._asked["schema"] = self._dataset.schema
+        return self._asked["schema"]
 
     @property
     def fragment_count(self) -> int:

@@ -232,7 +232,7 @@ def _write_rows(
         fragments = write_fragments(
             source.rows,
             dataset,
-            schema=schema or dataset.schema,
+            schema=schema or handle.schema,
             mode=mode,
             max_rows_per_file=ROWS_PER_FILE_MAX,
             storage_options=pool.storage_options,
