@@ -131,6 +131,7 @@ class KeySegment:
     _told_apart: bool | None = field(default=None, repr=False)
     """Whether no two keys have the same hash; known with the slots."""
     _single: Callable[[str], int | None] | None = field(default=None, repr=False)
+    _nbytes: int = field(default=-1, repr=False)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -138,9 +139,11 @@ class KeySegment:
     @property
     def nbytes(self) -> int:
         """Memory this segment holds or will hold once it has been searched."""
-        rows = len(self.keys)
-        slot_bytes = 4 << _slot_bits(rows)
-        return int(self.keys.nbytes) + int(self.addresses.nbytes) + 8 * rows + slot_bytes
+        if self._nbytes < 0:
+            rows = len(self.keys)
+            slot_bytes = 4 << _slot_bits(rows)
+            self._nbytes = int(self.keys.nbytes) + int(self.addresses.nbytes) + 8 * rows + slot_bytes
+        return self._nbytes
 
     def find_one(self, key: str) -> int | None:
         """The address of `key`, or None when this segment does not name it."""

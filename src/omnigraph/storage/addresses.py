@@ -11,9 +11,11 @@ def by_fragment(ascending: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np
 
     Cost: one pass, whatever the number of fragments.
     """
+    if not len(ascending):
+        return
     numbers = ascending >> np.uint64(32)
     offsets = (ascending & np.uint64(0xFFFF_FFFF)).astype(np.uint32)
-    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]).tolist() if len(ascending) else []
-    for start, end in zip(starts, [*starts[1:], len(ascending)], strict=False):
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]).tolist()
+    for start, end in zip(starts, [*starts[1:], len(ascending)], strict=True):
         part = slice(start, end)
         yield int(numbers[start]), offsets[part], part
