@@ -374,7 +374,7 @@ def run(report: Report, place: Path, chosen: argparse.Namespace) -> None:
     counted = graph.session.manifest.current(None).entries
     assert sum(entry.row_count for entry in counted.values()) == (1 + TABLES) * (chosen.rounds + 2)
     graph.close()
-    few = max(5, chosen.rounds // 8)
+    few = max(5, chosen.rounds // 4)
     if chosen.rows:
         large = filled(place, chosen.rows, settings)
         report.race("10k upsert", {**upsert_contenders(place, large, chosen.rows), "raw": raw}, few)
@@ -382,6 +382,7 @@ def run(report: Report, place: Path, chosen: argparse.Namespace) -> None:
         small = filled(place, small_count, settings)
         print(f"\ngrowth from {small_count} to {chosen.rows} rows, in turn (median of {few})")
         sizes = (upsert(small, batches(small_count)), upsert(large, batches(chosen.rows)))
+        interleave({OURS: sizes[0]}, few)  # as many as the large one has had
         report.growth("10k upsert", *sizes, few)
         large.close()
         small.close()
