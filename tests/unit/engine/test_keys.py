@@ -66,8 +66,18 @@ def test_last_occurrences(values: list[str | None]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99)), max_size=6), min_size=1))
-def test_joined_segments_answer_like_the_newest(parts: list[list[tuple[str, int]]]) -> None:
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99)), max_size=6), min_size=1),
+    st.sampled_from([0, 1024]),
+)
+def test_joined_segments_answer_like_the_newest(parts: list[list[tuple[str, int]]], few: int) -> None:
+    """Whether they have few keys, which are compared by text, or many, which are compared by hash first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_segments, "DICTIONARY_ROWS_MAX", few)
+        check_joined(parts)
+
+
+def check_joined(parts: list[list[tuple[str, int]]]) -> None:
     segments, expected = [], {}
     for part in parts:
         once = dict(part)
@@ -79,6 +89,24 @@ def test_joined_segments_answer_like_the_newest(parts: list[list[tuple[str, int]
     wanted = pa.array(list("abcdefg"))
     named, found = joined.find(wanted, hash_keys(wanted))
     assert {k: int(f) for k, n, f in zip("abcdefg", named, found, strict=True) if n} == expected
+    assert len(joined) == len(expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([1, 1, 1, 2, 5, 40, 3_000]), max_size=60))
+def test_tidied_segments_stay_few_and_answer_like_the_newest(sizes: list[int]) -> None:
+    segments: tuple[KeySegment, ...] = ()
+    expected: dict[str, int] = {}
+    for number, size in enumerate(sizes):
+        fresh = {f"k{(number * 7 + n) % 5_000}": number * 10_000 + n for n in range(size)}
+        expected |= fresh
+        newest = KeySegment(pa.array(list(fresh)), np.array(list(fresh.values()), np.uint64))
+        segments = keys._tidy([*segments, newest])
+        assert len(segments) <= keys.SEGMENTS_MAX
+    index = keys.KeyIndex({0: keys.FragmentRows(("f",), None, 1, keys.NO_ROWS)}, segments, {0: ("f",)})
+    wanted = [*expected, *(f"absent{n}" for n in range(40))]
+    found = index.find(pa.array(wanted, pa.string())).tolist()
+    assert found == [expected.get(key, int(ABSENT)) for key in wanted]
 
 
 class MemoryTable:

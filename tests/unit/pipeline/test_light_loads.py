@@ -12,7 +12,7 @@ import pytest
 from graphs import make_graph
 from omnigraph.core.limits import MIB
 from omnigraph.pipeline.plan import SourceFormat
-from omnigraph.pipeline.sources import CHUNK_BYTES, plan_splits, read_tables
+from omnigraph.pipeline.sources import CHUNK_BYTES, input_bytes, plan_splits, read_tables, text_bytes
 
 UNUSED = (
     "omnigraph.planning.ir",
@@ -55,3 +55,37 @@ def test_long_rows_of_parquet_come_in_small_pieces(tmp_path: Path, group_rows: i
             assert piece.nbytes <= CHUNK_BYTES + MIB
             rows += piece.num_rows
     assert rows == count
+
+
+@pytest.mark.parametrize("groups", [1, 2, 5, 7, 16])
+@pytest.mark.parametrize("per_split", [1, 3, 4, 100])
+def test_row_groups_are_shared_out_evenly(tmp_path: Path, groups: int, per_split: int) -> None:
+    path = tmp_path / "Doc.parquet"
+    pq.write_table(pa.table({"n": np.arange(groups * 10)}), path, row_group_size=10)
+    split_bytes = -(-path.stat().st_size * per_split // groups)
+    splits = plan_splits([path], split_bytes=split_bytes)
+    assert [number for split in splits for number in range(split.start, split.end or groups)] == list(
+        range(groups)
+    )
+    sizes = [(split.end or groups) - split.start for split in splits]
+    assert max(sizes) <= per_split
+    assert max(sizes) - min(sizes) <= 1
+    rows = [n for split in splits for piece in read_tables(split) for n in piece["n"].to_pylist()]
+    assert rows == list(range(groups * 10))
+
+
+def test_packed_files_count_by_what_they_hold(tmp_path: Path) -> None:
+    """The checks of a load need as many partitions as its records have keys, however small its files are."""
+    rows = 100_000
+    keys = pa.array([f"key-{n:08d}" for n in range(rows)])
+    pq.write_table(pa.table({"k": keys}), tmp_path / "P.parquet", compression="zstd")
+    packed = plan_splits([tmp_path / "P.parquet"])
+    plain = tmp_path / "p.jsonl"
+    plain.write_text("".join(f'{{"type":"P","data":{{"k":"{key}"}}}}\n' for key in keys.to_pylist()))
+    with pa.output_stream(str(tmp_path / "p.jsonl.gz"), compression="gzip") as out:
+        out.write(plain.read_bytes())
+    text = plain.stat().st_size
+    assert text_bytes(plan_splits([plain])) == text
+    assert input_bytes(packed) < text / 4
+    for path in (tmp_path / "P.parquet", tmp_path / "p.jsonl.gz"):
+        assert text / 4 < text_bytes(plan_splits([path])) < text * 4
