@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from lance import LanceDataset
 
 import omnigraph
 from crash.harness import EXIT_AT_WINDOW, popen_child, run_child
@@ -17,13 +18,16 @@ from omnigraph.core.errors import (
     IoFailure,
     OmnigraphError,
     RecoveryRequired,
+    Retry,
     RowLevelCasContention,
     SidecarSchemaError,
+    StorageTransient,
 )
 from omnigraph.core.events import DurableOperation, RecoveryPerformed, StorageCall, listen
 from omnigraph.core.failpoints import Callback, Pass, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
+from omnigraph.storage import commit as storage_commit
 from recovery_graph import FAST, PERSON, RawGraph
 
 KNOWS = TableKey("edge:Knows")
@@ -118,12 +122,73 @@ def test_publish_contention_exhausted(path):
 
     conflicts = Sequence([Raise(contention()) for _ in range(6)])
     assert is_contention(contention())
-    with activate(Window.PUBLISH_RETRYABLE_CONTENTION, conflicts), pytest.raises(RowLevelCasContention):
+    caught = pytest.raises(RowLevelCasContention)
+    with activate(Window.PUBLISH_RETRYABLE_CONTENTION, conflicts), caught as raised:
         graph.mutate(ADD, {"n": "first"}, actor="ana")
     (operation,) = pending(path)
+    # Its tables have moved and the next write completes it: sending it again would write twice.
+    assert (raised.value.kind, raised.value.retry) == ("recovery_required", Retry.AFTER_RECOVERY)
+    assert raised.value.details == {"recovery_required": {"operation_id": operation}}
+    assert "do not send it again" in raised.value.hint
     graph.mutate(ADD, {"n": "second"})
     assert {"first", "second"} <= set(shown(path).people)
     assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+
+
+def test_contention_of_a_merge_or_of_index_work_is_not_said_to_be_without_effect(path):
+    graph = opened(path)
+    graph.branches.create("review")
+    graph.mutate(ADD, {"n": "first"}, branch="review")
+    graph.mutate(ADD, {"n": "other"})
+    for work in (graph.branches.merge, graph.ensure_indices):
+        chosen = {"source": "review"} if work == graph.branches.merge else {}
+        conflicts = Sequence([Raise(contention()) for _ in range(6)])
+        caught = pytest.raises(RecoveryRequired)
+        with activate(Window.PUBLISH_RETRYABLE_CONTENTION, conflicts), caught as raised:
+            work(**chosen, actor="ana")
+        (operation,) = pending(path)
+        assert raised.value.operation_id == operation
+        graph.refresh()
+        assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
+    assert {"first", "other"} <= set(shown(path).people)
+
+
+def test_a_failure_right_after_the_first_table_moved_is_not_said_to_be_without_effect(path, monkeypatch):
+    graph = opened(path)
+    graph.branches.create("review")
+
+    def fails(*_):
+        raise StorageTransient("the store does not answer")
+
+    # The identity of the fork is asked for once its table has been committed to.
+    monkeypatch.setattr(graph.session.storage, "branch_identifier", fails)
+    with pytest.raises(RecoveryRequired) as raised:
+        graph.mutate(ADD, {"n": "first"}, branch="review")
+    monkeypatch.undo()
+    assert pending(path) == [raised.value.operation_id]
+    graph.mutate(ADD, {"n": "second"}, branch="review")
+    assert {"first", "second"} <= set(shown(path, "review").people)
+
+
+def test_a_commit_nobody_can_ask_about_is_not_said_to_be_without_effect(path, monkeypatch):
+    graph = opened(path)
+    commit = LanceDataset.commit
+
+    def unanswered(*args, **options):
+        commit(*args, **options)
+        monkeypatch.setattr(storage_commit, "transaction_of", fails)
+        raise OSError("LanceError(IO): the connection was reset")
+
+    def fails(*_):
+        raise StorageTransient("the store does not answer")
+
+    monkeypatch.setattr(LanceDataset, "commit", unanswered)
+    with pytest.raises(RecoveryRequired, match="nobody can say") as raised:
+        graph.mutate(ADD, {"n": "first"})
+    monkeypatch.undo()
+    assert pending(path) == [raised.value.operation_id]
+    graph.mutate(ADD, {"n": "second"})
+    assert {"first", "second"} <= set(shown(path).people)
 
 
 def contention():

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+import omnigraph
 from invariants import assert_recovered
 from omnigraph.catalog.build import compile_schema
 from omnigraph.catalog.ir import schema_hash, to_json
@@ -22,7 +23,7 @@ from omnigraph.storage.layout import (
     schema_name,
     table_location,
 )
-from recovery_graph import SCHEMA, RawGraph
+from recovery_graph import FAST, SCHEMA, RawGraph
 
 WIDER = SCHEMA + "\nnode City { name: String @key }\n"
 CITY = TableKey("node:City")
@@ -32,16 +33,22 @@ PERSON = TableKey("node:Person")
 class Apply:
     """A schema apply that adds one type, step by step."""
 
-    def __init__(self, path):
+    def __init__(self, path, *, begun=True):
         self.graph = RawGraph.create(path)
         self.graph.write(PERSON, ["ada"])
         accepted = compile_schema(SCHEMA)
         self.catalog = compile_schema(WIDER, accepted=accepted)
         self.location = table_location(CITY)
-        self.note = self.graph.note(
+        self.note = self.graph.sidecar(
             kind=WriterKind.SCHEMA_APPLY,
             additional_registrations=(SidecarRegistration(CITY, self.location),),
         )
+        if begun:
+            self.begin()
+
+    def begin(self):
+        self.graph.context.sidecars.write(self.note)
+        return self
 
     def create_table(self):
         stamp = Stamp(self.note.operation_id, CITY)
@@ -86,6 +93,28 @@ def test_a_schema_apply_that_staged_its_files_rolls_forward(path, enter):
         RawGraph.open(path)
     else:
         assert heal(apply.graph.context).schema_changed
+    assert_new_schema(path, apply.note.operation_id)
+
+
+@pytest.mark.parametrize("renamed", [0, 1, 2, 3])
+@pytest.mark.parametrize("enter", ["mutate", "refresh", "merge", "load"])
+def test_every_writer_completes_a_schema_apply_that_died_between_its_renames(path, tmp_path, enter, renamed):
+    apply = Apply(path, begun=False)
+    with omnigraph.open(path, settings=FAST) as graph:
+        graph.branches.create("review")
+        apply.begin().create_table().stage()
+        for name in (SCHEMA_SOURCE, SCHEMA_IR, SCHEMA_STATE)[:renamed]:
+            (path / (name + STAGING_SUFFIX)).rename(path / name)
+        match enter:
+            case "mutate":
+                graph.mutate('query q() { insert City { name: "Oslo" } }')
+            case "refresh":
+                graph.refresh()
+            case "merge":
+                graph.branches.merge("review")
+            case "load":
+                (tmp_path / "city.jsonl").write_text('{"type":"City","data":{"name":"Oslo"}}\n')
+                graph.load(tmp_path / "city.jsonl", mode="append", engine="local")
     assert_new_schema(path, apply.note.operation_id)
 
 

@@ -390,6 +390,25 @@ def test_schema_apply_lock_blocks_writes(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a" }')
 
 
+def test_a_schema_apply_that_begins_during_a_write_lets_no_table_move(graph: Graph) -> None:
+    branches = BranchStore(graph.session.manifest)
+    lock = Callback(lambda _: branches.take_schema_apply_lock())
+    run(graph, 'insert Person { name: "first" }')
+    graph.branches.create("dev")
+    run(graph, 'insert Person { name: "there" }', branch="dev")
+    for branch in ("main", "dev"):
+        refused = pytest.raises(ConflictError, match="schema apply is in progress")
+        with unchanged(graph), activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, lock), refused:
+            run(graph, 'insert Person { name: "a" }', branch=branch)
+        branches.release_schema_apply_lock()
+    branches.take_schema_apply_lock()
+    with unchanged(graph), pytest.raises(ConflictError, match="schema apply is in progress"):
+        graph.ensure_indices()
+    branches.release_schema_apply_lock()
+    assert graph.pending() == ()
+    run(graph, 'insert Person { name: "a" }')
+
+
 def test_no_run_artifacts(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a" }')
     graph.branches.create("dev")

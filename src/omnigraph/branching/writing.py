@@ -21,6 +21,7 @@ from omnigraph.core.errors import (
     ReadSetConflict,
     RecoveryRequired,
     RowLevelCasContention,
+    UnpublishedWrite,
 )
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
@@ -225,7 +226,9 @@ def _commit_and_publish(
             session.sidecars.confirm_sidecar_phase_b(sidecar, effects.achieved)
             failpoint(Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
         published = session.publisher.publish(plan.target.branch, effects.changes, plan.expected, intent)
-    except RowLevelCasContention:
+    except RowLevelCasContention as error:
+        if effects.achieved:
+            raise UnpublishedWrite(operation_id, attempts=error.attempts) from error
         raise
     except Exception as error:
         if effects.achieved and not isinstance(error, RecoveryRequired):
@@ -241,6 +244,8 @@ def _commit_and_publish(
 def _check_target(session: GraphSession, plan: MergePlan) -> None:
     """Refuse a merge whose ground is gone, by what storage says now."""
     branch = plan.target.branch
+    # No table may move for a publish that will be refused.
+    session.manifest.refuse_during_schema_apply()
     current = session.manifest.current(branch)
     if session.branch_identity(branch) != plan.target_identity:
         raise ReadSetConflict(

@@ -19,6 +19,7 @@ from omnigraph.core.errors import (
     ReadSetConflict,
     RecoveryRequired,
     RowLevelCasContention,
+    UnpublishedWrite,
 )
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.engine.ahead import Ahead
@@ -204,6 +205,8 @@ def _commit_and_publish(
     staging = write.staging
     head = session.manifest.head(staging.branch)
     current = head.snapshot
+    # Again, now that nothing can come between: no table may move for a publish that will be refused.
+    session.manifest.refuse_during_schema_apply()
     # The handle's flag belongs to all its threads; whether *this* write may use what it prepared does not.
     moved = current is not staging.snapshot
     session.disturbed = moved
@@ -434,10 +437,12 @@ def _commit_tables(
 ) -> list[CommittedTable]:
     """Phase B: move each HEAD once, begun in key order, and make everything the publish will name durable."""
     committed: dict[TableKey, CommittedTable] = {}
+    moved: set[TableKey] = set()
 
     def commit(key: TableKey) -> None:
         table = tables[key]
         handle = session.storage.commit_staged(table.handle, table.staged)
+        moved.add(key)  # at once: what follows may fail, and the table has moved
         committed[key] = CommittedTable(_update(session, table, handle), handle, table)
         failpoint(Window.MUTATION_POST_TABLE_COMMIT)
 
@@ -445,7 +450,7 @@ def _commit_tables(
         session.share(commit, sorted(tables), threads=threads)
         syncs.finish([path for each in committed.values() for path in session.storage.new_files(each.handle)])
     except Exception as error:
-        if committed:
+        if moved:
             raise _stopped(staging.operation_id, error) from error
         raise
     return [committed[key] for key in sorted(committed)]
@@ -483,8 +488,6 @@ def _publish(
                 return session.publisher.publish_prepared(prepared, files_synced=True)
             session.publisher.discard(prepared)
         return session.publisher.publish(staging.branch, changes, expected, _record(staging, intent))
-    except RowLevelCasContention:
-        raise
     except Exception as error:
         raise _stopped(staging.operation_id, error) from error
 
@@ -504,6 +507,8 @@ def _stopped(operation_id: OperationId, error: Exception) -> OmnigraphError:
     """The write has moved tables and cannot say that nothing happened; its sidecar stays."""
     if isinstance(error, RecoveryRequired):
         return error
+    if isinstance(error, RowLevelCasContention):
+        return UnpublishedWrite(operation_id, attempts=error.attempts)
     return RecoveryRequired(f"the write stopped half-way and must be recovered: {error}", operation_id)
 
 

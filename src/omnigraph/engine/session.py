@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
+from omnigraph.core.errors import (
+    BadRequest,
+    GraphNotFound,
+    OmnigraphError,
+    SchemaContractMissing,
+    SchemaDrift,
+)
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import refuse_reserved_actor
 from omnigraph.core.settings import Settings
@@ -22,7 +28,7 @@ from omnigraph.engine.forks import fork_table
 from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
-from omnigraph.engine.upkeep import check_schema_published, settle_on_open
+from omnigraph.engine.upkeep import check_schema_published, refresh_session, settle_on_open
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
@@ -175,7 +181,12 @@ class GraphSession:
         refuse_reserved_actor(actor)
         if self.read_only:
             raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
-        return self.contract()
+        try:
+            return self.contract()
+        except (SchemaDrift, SchemaContractMissing):
+            # Perhaps a schema apply died between two of its renames: then it is completed first.
+            refresh_session(self)
+            return self.contract()
 
     def contract(self) -> SchemaContract:
         """The accepted schema, of an open handle."""

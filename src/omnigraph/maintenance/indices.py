@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.catalog.types import IndexKind as DeclaredIndex
-from omnigraph.core.errors import OmnigraphError, RecoveryRequired, ResourceBusy
+from omnigraph.core.errors import (
+    OmnigraphError,
+    RecoveryRequired,
+    ResourceBusy,
+    RowLevelCasContention,
+    UnpublishedWrite,
+)
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import BULK_INDEX_ROWS_MIN, UNCOVERED_FRAGMENTS_MAX
@@ -340,6 +346,7 @@ def _commit_and_publish(
     actor: str | None,
 ) -> Snapshot:
     """Phases A to D, under the queues and the lease."""
+    session.manifest.refuse_during_schema_apply()
     for each in staged:
         drift_guard(session.recovery, each.work.entry, branch)
     sidecar = _sidecar(session, branch, staged, operation_id, actor)
@@ -364,6 +371,8 @@ def _commit_and_publish(
             ),
         )
     except OmnigraphError as error:
+        if updates and isinstance(error, RowLevelCasContention):
+            raise UnpublishedWrite(operation_id, attempts=error.attempts) from error
         if updates and not isinstance(error, RecoveryRequired):
             message = f"the index build stopped half-way and must be recovered: {error}"
             raise RecoveryRequired(message, operation_id) from error

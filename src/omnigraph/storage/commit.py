@@ -7,7 +7,13 @@ from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted,
 from omnigraph.core.ids import Branch
 from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool, manifest_object
-from omnigraph.storage.failures import CommitConflict, ForeignCommit, is_commit_conflict, substrate
+from omnigraph.storage.failures import (
+    CommitConflict,
+    CommitUncertain,
+    ForeignCommit,
+    is_commit_conflict,
+    substrate,
+)
 from omnigraph.storage.handles import SnapshotHandle, TransactionInfo, lance_dataset
 
 
@@ -26,7 +32,7 @@ def commit_exactly(
     Zero retries are not enough to be exact: Lance still carries a compatible commit over versions it did not
     know. So the version reached is compared, and any other than the next one raises ForeignCommit.
     """
-    dataset = _commit(pool, base, operation, transaction_uuid, properties)
+    dataset = _commit(pool, base, operation, transaction_uuid, properties, operation_id)
     version = int(dataset.version)
     if version != base.version + 1:
         pool.evict(base.location, base.branch)
@@ -64,7 +70,12 @@ def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: in
 
 
 def _commit(
-    pool: DatasetPool, base: SnapshotHandle, operation: Any, transaction_uuid: str, properties: dict[str, str]
+    pool: DatasetPool,
+    base: SnapshotHandle,
+    operation: Any,
+    transaction_uuid: str,
+    properties: dict[str, str],
+    operation_id: str,
 ) -> Any:
     from lance import LanceDataset  # noqa: PLC0415  a heavy package
     from lance.dataset import Transaction  # noqa: PLC0415
@@ -80,13 +91,13 @@ def _commit(
                 lance_dataset(base), transaction, max_retries=0, storage_options=pool.storage_options
             )
     except OmnigraphError:
-        if not _landed(pool, base, transaction_uuid):
+        if not _landed(pool, base, transaction_uuid, operation_id):
             raise
         dataset = pool.at_version(base.location, base.branch, base.version + 1)
     except OSError as error:
         if not is_commit_conflict(error):
             raise
-        if not _landed(pool, base, transaction_uuid):
+        if not _landed(pool, base, transaction_uuid, operation_id):
             raise CommitConflict(
                 table_key=base.table_key,
                 base_version=base.version,
@@ -98,11 +109,16 @@ def _commit(
     return dataset
 
 
-def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str) -> bool:
+def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str, operation_id: str) -> bool:
     """Whether the next version is this very commit, although its acknowledgement was lost.
 
     The store's client repeats a request it got no answer to; the repeated one then meets its own object and
-    looks like a conflict. Only the version itself knows.
+    looks like a conflict. Only the version itself knows. Raises CommitUncertain when it cannot be asked.
     """
-    found = transaction_of(pool, base.location, base.branch, base.version + 1)
+    try:
+        found = transaction_of(pool, base.location, base.branch, base.version + 1)
+    except OmnigraphError as error:
+        raise CommitUncertain(
+            table_key=base.table_key, cause=str(error), operation_id=operation_id
+        ) from error
     return found is not None and found.uuid == transaction_uuid

@@ -75,6 +75,18 @@ class CommitConflict(ConflictError):  # noqa: N818  named like the other conflic
         self.retryable = retryable
 
 
+class CommitUncertain(RecoveryRequired):
+    """The store answered neither to a commit nor to the question whether it landed."""
+
+    def __init__(self, *, table_key: str, cause: str, operation_id: str | None = None) -> None:
+        super().__init__(
+            f"nobody can say whether the write to {described(table_key)} landed: {cause}",
+            operation_id,
+            hint="reopen the graph read-write; recovery settles the write. Then look whether it is there",
+        )
+        self.table_key = table_key
+
+
 class ForeignCommit(RecoveryRequired):
     """This commit landed, but on top of one this writer did not know: its result must not be published."""
 

@@ -42,6 +42,7 @@ from omnigraph.core.errors.faults import (
     StorageTransient,
     StorageUnknown,
     TooManyRequests,
+    UnpublishedWrite,
 )
 from omnigraph.core.errors.kinds import FACTS, KindFacts, Retry
 from omnigraph.core.errors.requests import (
@@ -258,6 +259,7 @@ __all__ = [
     "TypeNotFound",
     "Unauthorized",
     "UnknownParameter",
+    "UnpublishedWrite",
     "UnsupportedMediaType",
     "UsageError",
     "VersionReclaimed",

@@ -2,8 +2,15 @@
 
 from typing import Any
 
-from omnigraph.core.errors.base import EnvironmentFault, InterruptedWrite, LimitError, StorageError
+from omnigraph.core.errors.base import (
+    EnvironmentFault,
+    InterruptedWrite,
+    KnownError,
+    LimitError,
+    StorageError,
+)
 from omnigraph.core.errors.kinds import Retry
+from omnigraph.core.errors.state import RowLevelCasContention
 
 
 class ResourceLimit(LimitError):
@@ -87,6 +94,24 @@ class RecoveryRequired(InterruptedWrite):
             details=details,
         )
         self.operation_id = operation_id
+
+
+class UnpublishedWrite(RecoveryRequired, RowLevelCasContention):
+    """The tables of a write have moved, and publishing them met contention in every attempt.
+
+    Unlike contention before the first effect it must not simply be sent again: the next write completes it.
+    """
+
+    def __init__(self, operation_id: str, *, attempts: int) -> None:
+        # Not through the chain: both bases would say something else about the outcome.
+        KnownError.__init__(
+            self,
+            f"publishing met contention in {attempts} attempts; the write is not visible yet",
+            hint="do not send it again: the next write completes it; then look at the commits",
+            details={"recovery_required": {"operation_id": operation_id}},
+        )
+        self.operation_id = operation_id
+        self.attempts = attempts
 
 
 class SidecarSchemaError(InterruptedWrite):
