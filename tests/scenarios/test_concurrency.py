@@ -14,7 +14,7 @@ import pytest
 import omnigraph
 from graphs import PEOPLE, hear, make_graph, reopen, rows_of, run, state_of
 from omnigraph.api.graph import Graph
-from omnigraph.core.errors import ConstraintViolation, ExpectedVersionMismatch, KeyConflict
+from omnigraph.core.errors import ConstraintViolation, ExpectedVersionMismatch, KeyConflict, ReadSetConflict
 from omnigraph.core.events import TableCommitted, TableStaged
 from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
@@ -325,6 +325,68 @@ graph.mutate(add, {"name": "later"})
 print([row["people"] for row in graph.query(count)])
 graph.close()
 """
+
+
+def test_a_branch_made_anew_under_a_write_refuses_it(graph: Graph) -> None:
+    """The new branch has the old one's name and even its rows; the write was prepared for the old one."""
+    run(graph, 'insert Person { name: "a" }')
+    graph.branches.create("dev")
+
+    def make_anew(_window: Window) -> None:
+        with reopen(graph) as other:
+            other.branches.delete("dev")
+            other.branches.create("dev")
+
+    refused = pytest.raises(ReadSetConflict, match="created anew")
+    with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([Callback(make_anew)])), refused:
+        run(graph, 'insert Person { name: "b" }', branch="dev")
+    assert graph.pending() == ()
+    assert set(rows_of(graph, "Person", branch="dev")) == {"a"}
+    assert graph.verify().ok
+
+
+def test_what_a_write_only_read_stays_until_its_publish(graph: Graph) -> None:
+    """An edge is about to be published; the deletion of its node waits, and then takes the edge with it."""
+    run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
+    pause, results = Pause(), []
+    writing = threading.Thread(
+        target=lambda: results.append(run(graph, 'insert Knows { from: "a", to: "b" }'))
+    )
+    deleting = threading.Thread(target=lambda: results.append(run(graph, 'delete Person where name = "a"')))
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, pause):
+        writing.start()
+        pause.wait_until_reached()
+        deleting.start()
+        deleting.join(1.0)
+        assert deleting.is_alive(), "the node went while an edge to it was on its way"
+        pause.release()
+        writing.join(60)
+        deleting.join(60)
+    assert len(results) == 2
+    assert set(rows_of(graph, "Person")) == {"b"}
+    assert rows_of(graph, "Knows") == {}
+    assert graph.verify().ok
+
+
+def test_a_publish_compares_what_the_write_only_read(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
+    publisher, compared = graph.session.publisher, []
+    prepare = publisher.prepare
+
+    def recorded(branch, changes, expected, intent, **options):
+        compared.append(set(expected))
+        return prepare(branch, changes, expected, intent, **options)
+
+    monkeypatch.setattr(publisher, "prepare", recorded)
+    run(graph, 'insert Knows { from: "a", to: "b" }')
+    assert compared == [{"edge:Knows", PERSON}]
+
+
+def test_a_graph_is_one_by_whatever_link_it_is_opened(graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "g")
+    with omnigraph.open(tmp_path / "link") as linked:
+        assert linked.session.root.identity == graph.session.root.identity
+        assert linked.session.queues is graph.session.queues
 
 
 def test_a_forked_child_is_told_that_the_handle_is_not_its_own(graph: Graph) -> None:
