@@ -346,25 +346,27 @@ def test_a_branch_made_anew_under_a_write_refuses_it(graph: Graph) -> None:
 
 
 def test_what_a_write_only_read_stays_until_its_publish(graph: Graph) -> None:
-    """An edge is about to be published; the deletion of its node waits, and then takes the edge with it."""
+    """An edge is about to be published; a change of its nodes' table waits until it is."""
     run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
     pause, results = Pause(), []
-    writing = threading.Thread(
-        target=lambda: results.append(run(graph, 'insert Knows { from: "a", to: "b" }'))
-    )
-    deleting = threading.Thread(target=lambda: results.append(run(graph, 'delete Person where name = "a"')))
-    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, pause):
+
+    def write(statement: str) -> threading.Thread:
+        return threading.Thread(target=lambda: results.append(run(graph, statement)))
+
+    writing = write('insert Knows { from: "a", to: "b" }')
+    changing = write('update Person set { age: 7 } where name = "a"')
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause])):
         writing.start()
         pause.wait_until_reached()
-        deleting.start()
-        deleting.join(1.0)
-        assert deleting.is_alive(), "the node went while an edge to it was on its way"
+        changing.start()
+        changing.join(1.0)
+        assert changing.is_alive(), "the table moved under a write whose publish would be refused for it"
         pause.release()
         writing.join(60)
-        deleting.join(60)
+        changing.join(60)
     assert len(results) == 2
-    assert set(rows_of(graph, "Person")) == {"b"}
-    assert rows_of(graph, "Knows") == {}
+    assert rows_of(graph, "Person")["a"]["age"] == 7
+    assert len(rows_of(graph, "Knows")) == 1
     assert graph.verify().ok
 
 
