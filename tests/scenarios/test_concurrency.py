@@ -346,22 +346,27 @@ def test_a_branch_made_anew_under_a_write_refuses_it(graph: Graph) -> None:
 
 
 def test_what_a_write_only_read_stays_until_its_publish(graph: Graph) -> None:
-    """An edge is about to be published; a change of its nodes' table waits until it is."""
+    """An edge is about to be published; a change of its nodes' table, prepared before, waits until it is."""
     run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
-    pause, results = Pause(), []
+    prepared, committed, results = Pause(), Pause(), []
 
     def write(statement: str) -> threading.Thread:
         return threading.Thread(target=lambda: results.append(run(graph, statement)))
 
-    writing = write('insert Knows { from: "a", to: "b" }')
     changing = write('update Person set { age: 7 } where name = "a"')
-    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause])):
-        writing.start()
-        pause.wait_until_reached()
+    writing = write('insert Knows { from: "a", to: "b" }')
+    with (
+        activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([prepared])),
+        activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([committed])),
+    ):
         changing.start()
+        prepared.wait_until_reached()
+        writing.start()
+        committed.wait_until_reached()
+        prepared.release()
         changing.join(1.0)
         assert changing.is_alive(), "the table moved under a write whose publish would be refused for it"
-        pause.release()
+        committed.release()
         writing.join(60)
         changing.join(60)
     assert len(results) == 2
