@@ -90,6 +90,8 @@ class ChunkParser:
     log: ProblemLog
     refused: list[int] = field(default_factory=list[int])
     """Lines whose record was refused, in no particular order."""
+    refused_of: dict[str, int] = field(default_factory=dict[str, int])
+    """How many of them named a type that is known, per table."""
     _schemas: dict[tuple[str, bool], pa.Schema] = field(default_factory=dict[tuple[str, bool], pa.Schema])
 
     def parse(self, data: bytes, first_line: int) -> tuple[list[ParsedRows], int, int]:
@@ -288,6 +290,9 @@ class ChunkParser:
         property_name: str | None = None,
     ) -> None:
         self.refused.append(line)
+        if table_type is not None:
+            key = table_type.table_key
+            self.refused_of[key] = self.refused_of.get(key, 0) + 1
         problem = Problem(
             kind=kind,
             order=self.order_base + line,
