@@ -28,6 +28,7 @@ from omnigraph.pipeline.convert import (
 from omnigraph.pipeline.exact import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.pipeline.records import ParsedRows, keep
+from omnigraph.pipeline.texts import not_utf8
 
 _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
@@ -69,7 +70,7 @@ class ColumnReader:
             if not given:
                 columns[prop.name] = pa.nulls(table.num_rows, arrow_type(prop.type))
                 continue
-            column = _flat(table.column(prop.name))
+            column = self._texts(_flat(table.column(prop.name)), table_type, prop.name, lines, bad)
             converted = from_cells(column, prop) if self.cells_are_text else stored_column(column, prop)
             columns[prop.name] = converted.column
             self._note(converted.refusals, table_type, prop.name, lines, bad)
@@ -78,7 +79,7 @@ class ColumnReader:
             ends = [
                 self._end(table, table_type, names, lines, bad) for names in (_SOURCE_NAMES, _TARGET_NAMES)
             ]
-        ids = self._ids(table)
+        ids = self._ids(table, table_type, lines, bad)
         rows = ParsedRows(table_type, lines, ids, ends[0], ends[1], columns, absent)
         return keep(rows, ~bad) if bad.any() else rows
 
@@ -96,10 +97,22 @@ class ColumnReader:
             if table_type.get(name) is None:
                 raise BadRequest(unknown_field(name, table_type))
 
-    def _ids(self, table: pa.Table) -> pa.StringArray:
+    def _ids(self, table: pa.Table, table_type: TableType, lines: Any, bad: Any) -> pa.StringArray:
         if "id" not in table.column_names:
             return pa.nulls(table.num_rows, pa.string())
-        return _text_column(_flat(table.column("id")), "id")
+        column = self._texts(_flat(table.column("id")), table_type, "id", lines, bad)
+        return _text_column(column, "id")
+
+    def _texts(self, column: pa.Array, table_type: TableType, name: str, lines: Any, bad: Any) -> pa.Array:
+        """The column without texts that are not UTF-8, whose records are refused. CSV was read as UTF-8."""
+        wrong = None if self.cells_are_text else not_utf8(column)
+        if wrong is None:
+            return column
+        refusal = Refusal(
+            "format", np.flatnonzero(wrong), lambda _row: f"{name}: the text is not valid UTF-8"
+        )
+        self._note((refusal,), table_type, name, lines, bad)
+        return column.take(pa.array(np.arange(len(column)), mask=wrong))
 
     def _end(
         self, table: pa.Table, edge: EdgeType, names: tuple[str, str], lines: Any, bad: Any
@@ -107,7 +120,8 @@ class ColumnReader:
         given = [name for name in names if name in table.column_names]
         if len(given) != 1:
             raise BadRequest(f"{edge.name} needs exactly one of the columns '{names[0]}' and '{names[1]}'")
-        column = _text_column(_flat(table.column(given[0])), given[0])
+        column = self._texts(_flat(table.column(given[0])), edge, names[0], lines, bad)
+        column = _text_column(column, given[0])
         missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         if missing.any():
             refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"'{names[0]}' is required")
