@@ -5,7 +5,7 @@ value is taken when it means the same in the property's type; otherwise the reco
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.pipeline.records import ParsedRows, keep
 from omnigraph.pipeline.texts import not_utf8
 
+MARK: Final = "?"
+"""Begins the name of a column that says which rows have the member of the rest of the name."""
 _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
 
@@ -54,6 +56,8 @@ class ColumnReader:
     log: ProblemLog
     cells_are_text: bool = False
     """CSV: every column holds text, whatever the property is."""
+    marked: bool = False
+    """Whether columns of marks may stand beside others. Without one, a column is given for all rows."""
     refused: list[int] = field(default_factory=list[int])
 
     def parse(self, table: pa.Table, first_row: int) -> ParsedRows:
@@ -66,7 +70,7 @@ class ColumnReader:
         absent: dict[str, Any] = {}
         for prop in table_type.properties:
             given = prop.name in table.column_names
-            absent[prop.name] = np.full(table.num_rows, not given)
+            absent[prop.name] = self._absent(table, prop.name)
             if not given:
                 columns[prop.name] = pa.nulls(table.num_rows, arrow_type(prop.type))
                 continue
@@ -83,6 +87,11 @@ class ColumnReader:
         rows = ParsedRows(table_type, lines, ids, ends[0], ends[1], columns, absent)
         return keep(rows, ~bad) if bad.any() else rows
 
+    def _absent(self, table: pa.Table, name: str) -> Any:
+        if self.marked and MARK + name in table.column_names:
+            return ~np.asarray(table.column(MARK + name).to_numpy(), np.bool_)
+        return np.full(table.num_rows, name not in table.column_names)
+
     def _check_names(self, table: pa.Table, table_type: TableType) -> None:
         ends = {*_SOURCE_NAMES, *_TARGET_NAMES} if isinstance(table_type, EdgeType) else set[str]()
         seen: set[str] = set()
@@ -90,7 +99,7 @@ class ColumnReader:
             if name in seen:
                 raise BadRequest(f"the column '{name}' of {table_type.name} occurs twice")
             seen.add(name)
-            if name == "id" or name in ends:
+            if name == "id" or name in ends or (self.marked and name.startswith(MARK)):
                 continue
             if name in RESERVED_NAMES:
                 raise BadRequest(f"'{name}' is a reserved name")
@@ -147,6 +156,11 @@ class ColumnReader:
             )
             self.log.add(refusal.kind, problems, len(fresh))
             bad[refusal.rows] = True
+
+
+def without_marks(table: pa.Table) -> pa.Table:
+    """The columns as the caller gave them."""
+    return table.select([name for name in table.column_names if not name.startswith(MARK)])
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

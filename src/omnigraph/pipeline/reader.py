@@ -49,6 +49,7 @@ class SplitReader:
             order_of(self.split.number, 0),
             log,
             cells_are_text=self.split.format is SourceFormat.CSV,
+            marked=self.split.marked,
         )
         for table in read_tables(self.split):
             rows = reader.parse(table, self.lines)

@@ -9,6 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from omnigraph.engine.lines import object_lines
+from omnigraph.pipeline.columns import without_marks
 from omnigraph.pipeline.exact import RecordRefused, decode
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
@@ -86,7 +87,7 @@ def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
     for table in read_tables(split):
         rows = [line - passed for line in sorted(wanted) if passed <= line < passed + table.num_rows]
         if rows:
-            texts = object_lines(showable(table.take(rows))).splitlines()
+            texts = object_lines(showable(without_marks(table.take(rows)))).splitlines()
             yield from zip((passed + row for row in rows), texts, strict=True)
         passed += table.num_rows
 

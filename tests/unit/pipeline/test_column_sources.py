@@ -10,7 +10,7 @@ import pytest
 
 import omnigraph
 from graphs import FAST
-from omnigraph.core.errors import LoadFormatError
+from omnigraph.core.errors import BadRequest, LoadFormatError
 
 SCHEMA = """
 node T { k: String @key  s: String?  i: I32?  tags: [String]?  pic: Blob? }
@@ -94,3 +94,54 @@ def test_text_that_is_not_utf8_is_refused(graph, load, tmp_path: Path, place: st
     assert "\ufffd" in json.dumps(json.loads(line)["record"], ensure_ascii=False)
     assert graph.verify().violations == ()
     assert len(rows_of(graph, name)) == 2
+
+
+# --- lists of dictionaries ---
+
+
+def test_a_list_has_every_member_of_any_row(graph) -> None:
+    graph.load_frames({"T": [{"k": "a"}, {"i": 5, "k": "b"}]}, mode="append", engine="local")
+    assert rows_of(graph) == [{"k": "a"}, {"k": "b", "i": 5}]
+    with pytest.raises(BadRequest, match="unknown field 'hue'"):
+        graph.load_frames({"T": [{"k": "c"}, {"k": "d", "hue": 1}]}, mode="append", engine="local")
+
+
+def test_what_a_row_of_a_list_lacks_is_not_mentioned(graph, tmp_path: Path) -> None:
+    rows = [{"k": "a", "m": 1}, {"k": "b", "n": 2}]
+    graph.load_frames({"D": rows}, mode="append", engine="local")
+    assert rows_of(graph, "D") == [{"k": "a", "m": 1, "n": 7}, {"k": "b", "n": 2}]
+    rows = [{"k": "a", "n": 3}, {"k": "b", "m": 4}, {"k": "c", "m": None}]
+    graph.load_frames({"D": rows}, mode="patch", engine="local")
+    assert rows_of(graph, "D") == [{"k": "a", "m": 1, "n": 3}, {"k": "b", "m": 4, "n": 2}, {"k": "c", "n": 7}]
+    graph.load_frames({"D": [{"k": "a", "m": None}, {"k": "b"}]}, mode="patch", engine="local")
+    assert rows_of(graph, "D")[:2] == [{"k": "a", "n": 3}, {"k": "b", "m": 4, "n": 2}]
+    rows = [{"k": "a", "m": 1}, {"k": "d"}]
+    report = graph.load_frames({"D": rows}, mode="append", engine="local", rejects=tmp_path / "rejects")
+    assert report.records_refused == 1
+    (line,) = (tmp_path / "rejects" / "rejects.jsonl").read_text().splitlines()
+    assert json.loads(line)["record"] == {"k": "a", "m": 1}
+
+
+def test_rows_without_members_are_rows(graph) -> None:
+    assert graph.load_frames({"N": [{}, {}]}, mode="append", engine="local").records_read == 2
+    assert rows_of(graph, "N") == [{}, {}]
+    assert graph.load_frames({"N": [], "E": []}, mode="append", engine="local").commit is None
+
+
+@pytest.mark.parametrize(
+    "rows", [["a"], [{"k": "a"}, None], [{1: "a"}], [{"k": "a", "?i": True}, {"k": "b"}]]
+)
+def test_a_list_of_something_else_is_refused(graph, rows) -> None:
+    with pytest.raises(BadRequest, match=r"^'T': "):
+        graph.load_frames({"T": rows}, mode="append", engine="local")
+
+
+@pytest.mark.parametrize("row", [{"k": "a\ud800"}, {"k": "a", "tags": ["\udc00"]}])
+def test_half_of_a_surrogate_pair_is_refused(graph, row) -> None:
+    with pytest.raises(LoadFormatError, match="surrogate"):
+        graph.load_frames({"T": [row]}, mode="append", engine="local")
+
+
+def test_a_table_has_no_marks(graph) -> None:
+    with pytest.raises(BadRequest, match="unknown field"):
+        graph.load_frames({"T": pa.table({"k": ["a"], "?i": [True]})}, mode="append", engine="local")
