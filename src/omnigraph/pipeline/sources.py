@@ -352,9 +352,9 @@ class _QuotesCounted:
 
 
 def csv_header(head: bytes) -> list[str]:
-    """The column names of a CSV file from its first bytes."""
+    """The column names of a CSV file from its first bytes; blank lines before them are passed over."""
     import csv  # noqa: PLC0415 - only for CSV sources
     import io  # noqa: PLC0415
 
     text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
-    return next(csv.reader(text), [])
+    return next((cells for cells in csv.reader(text) if cells), [])

@@ -145,3 +145,13 @@ def test_half_of_a_surrogate_pair_is_refused(graph, row) -> None:
 def test_a_table_has_no_marks(graph) -> None:
     with pytest.raises(BadRequest, match="unknown field"):
         graph.load_frames({"T": pa.table({"k": ["a"], "?i": [True]})}, mode="append", engine="local")
+
+
+# --- CSV ---
+
+
+@pytest.mark.parametrize("head", [b"\n", b"\n\n", b"\r\n\r\n", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf\r\n"])
+def test_blank_lines_before_the_header_of_a_csv_file(graph, load, head: bytes) -> None:
+    end = b"\r\n" if b"\r" in head else b"\n"
+    assert load(head + end.join([b"k,s", b"a,x", b"b,y", b""])).records_read == 2
+    assert rows_of(graph) == [{"k": "a", "s": "x"}, {"k": "b", "s": "y"}]
