@@ -11,6 +11,7 @@ import pytest
 import omnigraph
 from graphs import FAST
 from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.pipeline.sources import has_open_quote
 
 SCHEMA = """
 node T { k: String @key  s: String?  i: I32?  tags: [String]?  pic: Blob? }
@@ -155,3 +156,46 @@ def test_blank_lines_before_the_header_of_a_csv_file(graph, load, head: bytes) -
     end = b"\r\n" if b"\r" in head else b"\n"
     assert load(head + end.join([b"k,s", b"a,x", b"b,y", b""])).records_read == 2
     assert rows_of(graph) == [{"k": "a", "s": "x"}, {"k": "b", "s": "y"}]
+
+
+OPEN = [
+    b'a,"xyz',
+    b'a,"xyz\n',
+    b'a,x\nb,"y\nc,z\n',
+    b'a,"',
+    b'a,"x""',
+    b'a,"x""""',
+    b'a,5" disk\nb,"1\n2"\nc,"3',
+    b'a,"x\nb,y\nc,"z"\n',
+]
+CLOSED = {
+    b'a,5" disk\nb,"line1\nline2"\n': ['5" disk', "line1\nline2"],
+    b'a,""\nb,""': ["", ""],
+    b'a,""""': ['"'],
+    b'a,"x"""': ['x"'],
+    b'a,"\n"\n': ["\n"],
+    b'a,"\r\n"\r\n': ["\r\n"],
+    b'a,"x"y"z\nb,"2\n"': ['xy"z', "2\n"],
+    b'a,x"': ['x"'],
+    b'a,",""\n,"""': [',"\n,"'],
+}
+
+
+@pytest.mark.parametrize("rows", OPEN)
+def test_a_csv_file_that_is_cut_off_inside_quotes_is_refused(graph, load, rows: bytes) -> None:
+    with pytest.raises(LoadFormatError, match="a quote is opened and never closed"):
+        load(b"k,s\n" + rows)
+    assert rows_of(graph) == []
+
+
+@pytest.mark.parametrize("rows", CLOSED)
+def test_a_quote_within_a_cell_opens_nothing(graph, load, rows: bytes) -> None:
+    load(b"k,s\n" + rows)
+    assert [row["s"] for row in rows_of(graph)] == CLOSED[rows]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_open_quotes_are_judged_the_same_in_blocks_of_any_size(size: int) -> None:
+    for text, expected in [*((each, True) for each in OPEN[:-1]), *((each, False) for each in CLOSED)]:
+        blocks = [text[at : at + size] for at in range(0, len(text), size)]
+        assert has_open_quote(blocks) is expected, text
