@@ -288,7 +288,14 @@ def _runs(groups: Mapping[int, int], rows_max: int) -> Iterator[list[int]]:
 def _csv_tables(split: Split) -> Iterator[pa.Table]:
     """Every cell as text; the reader of columns knows what the type wants."""
     with pa.input_stream(split.path, compression=split.compression) as stream:
-        names = csv_header(stream.read(CHUNK_BYTES))
+        head = stream.read(CHUNK_BYTES)
+        first_line = head.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
+        unended = b"\n" not in first_line and b"\r" not in first_line and not stream.read(1)
+    if unended:  # Arrow does not take a header without an end for one
+        if has_open_quote([head]):
+            raise LoadFormatError(line=1, file=split.name, message=_OPEN_QUOTE)
+        return
+    names = csv_header(head)
     passed = 0
     # A record fits two blocks. One that does not is read again in blocks of the largest record there may be.
     for block_bytes in (CHUNK_BYTES, RECORD_BYTES_MAX) if names else ():

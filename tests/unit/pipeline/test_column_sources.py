@@ -199,3 +199,15 @@ def test_open_quotes_are_judged_the_same_in_blocks_of_any_size(size: int) -> Non
     for text, expected in [*((each, True) for each in OPEN[:-1]), *((each, False) for each in CLOSED)]:
         blocks = [text[at : at + size] for at in range(0, len(text), size)]
         assert has_open_quote(blocks) is expected, text
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"k,s", b"k,s\n", b"\r\nk,s", b'\xef\xbb\xbf"k",s', b"k,s\n\n"])
+def test_a_csv_file_without_rows_has_no_records(graph, load, text: bytes) -> None:
+    report = load(text)
+    assert (report.records_read, report.commit) == (0, None)
+
+
+@pytest.mark.parametrize("text", [b'k,"s', b'k,"s\na,x\nb,y\n'])
+def test_a_header_with_an_open_quote_is_refused(load, text: bytes) -> None:
+    with pytest.raises(LoadFormatError):
+        load(text)
