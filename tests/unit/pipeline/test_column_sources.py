@@ -211,3 +211,28 @@ def test_a_csv_file_without_rows_has_no_records(graph, load, text: bytes) -> Non
 def test_a_header_with_an_open_quote_is_refused(load, text: bytes) -> None:
     with pytest.raises(LoadFormatError):
         load(text)
+
+
+# --- edges ---
+
+ENDLESS = {
+    "E.csv": [(b"from,to\np,p\n,p\n", "from"), (b"src,dst\np,p\np,\n", "to")],
+    "E.parquet": [
+        (pa.table({"from": ["p", None], "to": ["p", "p"]}), "from"),
+        (pa.table({"src": ["p", "p"], "dst": ["p", None]}), "to"),
+        (pa.table({"from": ["p", "p"], "to": pa.nulls(2)}), "to"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "end"), [(name, *each) for name, some in ENDLESS.items() for each in some]
+)
+def test_an_edge_without_an_end_is_refused(graph, load, tmp_path: Path, name: str, content, end: str) -> None:
+    load(b"k\np\n")
+    with pytest.raises(LoadFormatError, match=f"'{end}' is required"):
+        load(content, name)
+    report = load(content, name, rejects=tmp_path / "rejects")
+    (edges,) = report.edges
+    assert (edges.inserted + edges.refused, edges.refused) == (2, report.records_refused)
+    assert rows_of(graph, "E") == [{"from": "p", "to": "p"}] * edges.inserted
