@@ -157,6 +157,12 @@ def lacks(world: World, current: Step) -> None:
     assert identity not in _rows(world, type_name, "main")
 
 
+@step("sound")
+def sound(world: World, current: Step) -> None:
+    """The whole graph keeps its rules."""
+    assert world["graph"].verify().violations == ()
+
+
 @step("branches")
 def branches(world: World, current: Step) -> None:
     assert world["graph"].branches.list() == current.argument.split()

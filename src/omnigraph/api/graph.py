@@ -242,8 +242,9 @@ class Graph(Exports):
         graph.load_frames({"Person": people, "Knows": knows}, mode="append", branch="review", base="main")
         ```
 
-        A frame is a Spark or pandas DataFrame, an Arrow table or a list of rows with the columns `id`, `from`
-        and `to` for edges, and properties. Everything else is as in `load`.
+        A frame is a Spark or pandas DataFrame, an Arrow table or a list of dictionaries with the columns
+        `id`, `from` and `to` for edges, and properties. What a dictionary lacks is not mentioned, as in a
+        record; a null of any frame is mentioned. Everything else is as in `load`.
         """
         from omnigraph.pipeline.load import load_frames  # noqa: PLC0415  only a load needs the pipeline
 

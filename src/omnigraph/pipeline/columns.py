@@ -5,7 +5,7 @@ value is taken when it means the same in the property's type; otherwise the reco
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,10 @@ from omnigraph.pipeline.convert import (
 from omnigraph.pipeline.exact import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.pipeline.records import ParsedRows, keep
+from omnigraph.pipeline.texts import not_utf8
 
+MARK: Final = "?"
+"""Begins the name of a column that says which rows have the member of the rest of the name."""
 _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
 
@@ -53,6 +56,8 @@ class ColumnReader:
     log: ProblemLog
     cells_are_text: bool = False
     """CSV: every column holds text, whatever the property is."""
+    marked: bool = False
+    """Whether columns of marks may stand beside others. Without one, a column is given for all rows."""
     refused: list[int] = field(default_factory=list[int])
 
     def parse(self, table: pa.Table, first_row: int) -> ParsedRows:
@@ -65,11 +70,11 @@ class ColumnReader:
         absent: dict[str, Any] = {}
         for prop in table_type.properties:
             given = prop.name in table.column_names
-            absent[prop.name] = np.full(table.num_rows, not given)
+            absent[prop.name] = self._absent(table, prop.name)
             if not given:
                 columns[prop.name] = pa.nulls(table.num_rows, arrow_type(prop.type))
                 continue
-            column = _flat(table.column(prop.name))
+            column = self._texts(_flat(table.column(prop.name)), table_type, prop.name, lines, bad)
             converted = from_cells(column, prop) if self.cells_are_text else stored_column(column, prop)
             columns[prop.name] = converted.column
             self._note(converted.refusals, table_type, prop.name, lines, bad)
@@ -78,9 +83,14 @@ class ColumnReader:
             ends = [
                 self._end(table, table_type, names, lines, bad) for names in (_SOURCE_NAMES, _TARGET_NAMES)
             ]
-        ids = self._ids(table)
+        ids = self._ids(table, table_type, lines, bad)
         rows = ParsedRows(table_type, lines, ids, ends[0], ends[1], columns, absent)
         return keep(rows, ~bad) if bad.any() else rows
+
+    def _absent(self, table: pa.Table, name: str) -> Any:
+        if self.marked and MARK + name in table.column_names:
+            return ~np.asarray(table.column(MARK + name).to_numpy(), np.bool_)
+        return np.full(table.num_rows, name not in table.column_names)
 
     def _check_names(self, table: pa.Table, table_type: TableType) -> None:
         ends = {*_SOURCE_NAMES, *_TARGET_NAMES} if isinstance(table_type, EdgeType) else set[str]()
@@ -89,17 +99,29 @@ class ColumnReader:
             if name in seen:
                 raise BadRequest(f"the column '{name}' of {table_type.name} occurs twice")
             seen.add(name)
-            if name == "id" or name in ends:
+            if name == "id" or name in ends or (self.marked and name.startswith(MARK)):
                 continue
             if name in RESERVED_NAMES:
                 raise BadRequest(f"'{name}' is a reserved name")
             if table_type.get(name) is None:
                 raise BadRequest(unknown_field(name, table_type))
 
-    def _ids(self, table: pa.Table) -> pa.StringArray:
+    def _ids(self, table: pa.Table, table_type: TableType, lines: Any, bad: Any) -> pa.StringArray:
         if "id" not in table.column_names:
             return pa.nulls(table.num_rows, pa.string())
-        return _text_column(_flat(table.column("id")), "id")
+        column = self._texts(_flat(table.column("id")), table_type, "id", lines, bad)
+        return _text_column(column, "id")
+
+    def _texts(self, column: pa.Array, table_type: TableType, name: str, lines: Any, bad: Any) -> pa.Array:
+        """The column without texts that are not UTF-8, whose records are refused. CSV was read as UTF-8."""
+        wrong = None if self.cells_are_text else not_utf8(column)
+        if wrong is None:
+            return column
+        refusal = Refusal(
+            "format", np.flatnonzero(wrong), lambda _row: f"{name}: the text is not valid UTF-8"
+        )
+        self._note((refusal,), table_type, name, lines, bad)
+        return column.take(pa.array(np.arange(len(column)), mask=wrong))
 
     def _end(
         self, table: pa.Table, edge: EdgeType, names: tuple[str, str], lines: Any, bad: Any
@@ -107,7 +129,8 @@ class ColumnReader:
         given = [name for name in names if name in table.column_names]
         if len(given) != 1:
             raise BadRequest(f"{edge.name} needs exactly one of the columns '{names[0]}' and '{names[1]}'")
-        column = _text_column(_flat(table.column(given[0])), given[0])
+        column = self._texts(_flat(table.column(given[0])), edge, names[0], lines, bad)
+        column = _text_column(column, given[0])
         missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         if missing.any():
             refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"'{names[0]}' is required")
@@ -133,6 +156,11 @@ class ColumnReader:
             )
             self.log.add(refusal.kind, problems, len(fresh))
             bad[refusal.rows] = True
+
+
+def without_marks(table: pa.Table) -> pa.Table:
+    """The columns as the caller gave them."""
+    return table.select([name for name in table.column_names if not name.startswith(MARK)])
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

@@ -173,7 +173,7 @@ def checked(record: dict[str, Any], table_type: TableType) -> dict[str, Any]:
 def _check_names(data: dict[str, Any], table_type: TableType) -> None:
     for name, value in data.items():
         if name == "id":
-            if value is not None and not isinstance(value, str):
+            if not isinstance(value, str):
                 raise RecordRefused("'id' is a string")
         elif name in RESERVED_NAMES:
             raise RecordRefused(f"'{name}' is a reserved name")

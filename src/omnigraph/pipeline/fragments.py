@@ -61,7 +61,7 @@ class SplitResult:
     rows: dict[str, int] = field(default_factory=dict[str, int])
     """Rows staged, per table."""
     read: dict[str, int] = field(default_factory=dict[str, int])
-    """Records whose type is known and whose form is right, per table."""
+    """Records whose type is known, per table; those of a wrong form count."""
     given_ids: dict[str, int] = field(default_factory=dict[str, int])
     """Records whose id the caller chose, per table."""
     facts: FactFiles = field(default_factory=FactFiles)
@@ -105,6 +105,8 @@ def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
     stage.facts.flush()
     result = stage.result
     result.lines, result.records, result.bytes = reader.lines, reader.records, reader.bytes
+    for key, count in reader.refused_of.items():
+        result.read[key] = result.read.get(key, 0) + count
     base = order_of(task.split.number, 0)
     refused = np.unique(np.array([*reader.refused, *stage.refused], np.int64)) + base
     result.refused = refused
@@ -134,6 +136,7 @@ class _SplitStage:
         """Finish, judge and hold the records of one type."""
         plan, result = self.plan, self.result
         key = rows.type.table_key
+        result.read[key] = result.read.get(key, 0) + rows.rows
         if plan.mode is LoadMode.PATCH:
             rows = filled_from_committed(rows, plan, self._store)
         rows = _with_defaults(rows)
@@ -141,7 +144,6 @@ class _SplitStage:
         if rows.rows == 0:
             return
         orders = self.base + rows.lines
-        result.read[key] = result.read.get(key, 0) + rows.rows
         result.given_ids[key] = result.given_ids.get(key, 0) + int(given.sum())
         bad = self._judge(table, rows, orders)
         if self.write_facts:

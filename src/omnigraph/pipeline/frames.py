@@ -4,14 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from omnigraph.core.errors import BadRequest
+from omnigraph.core.errors import BadRequest, LoadFormatError
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.columns import MARK
 from omnigraph.pipeline.convert import shown_text
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.scans import FrameScan, plan_scan, readable_type, scan_fragments
@@ -48,6 +49,9 @@ def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRunti
             try:
                 table = _as_table(name, frame)
                 pq.write_table(table, folder / "part.parquet", row_group_size=ROW_GROUP_ROWS)
+            except UnicodeEncodeError as error:
+                message = "a string holds half of a surrogate pair"
+                raise LoadFormatError(line=None, file=f"frame {name}", message=message) from error
             except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
                 raise BadRequest(
                     f"'{name}': the rows have no common column types ({shown_text(str(error))})",
@@ -55,7 +59,8 @@ def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRunti
                 ) from error
         files = sorted(path for path in folder.rglob("*.parquet") if path.is_file())
         for split in plan_splits(files, format_=SourceFormat.PARQUET, type_name=name):
-            splits.append(replace(split, number=len(splits), name=f"frame {name}"))
+            marked = isinstance(frame, list)
+            splits.append(replace(split, number=len(splits), name=f"frame {name}", marked=marked))
     return splits
 
 
@@ -65,12 +70,31 @@ def _as_table(name: str, frame: Any) -> pa.Table:
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
     if isinstance(frame, list):
-        return pa.Table.from_pylist(frame)
+        return _table_of_rows(name, cast("list[Any]", frame))
     if hasattr(frame, "to_arrow"):
         return frame.to_arrow()
     if type(frame).__module__.startswith("pandas"):
         return pa.Table.from_pandas(frame, preserve_index=False)
     raise BadRequest(f"'{name}': {type(frame).__name__} is not a DataFrame, an Arrow table or a list of rows")
+
+
+def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
+    """Dictionaries as columns, one for every member of any row, with marks where some rows lack it."""
+    members: dict[str, None] = {}
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise BadRequest(f"'{name}': row {number} is {type(row).__name__}, not a dictionary")
+        members.update(dict.fromkeys(cast("dict[Any, Any]", row)))
+    columns: dict[str, pa.Array] = {}
+    for member in members:
+        if not isinstance(member, str) or member.startswith(MARK):
+            raise BadRequest(f"'{name}': {shown_text(repr(member))} is not the name of a property")
+        columns[member] = pa.array([row.get(member) for row in rows])
+        given = [member in row for row in rows]
+        if not all(given):
+            columns[MARK + member] = pa.array(given)
+    # Rows without any member are rows: an id that is null is one that was not given.
+    return pa.table(columns or ({"id": pa.nulls(len(rows), pa.string())} if rows else {}))
 
 
 # --- reading ---

@@ -483,11 +483,9 @@ class Load:
                     staging.push_fragments(
                         table_type, fragments, PendingMode.OVERWRITE, MutationOpKind.UPDATE
                     )
-                elif key in staged.plan.replaced_types:
+                else:  # the checks took the old rows for gone, also where every record was refused
                     empty = table_type.arrow_schema.empty_table()
                     staging.push(table_type, empty, PendingMode.OVERWRITE, MutationOpKind.UPDATE)
-                else:
-                    return {}
                 return {"inserted": rows, "removed": staged.plan.targets[TableKey(key)].rows}
             case LoadMode.APPEND:
                 if not fragments:

@@ -48,6 +48,8 @@ class Split:
     compression: str | None = None
     type_name: str | None = None
     """The one type of a CSV or Parquet source."""
+    marked: bool = False
+    """Whether marks beside the columns tell which rows have a member at all (`columns.MARK`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from omnigraph.catalog.schema import Catalog
-from omnigraph.pipeline.columns import ColumnReader
+from omnigraph.pipeline.columns import ColumnReader, type_named
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import ProblemLog, order_of
 from omnigraph.pipeline.records import ChunkParser, ParsedRows
@@ -22,6 +22,8 @@ class SplitReader:
     records: int = 0
     bytes: int = 0
     refused: list[int] = field(default_factory=list[int])
+    refused_of: dict[str, int] = field(default_factory=dict[str, int])
+    """How many of the refused records named a type that is known, per table."""
 
     def parsed(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
         """The records of the split, grouped by type, piece by piece; what is wrong goes to `log`."""
@@ -38,7 +40,7 @@ class SplitReader:
             self.records += records
             self.bytes += len(chunk)
             yield parsed
-        self.refused = parser.refused
+        self.refused, self.refused_of = parser.refused, parser.refused_of
 
     def _columns(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
         reader = ColumnReader(
@@ -47,6 +49,7 @@ class SplitReader:
             order_of(self.split.number, 0),
             log,
             cells_are_text=self.split.format is SourceFormat.CSV,
+            marked=self.split.marked,
         )
         for table in read_tables(self.split):
             rows = reader.parse(table, self.lines)
@@ -55,3 +58,5 @@ class SplitReader:
             self.bytes += int(table.nbytes)
             yield [rows] if rows.rows else []
         self.refused = reader.refused
+        if reader.refused:
+            self.refused_of[type_named(self.catalog, reader.type_name).table_key] = len(reader.refused)

@@ -30,6 +30,7 @@ _EXACT_LINES: Final = 64
 _HEAD_BYTES_MAX: Final = 256
 _HEAD: Final = re.compile(rb'\{"(type|edge)": ?"([^"\\]+)"')
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NULL_ID: Final = re.compile(rb'"(?:id|\\u0069d|i\\u0064|\\u0069\\u0064)"\s*:\s*null')
 _WORD: Final = 8
 _STRUCTURE: Final = b"{}[],:"
 
@@ -90,6 +91,8 @@ class ChunkParser:
     log: ProblemLog
     refused: list[int] = field(default_factory=list[int])
     """Lines whose record was refused, in no particular order."""
+    refused_of: dict[str, int] = field(default_factory=dict[str, int])
+    """How many of them named a type that is known, per table."""
     _schemas: dict[tuple[str, bool], pa.Schema] = field(default_factory=dict[tuple[str, bool], pa.Schema])
 
     def parse(self, data: bytes, first_line: int) -> tuple[list[ParsedRows], int, int]:
@@ -288,6 +291,9 @@ class ChunkParser:
         property_name: str | None = None,
     ) -> None:
         self.refused.append(line)
+        if table_type is not None:
+            key = table_type.table_key
+            self.refused_of[key] = self.refused_of.get(key, 0) + 1
         problem = Problem(
             kind=kind,
             order=self.order_base + line,
@@ -487,7 +493,15 @@ def _wire(table: pa.Table, table_type: TableType, group: _Group) -> _Wire | None
         return None
     fields = dict(zip([f.name for f in data.type], data.flatten(), strict=True))
     ids = fields.pop("id")
+    if ids.null_count and _has_null_id(group.data):
+        return None  # an id may be left out, but is never null
     return _Wire(ids, sources, targets, dict(fields))
+
+
+def _has_null_id(data: bytes) -> bool:
+    """Whether an id is spelled as null. A search for plain bytes is far cheaper than the expression."""
+    named = b'"id"' in data or b"\\u006" in data
+    return named and b"null" in data and _NULL_ID.search(data) is not None
 
 
 def _one(table: pa.Table, name: str) -> pa.Array:

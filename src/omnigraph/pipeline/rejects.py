@@ -9,10 +9,12 @@ import orjson
 from numpy.typing import NDArray
 
 from omnigraph.engine.lines import object_lines
+from omnigraph.pipeline.columns import without_marks
 from omnigraph.pipeline.exact import RecordRefused, decode
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
 from omnigraph.pipeline.sources import read_chunks, read_tables
+from omnigraph.pipeline.texts import showable
 
 REJECTS_NAME = "rejects.jsonl"
 
@@ -85,7 +87,7 @@ def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
     for table in read_tables(split):
         rows = [line - passed for line in sorted(wanted) if passed <= line < passed + table.num_rows]
         if rows:
-            texts = object_lines(table.take(rows)).splitlines()
+            texts = object_lines(showable(without_marks(table.take(rows)))).splitlines()
             yield from zip((passed + row for row in rows), texts, strict=True)
         passed += table.num_rows
 

@@ -4,12 +4,13 @@ import codecs
 import glob
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import pyarrow as pa
 
 from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, ResourceLimit
@@ -29,6 +30,10 @@ PARQUET_ROWS: Final = 65_536
 """Rows of a Parquet file read at a time; fewer when they are long."""
 PARQUET_BUFFER_BYTES: Final = 1 * MIB
 """Bytes of a column read ahead: without it a whole column of a row group is."""
+_TAIL_BYTES: Final = 4096
+_OPEN_QUOTE: Final = "a quote is opened and never closed"
+_QUOTE: Final = b'"'
+_BETWEEN_CELLS: Final = np.frombuffer(b",\r\n", np.uint8)
 TEXT_BYTES_PER_ROW: Final = 96
 TEXT_PER_PACKED_BYTE: Final = 8
 """Guesses, used for sizing only."""
@@ -283,7 +288,14 @@ def _runs(groups: Mapping[int, int], rows_max: int) -> Iterator[list[int]]:
 def _csv_tables(split: Split) -> Iterator[pa.Table]:
     """Every cell as text; the reader of columns knows what the type wants."""
     with pa.input_stream(split.path, compression=split.compression) as stream:
-        names = csv_header(stream.read(CHUNK_BYTES))
+        head = stream.read(CHUNK_BYTES)
+        first_line = head.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
+        unended = b"\n" not in first_line and b"\r" not in first_line and not stream.read(1)
+    if unended:  # Arrow does not take a header without an end for one
+        if has_open_quote([head]):
+            raise LoadFormatError(line=1, file=split.name, message=_OPEN_QUOTE)
+        return
+    names = csv_header(head)
     passed = 0
     # A record fits two blocks. One that does not is read again in blocks of the largest record there may be.
     for block_bytes in (CHUNK_BYTES, RECORD_BYTES_MAX) if names else ():
@@ -317,9 +329,9 @@ def _csv_blocks(split: Split, names: Sequence[str], block_bytes: int) -> Iterato
     last: Any = None
     rows = 0
     with pa.input_stream(split.path, compression=split.compression) as stream:
-        counted = _QuotesCounted(stream)
+        seen = _QuotesSeen(stream)
         reader = pc.open_csv(
-            pa.PythonFile(counted, mode="r"),
+            pa.PythonFile(seen, mode="r"),
             read_options=pc.ReadOptions(use_threads=False, block_size=block_bytes),
             parse_options=pc.ParseOptions(newlines_in_values=True),
             convert_options=options,
@@ -330,31 +342,78 @@ def _csv_blocks(split: Split, names: Sequence[str], block_bytes: int) -> Iterato
                 rows += batch.num_rows
             yield pa.Table.from_batches([batch])
     # Arrow ends an open quote where the file ends, with all lines up to there as one cell.
-    if counted.quotes % 2 and "\n" in (last or ""):
-        raise LoadFormatError(line=rows, file=split.name, message="a quote is opened and never closed")
+    if seen.may_be_open(last) and has_open_quote(_csv_bytes(split)):
+        raise LoadFormatError(line=rows, file=split.name, message=_OPEN_QUOTE)
 
 
-class _QuotesCounted:
-    """A stream that counts the quotes it hands out."""
+class _QuotesSeen:
+    """A stream that counts the quotes it hands out, and keeps the last bytes."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self.quotes = 0
+        self._quotes = 0
+        self._tail = b""
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(size)
-        self.quotes += data.count(b'"')
+        self._quotes += data.count(_QUOTE)
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         return data
 
     def close(self) -> None:
         self.closed = True
 
+    def may_be_open(self, last: str | None) -> bool:
+        """Whether a quote may be open at the end of the text, whose last cell is `last`.
+
+        Then the cell stands there as it would without a closing quote, or the quotes make no pairs. Both are
+        rare in sound text.
+        """
+        raw = _QUOTE + (last or "").encode().replace(_QUOTE, _QUOTE * 2)
+        return self._quotes % 2 == 1 or (last is not None and self._tail.endswith(raw[-_TAIL_BYTES:]))
+
+
+def _csv_bytes(split: Split) -> Iterator[bytes]:
+    with pa.input_stream(split.path, compression=split.compression) as stream:
+        while block := stream.read(CHUNK_BYTES):
+            yield block
+
+
+def has_open_quote(blocks: Iterable[bytes]) -> bool:
+    """Whether a quoted cell of CSV text is never closed. A quote opens only where a cell begins.
+
+    The text ends inside of it, or it runs over line ends up to a quote that was meant to open another cell
+    and has text behind it. Cost: a step for each quote, so ask only about text that may be cut off.
+    """
+    quoted, opened_on, closed_at, passed, lines, before = False, 0, -2, 0, 0, b"\n"
+    for each in blocks:
+        block = each if passed else each.removeprefix(codecs.BOM_UTF8)
+        codes = np.frombuffer(before + block + b"\n", np.uint8)
+        at = np.flatnonzero(codes[1:-1] == _QUOTE[0])
+        ends = np.flatnonzero(codes[1:-1] == ord("\n"))
+        begins = np.isin(codes[at], _BETWEEN_CELLS)
+        goes_on = ~np.isin(codes[at + 2], (*_BETWEEN_CELLS, _QUOTE[0]))
+        line_of = np.searchsorted(ends, at) + lines
+        for place, line, begins_cell, text_behind in zip(
+            (at + passed).tolist(), line_of.tolist(), begins.tolist(), goes_on.tolist(), strict=True
+        ):
+            if not quoted:
+                # A quote right behind one that closes makes both of them one quote of the text.
+                again = place == closed_at + 1
+                quoted, opened_on = begins_cell or again, opened_on if again else line
+            elif text_behind and line > opened_on:
+                return True
+            else:
+                quoted, closed_at = False, place
+        passed, lines, before = passed + len(block), lines + len(ends), block[-1:] or before
+    return quoted
+
 
 def csv_header(head: bytes) -> list[str]:
-    """The column names of a CSV file from its first bytes."""
+    """The column names of a CSV file from its first bytes; blank lines before them are passed over."""
     import csv  # noqa: PLC0415 - only for CSV sources
     import io  # noqa: PLC0415
 
     text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
-    return next(csv.reader(text), [])
+    return next((cells for cells in csv.reader(text) if cells), [])
