@@ -1,0 +1,82 @@
+"""What a load takes as its input and where it leaves what it refuses: pipes, streams, directories of rejects."""
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from graphs import make_graph, rows_of
+from omnigraph.api.graph import Graph
+from omnigraph.core.errors import BadRequest, LoadFormatError
+
+ANN = '{"type":"Person","data":{"name":"ann","age":3}}\n'
+BOB = '{"type":"Person","data":{"name":"bob"}}\n'
+WRONG = '{"type":"Person","data":{"name":"cid","age":"old"}}\n'
+NOTES = '{"type":"Note","data":{"id":"n1","text":"a"}}\n{"type":"Note","data":{"id":"n1","text":"b"}}\n'
+
+
+@pytest.fixture
+def graph(tmp_path: Path):
+    with make_graph(tmp_path / "g") as made:
+        yield made
+
+
+def refused(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "rejects.jsonl").read_text().splitlines()]
+
+
+@contextmanager
+def fifo(path: Path, text: str) -> Iterator[Path]:
+    """A named pipe that somebody writes once."""
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=(text,), daemon=True)
+    writer.start()
+    yield path
+    writer.join(10)
+    assert not writer.is_alive()
+
+
+def test_refused_records_of_a_pipe_are_set_aside(graph: Graph, tmp_path: Path) -> None:
+    with fifo(tmp_path / "people", ANN + WRONG) as source:
+        report = graph.load(source, mode="append", engine="local", rejects=tmp_path / "aside")
+    assert (report.records_read, report.records_refused) == (2, 1)
+    (kept,) = refused(tmp_path / "aside")
+    assert (kept["file"], kept["line"], kept["record"]["data"]["name"]) == (str(source), 2, "cid")
+
+
+def test_a_pipe_is_read_twice_where_a_record_is_superseded(graph: Graph, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, NOTES.encode())
+    os.close(write)
+    report = graph.load(f"/dev/fd/{read}", mode="merge", engine="local")
+    os.close(read)
+    assert [count.superseded for count in report.nodes] == [1]
+    assert [row["text"] for row in rows_of(graph, "Note").values()] == ["b"]
+
+
+def test_the_name_of_a_pipe_tells_its_format(graph: Graph, tmp_path: Path) -> None:
+    with fifo(tmp_path / "Person.csv", "name,age\nann,3\n") as source:
+        report = graph.load(source, mode="append", engine="local")
+    assert report.total_entities == 1
+
+
+def test_problems_of_a_stream_name_the_stream(graph: Graph, tmp_path: Path) -> None:
+    stream = io.BytesIO((ANN + WRONG).encode())
+    with pytest.raises(LoadFormatError, match=r"^<stream>:2: "):
+        graph.load(stream, mode="append", engine="local")
+    stream = io.BytesIO((ANN + WRONG).encode())
+    stream.name = "<stdin>"
+    with pytest.raises(LoadFormatError, match=r"^<stdin>:2: "):
+        graph.load(stream, mode="append", engine="local")
+
+
+@pytest.mark.parametrize("source", [io.StringIO(ANN), 5, [5], b"people.jsonl"])
+def test_what_is_no_input_is_refused_with_a_hint(graph: Graph, source) -> None:
+    with pytest.raises(BadRequest) as caught:
+        graph.load(source, mode="append", engine="local")
+    assert caught.value.hint
