@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from graphs import make_graph, rows_of
+from graphs import make_graph, rows_of, unchanged
 from omnigraph.api.graph import Graph
-from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, OmnigraphError
+from omnigraph.core.failpoints import Callback, Raise, Window, activate
 
 ANN = '{"type":"Person","data":{"name":"ann","age":3}}\n'
 BOB = '{"type":"Person","data":{"name":"bob"}}\n'
@@ -80,3 +81,75 @@ def test_what_is_no_input_is_refused_with_a_hint(graph: Graph, source) -> None:
     with pytest.raises(BadRequest) as caught:
         graph.load(source, mode="append", engine="local")
     assert caught.value.hint
+
+
+def test_the_refused_records_of_another_load_are_never_written_over(graph: Graph, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN + WRONG)
+    graph.load(source, mode="append", engine="local", rejects=aside)
+    before = refused(aside)
+    source.write_text(BOB)
+    with unchanged(graph), pytest.raises(BadRequest, match="another load") as caught:
+        graph.load(source, mode="append", engine="local", rejects=aside)
+    assert caught.value.hint
+    (aside / "rejects.jsonl").rename(aside / "first.jsonl")
+    assert graph.load(source, mode="append", engine="local", rejects=aside).records_refused == 0
+    assert [path.name for path in aside.iterdir()] == ["first.jsonl"]
+    assert [each["line"] for each in before] == [2]
+
+
+def test_two_loads_beside_each_other_do_not_share_a_file_of_rejects(graph: Graph, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN + WRONG)
+
+    def other(_: Window) -> None:
+        aside.mkdir()
+        (aside / "rejects.jsonl").write_text("of another load")
+
+    staged = activate(Window.LOAD_POST_STAGE, Callback(other))
+    with unchanged(graph), staged, pytest.raises(BadRequest, match="another load"):
+        graph.load(source, mode="append", engine="local", rejects=aside)
+    assert [path.read_text() for path in aside.iterdir()] == ["of another load"]
+
+
+@pytest.mark.parametrize("below", ["taken", "taken/below/it"])
+def test_rejects_need_a_directory_before_any_work(graph: Graph, tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("a file")
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN + WRONG)
+    with unchanged(graph), pytest.raises(BadRequest, match="is not a directory") as caught:
+        graph.load(source, mode="append", engine="local", rejects=tmp_path / below)
+    assert caught.value.hint
+
+
+def test_a_load_that_fails_leaves_no_rejects(graph: Graph, tmp_path: Path) -> None:
+    """Nothing was loaded, so nothing was left out; the next try may use the directory."""
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN + WRONG)
+    failing = activate(Window.LOAD_POST_VERIFY, Raise(BadRequest("no")))
+    with failing, pytest.raises(OmnigraphError):
+        graph.load(source, mode="append", engine="local", rejects=tmp_path / "aside")
+    graph.load(source, mode="append", engine="local", rejects=tmp_path / "aside")
+    assert len(refused(tmp_path / "aside")) == 1
+
+
+def test_a_resumed_load_knows_its_own_rejects(graph: Graph, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN + WRONG)
+    failure = IoFailure("the disk is away")
+    with activate(Window.LOAD_POST_STAGE, Raise(failure)), pytest.raises(IoFailure):
+        graph.load(source, mode="append", engine="local", rejects=aside)
+    load_id = failure.details["load_id"]
+    aside.mkdir()
+    (aside / "rejects.jsonl").write_text("of another load")
+    with pytest.raises(BadRequest, match="another load"):
+        graph.load(resume=load_id, engine="local")
+    (aside / "rejects.jsonl").unlink()
+    later = IoFailure("the disk is away again")
+    with activate(Window.LOAD_POST_VERIFY, Raise(later)), pytest.raises(IoFailure):
+        graph.load(resume=load_id, engine="local")
+    assert graph.load(resume=load_id, engine="local").records_refused == 1
+    assert len(refused(aside)) == 1

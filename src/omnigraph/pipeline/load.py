@@ -17,8 +17,9 @@ from omnigraph.pipeline.executors import Executor, LocalExecutor, SparkExecutor
 from omnigraph.pipeline.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.loading import Load, LoadRequest
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.rejects import RejectsFile
 from omnigraph.pipeline.report import LoadReport
-from omnigraph.pipeline.resume import Differences, check_inputs, only_driver, read_record
+from omnigraph.pipeline.resume import Differences, Journal, check_inputs, only_driver, read_record
 from omnigraph.pipeline.session import spark_runtime
 from omnigraph.pipeline.sources import (
     expand,
@@ -126,9 +127,10 @@ def _load(
     words: LoadWords,
 ) -> LoadReport:
     request = _request(words)
+    load_id = OperationId(new_ulid())
+    _refuse_taken_rejects(session, request, load_id)
     session.begin_write(request.actor)
     executor = _executor(session, words, size)
-    load_id = OperationId(new_ulid())
     with only_driver(session, load_id):
         workspace = _workspace(session, executor, load_id)
         if workspace is not None:
@@ -167,6 +169,7 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
         rejects=None if record.rejects is None else Path(record.rejects),
         cancel=words.get("cancel", NEVER),
     )
+    _refuse_taken_rejects(session, request, load_id)
     session.begin_write(request.actor)
     with only_driver(session, load_id):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
@@ -203,6 +206,12 @@ def _request(words: LoadWords) -> LoadRequest:
     if request.replace_types and request.mode is not LoadMode.OVERWRITE:
         raise BadRequest("only an overwrite load replaces types that the input does not name")
     return request
+
+
+def _refuse_taken_rejects(session: GraphSession, request: LoadRequest, load_id: str) -> None:
+    """Before any work: refused records of another load are not written over."""
+    if request.rejects is not None:
+        RejectsFile(request.rejects, Journal(session.root, load_id)).refuse_if_taken()
 
 
 def _word(words: type[Word], text: str, what: str) -> Word:
