@@ -214,7 +214,7 @@ def _stored_list(column: pa.Array, prop: Property) -> Converted:
     if prop.type.is_vector or kind in FLOAT_KINDS:
         if not _is_number(element):
             raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected numbers")
-        return convert(column.cast(pa.list_(pa.float64())), prop)
+        return convert(column.cast(pa.list_(pa.float64()), safe=False), prop)
     if pa.types.is_large_string(element) or pa.types.is_string_view(element):
         element = pa.string()
     moments = kind in TEMPORAL_KINDS and (pa.types.is_integer(element) or pa.types.is_string(element))

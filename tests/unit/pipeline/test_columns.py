@@ -1,0 +1,32 @@
+"""Columns of Parquet files and frames in stored types: numbers of other widths."""
+
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from omnigraph.catalog.build import compile_schema
+from omnigraph.catalog.schema import Property
+from omnigraph.pipeline.columns import stored_column
+
+CATALOG = compile_schema(
+    """node T { k: String @key  f: F64?  g: F32?  fs: [F64]?  v: Vector(2)?  ws: [U64]?  js: [I64]? }"""
+)
+
+
+def prop(name: str) -> Property:
+    node = CATALOG.node("T")
+    assert node is not None
+    found = node.get(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["fs", "v"])
+def test_a_list_of_large_integers_is_rounded_as_a_single_one_is(name: str) -> None:
+    numbers = [2**53 + 1, -(2**62) - 3]
+    converted = stored_column(pa.array([numbers, None]), prop(name))
+    assert converted.refusals == ()
+    single = stored_column(pa.array(numbers), prop("f" if name == "fs" else "g"))
+    assert converted.column.to_pylist() == [single.column.to_pylist(), None]
