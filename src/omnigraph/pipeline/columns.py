@@ -172,6 +172,9 @@ def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
     if kind in INTEGER_BOUNDS:
         return _whole_numbers(column, prop)
     if kind in FLOAT_KINDS and _is_number(column.type):
+        if pa.types.is_decimal(column.type):
+            # By way of the text: what Arrow casts directly is not always the nearest number.
+            column = column.cast(pa.string())
         return convert(column.cast(pa.float64(), safe=False), prop)
     if kind is ScalarKind.DATE and pa.types.is_date(column.type):
         return convert(column, prop)
@@ -214,6 +217,8 @@ def _stored_list(column: pa.Array, prop: Property) -> Converted:
     if prop.type.is_vector or kind in FLOAT_KINDS:
         if not _is_number(element):
             raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected numbers")
+        if pa.types.is_decimal(element):
+            column = column.cast(pa.list_(pa.string()))
         return convert(column.cast(pa.list_(pa.float64()), safe=False), prop)
     if pa.types.is_large_string(element) or pa.types.is_string_view(element):
         element = pa.string()

@@ -30,3 +30,14 @@ def test_a_list_of_large_integers_is_rounded_as_a_single_one_is(name: str) -> No
     assert converted.refusals == ()
     single = stored_column(pa.array(numbers), prop("f" if name == "fs" else "g"))
     assert converted.column.to_pylist() == [single.column.to_pylist(), None]
+
+
+@pytest.mark.parametrize(("digits", "scale"), [(10, 2), (18, 4), (20, 0), (38, 37), (38, 38), (20, -5)])
+def test_a_decimal_becomes_the_nearest_number(digits: int, scale: int) -> None:
+    chosen = random.Random(digits)
+    values = [Decimal(chosen.randrange(-(10**digits) + 1, 10**digits)).scaleb(-scale) for _ in range(2_000)]
+    column = pa.array([*values, None], pa.decimal128(digits, scale))
+    nearest = [float(str(value)) for value in values]
+    assert stored_column(column, prop("f")).column.to_pylist() == [*nearest, None]
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), column[:-1])
+    assert stored_column(lists, prop("fs")).column.to_pylist() == [nearest]
