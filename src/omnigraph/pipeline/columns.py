@@ -227,7 +227,8 @@ def _stored_list(column: pa.Array, prop: Property) -> Converted:
         moments = moments or pa.types.is_date(element)
     elif kind is ScalarKind.DATETIME:
         moments = moments or pa.types.is_timestamp(element)
-    whole = kind in INTEGER_BOUNDS and pa.types.is_integer(element)
+    # U64 travels as a decimal: Spark has no type for it.
+    whole = kind in INTEGER_BOUNDS and (pa.types.is_integer(element) or pa.types.is_decimal(element))
     if not (moments or whole or element.equals(arrow_type(PropertyType(kind)))):
         raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected a list of {kind.value}")
     return convert(column.cast(pa.list_(element)), prop)

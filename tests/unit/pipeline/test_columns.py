@@ -41,3 +41,16 @@ def test_a_decimal_becomes_the_nearest_number(digits: int, scale: int) -> None:
     assert stored_column(column, prop("f")).column.to_pylist() == [*nearest, None]
     lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), column[:-1])
     assert stored_column(lists, prop("fs")).column.to_pylist() == [nearest]
+
+
+def test_a_list_of_decimals_is_a_list_of_whole_numbers_where_they_are() -> None:
+    values = [[Decimal(2**64 - 1), Decimal(0)], [], None]
+    converted = stored_column(pa.array(values, pa.list_(pa.decimal128(20, 0))), prop("ws"))
+    assert converted.column.to_pylist() == [[2**64 - 1, 0], [], None]
+    assert converted.refusals == ()
+    mixed = pa.array([[Decimal("1.00")], [Decimal("1.50")]], pa.list_(pa.decimal128(20, 2)))
+    converted = stored_column(mixed, prop("js"))
+    assert converted.column.to_pylist() == [[1], None]
+    (refusal,) = converted.refusals
+    assert refusal.rows.tolist() == [1]
+    assert "1.50" in refusal.describe(1)
