@@ -82,7 +82,7 @@ def run_load(world: World, source: Path | list[Path], mode: str, options: dict[s
     if "replace" in options:
         named["replace_types"] = options["replace"].split(",")
     if "rejects" in options:
-        named["rejects"] = world["home"] / "rejects"
+        named["rejects"] = tempfile.mkdtemp(prefix="rejects-", dir=world["home"])
     world.clear("report", "denied")
     try:
         world["report"] = graph.load(source, mode=mode, engine=ENGINE[0], **named)

@@ -33,3 +33,27 @@ def test_load_runs_on_spark_unless_told_otherwise_and_nothing_of_spark_is_heard(
     assert again.out == ""
     assert again.error["kind"] == "key_conflict"
     assert again.error["key_conflict"]["entity_id"] == "ada"
+
+
+SILENT = {"OMNIGRAPH_SPARK_MASTER": "spark://127.0.0.1:9"}
+"""Nobody listens there."""
+
+
+def test_the_doctor_says_in_a_line_that_no_master_answers(run: Run) -> None:
+    ran = run("spark", "doctor", env=SILENT, rc=1)
+    assert ran.err == ""
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("to fix")]
+    assert "no Spark master answers at 'spark://127.0.0.1:9'" in line
+    assert "--spark-master" in line
+    assert ran.out.endswith("a load on Spark cannot run\n")
+
+
+def test_a_load_names_the_master_that_does_not_answer(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "schema.pg").write_text(SCHEMA)
+    (tmp_path / "people.jsonl").write_text('{"type":"Person","data":{"handle":"ada","name":"Ada"}}\n')
+    run("init", "--schema", "schema.pg", "g.omni")
+    source = ("--data", "people.jsonl", "--mode", "append", "--store", "g.omni")
+    ran = run("load", *source, "--json", env=SILENT, rc=None)
+    assert ran.error["kind"] == "io"
+    assert "spark://127.0.0.1:9" in ran.error["error"]
+    assert ran.error["hint"]

@@ -191,9 +191,10 @@ class Graph(Exports):
         ```
 
         `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
-        missing branch is made from `base`. With `rejects`, refused records are set aside in that directory
-        and the others are loaded. `resume` takes the id of a load whose process died before its commit and
-        goes on from what it had staged; everything left at its default is then as it was.
+        missing branch is made from `base`. With `rejects`, refused records are set aside in `rejects.jsonl`
+        of that directory, which must not be there yet, and the others are loaded. `resume` takes the id of a
+        load whose process died before its commit and goes on from what it had staged; everything left at its
+        default is then as it was.
         """
         from omnigraph.pipeline.load import load_files  # noqa: PLC0415  only a load needs the pipeline
 

@@ -66,7 +66,8 @@ ReplaceType = Annotated[
     typer.Option("--replace-type", metavar="TYPE", help="With overwrite: empty this type too. Repeatable."),
 ]
 Rejects = Annotated[
-    str | None, typer.Option("--rejects", metavar="DIR", help="Set refused records aside, load the rest.")
+    str | None,
+    typer.Option("--rejects", metavar="DIR", help="Set refused records aside in DIR/rejects.jsonl."),
 ]
 Resume = Annotated[
     str | None, typer.Option("--resume", metavar="ID", help="Go on with a load that died before its commit.")

@@ -177,6 +177,7 @@ def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, re
                 message=message,
                 entity_id=identity,
                 property=", ".join(table_type.key) or None,
+                actual=None if keyed else times,
                 **_named(table_type),
             )
 
@@ -271,6 +272,9 @@ def _check_unique(
         segment = KeySegment(_texts(holders, "tuple"), np.arange(holders.num_rows, dtype=np.uint64))
         found, where = segment.find(tuples, hash_keys(tuples))
         named = np.asarray(found, np.bool_) & ~np.isin(orders, task.void)
+        # The row that the record itself names is no other holder; that it exists is a fault of pass one.
+        own = pc.equal(ids, holder_ids.take(pa.array(np.where(named, where, 0))))
+        named &= ~np.asarray(pc.fill_null(own, False).to_numpy(zero_copy_only=False), np.bool_)
         broken |= np.isin(codes, np.unique(codes[named]))
     at = np.flatnonzero(broken)
     if not len(at):

@@ -36,13 +36,20 @@ _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
 
 
-def type_named(catalog: Catalog, name: str) -> TableType:
+def type_to_replace(catalog: Catalog, name: str) -> TableType:
+    """The node or edge type an overwrite empties. Raises LoadFormatError."""
+    return type_named(catalog, name, hint="replace_types (--replace-type) names types of the schema")
+
+
+def type_named(
+    catalog: Catalog, name: str, *, hint: str = "name the type of the file: type_name (--type)"
+) -> TableType:
     """The node or edge type a one-type source holds. Raises LoadFormatError."""
     found = catalog.node(name) or catalog.edge(name)
     if found is None:
         near = meant(name, (*catalog.nodes, *catalog.edges))
         message = f"unknown type '{name}'{near}"
-        raise LoadFormatError(line=None, message=message, hint="name the type of the file")
+        raise LoadFormatError(line=None, message=message, hint=hint)
     return found
 
 
@@ -133,7 +140,7 @@ class ColumnReader:
         column = _text_column(column, given[0])
         missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         if missing.any():
-            refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"'{names[0]}' is required")
+            refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"{names[0]} must have a value")
             self._note((refusal,), edge, names[0], lines, bad)
         return column
 
@@ -200,6 +207,9 @@ def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
     if kind in INTEGER_BOUNDS:
         return _whole_numbers(column, prop)
     if kind in FLOAT_KINDS and _is_number(column.type):
+        if pa.types.is_decimal(column.type):
+            # By way of the text: what Arrow casts directly is not always the nearest number.
+            column = column.cast(pa.string())
         return convert(column.cast(pa.float64(), safe=False), prop)
     if kind is ScalarKind.DATE and pa.types.is_date(column.type):
         return convert(column, prop)
@@ -242,7 +252,9 @@ def _stored_list(column: pa.Array, prop: Property) -> Converted:
     if prop.type.is_vector or kind in FLOAT_KINDS:
         if not _is_number(element):
             raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected numbers")
-        return convert(column.cast(pa.list_(pa.float64())), prop)
+        if pa.types.is_decimal(element):
+            column = column.cast(pa.list_(pa.string()))
+        return convert(column.cast(pa.list_(pa.float64()), safe=False), prop)
     if pa.types.is_large_string(element) or pa.types.is_string_view(element):
         element = pa.string()
     moments = kind in TEMPORAL_KINDS and (pa.types.is_integer(element) or pa.types.is_string(element))
@@ -250,7 +262,8 @@ def _stored_list(column: pa.Array, prop: Property) -> Converted:
         moments = moments or pa.types.is_date(element)
     elif kind is ScalarKind.DATETIME:
         moments = moments or pa.types.is_timestamp(element)
-    whole = kind in INTEGER_BOUNDS and pa.types.is_integer(element)
+    # U64 travels as a decimal: Spark has no type for it.
+    whole = kind in INTEGER_BOUNDS and (pa.types.is_integer(element) or pa.types.is_decimal(element))
     if not (moments or whole or element.equals(arrow_type(PropertyType(kind)))):
         raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected a list of {kind.value}")
     return convert(column.cast(pa.list_(element)), prop)

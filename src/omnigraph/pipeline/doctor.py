@@ -86,10 +86,13 @@ def _first_job(settings: Settings, to_fix: list[str]) -> tuple[float | None, flo
     try:
         runtime = spark_runtime(settings, quick_start=True)
         began = time.monotonic()
-        frame = runtime.spark.range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id long")
-        rows = runtime.run(frame.collect, operation="doctor", stage="first job", total=1)
+
+        def first_job() -> list[Any]:
+            return runtime.spark.range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id long").collect()
+
+        rows = runtime.run(first_job, operation="doctor", stage="first job", total=1)
     except OmnigraphError as error:
-        to_fix.append(str(error))
+        to_fix.append(error.message if error.hint is None else f"{error.message}; {error.hint}")
         return None, None
     if len(rows) != 1:
         to_fix.append(f"a job of one row returned {len(rows)} rows")

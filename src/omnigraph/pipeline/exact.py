@@ -79,7 +79,7 @@ def decode(line: bytes) -> Any:
         reason = error.msg.removesuffix(" at")
         raise RecordRefused(f"not one JSON object: {reason} at column {error.colno}") from None
     except RecursionError:
-        raise RecordRefused("the JSON is nested too deeply") from None
+        raise RecordRefused(_TOO_DEEP) from None
     _refuse_lone_surrogates(value)
     return value
 
@@ -105,6 +105,7 @@ class _MinusZero(int):
 
 
 _MINUS_ZERO: Final = _MinusZero()
+_TOO_DEEP: Final = "the JSON is nested too deeply"
 _DIGITS_MAX: Final = 400
 """No property holds a number with more."""
 
@@ -121,6 +122,8 @@ def _refuse_lone_surrogates(value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise RecordRefused("a string holds half of a surrogate pair") from None
+    except RecursionError:  # what writes nests a little less deeply than what reads
+        raise RecordRefused(_TOO_DEEP) from None
 
 
 def type_of_record(record: Any, catalog: Catalog) -> TableType:

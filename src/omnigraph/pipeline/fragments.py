@@ -6,7 +6,7 @@ call the same functions; neither knows which one it is.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.canonical import node_ids, unique_tuples
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
+from omnigraph.core.errors import InternalError
 from omnigraph.core.limits import MIB
 from omnigraph.engine.values import value_findings
 from omnigraph.pipeline.blobs import BlobFinding, ExternalBlobs
@@ -113,6 +114,16 @@ def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
     result.at_fault = np.unique(np.concatenate(stage.at_fault)) if stage.at_fault else result.at_fault
     result.facts = stage.facts.files
     return result
+
+
+def prove_nothing_lost(results: Iterable[SplitResult]) -> None:
+    """Every record read was staged, refused or left out on purpose; anything else would be a lost row."""
+    for result in results:
+        accounted = sum(result.rows.values()) + len(result.refused) + len(result.at_fault) + result.skipped
+        if accounted != result.records:
+            raise InternalError(
+                f"split {result.split} read {result.records} records and accounts for {accounted}"
+            )
 
 
 class _SplitStage:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,19 @@ from omnigraph.pipeline.executors import Executor, LocalExecutor, SparkExecutor
 from omnigraph.pipeline.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.loading import Load, LoadRequest
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.rejects import RejectsFile
 from omnigraph.pipeline.report import LoadReport
-from omnigraph.pipeline.resume import Differences, check_inputs, only_driver, read_record
+from omnigraph.pipeline.resume import Differences, Journal, check_inputs, only_driver, read_record
 from omnigraph.pipeline.session import spark_runtime
-from omnigraph.pipeline.sources import expand, input_bytes, plan_splits, spool
+from omnigraph.pipeline.sources import (
+    expand,
+    input_bytes,
+    plan_splits,
+    read_once,
+    spool,
+    spool_pipes,
+    stream_name,
+)
 from omnigraph.storage.layout import LOADS
 
 if TYPE_CHECKING:
@@ -63,10 +72,10 @@ def load_files(
 ) -> LoadReport:
     """Load files into one branch as one commit, or change nothing.
 
-    `sources` are files, directories and patterns, or a stream, which is copied to a file first. `resume`
-    goes on with a load that ended before its commit: words left at their defaults are then taken from it,
-    and every other one must agree. Raises BadRequest for an unknown word. A refused input is one error that
-    lists the first problems of each kind in `details["problems"]`, with exact totals.
+    `sources` are files, directories and patterns, or a stream; a stream or a pipe is copied to a file first.
+    `resume` goes on with a load that ended before its commit: words left at their defaults are then taken
+    from it, and every other one must agree. Raises BadRequest for an unknown word. A refused input is one
+    error that lists the first problems of each kind in `details["problems"]`, with exact totals.
     Cost: one pass over the input plus its key columns, in memory that does not follow its size.
     """
     if resume is not None:
@@ -78,11 +87,19 @@ def load_files(
         stream = sources
 
         def spooled(workspace: Path | None, _executor: Executor) -> list[Split]:
-            path = spool(stream, _seen_by_tasks(workspace))
-            return plan_splits([path], format_=kind, type_name=type_name)
+            path = spool(stream, _seen_by_tasks(workspace) / "stdin.jsonl")
+            return plan_splits([path], names=[stream_name(stream)], format_=kind, type_name=type_name)
 
         return _load(session, spooled, 0, words)
-    splits = plan_splits(expand(_listed(sources)), format_=kind, type_name=type_name)
+    files = expand(_listed(sources))
+    if any(read_once(path) for path in files):
+
+        def copied(workspace: Path | None, _executor: Executor) -> list[Split]:
+            paths = spool_pipes(files, _seen_by_tasks(workspace))
+            return plan_splits(paths, names=[str(path) for path in files], format_=kind, type_name=type_name)
+
+        return _load(session, copied, 0, words)
+    splits = plan_splits(files, format_=kind, type_name=type_name)
     return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), words)
 
 
@@ -110,9 +127,10 @@ def _load(
     words: LoadWords,
 ) -> LoadReport:
     request = _request(words)
+    load_id = OperationId(new_ulid())
+    _refuse_taken_rejects(session, request, load_id)
     session.begin_write(request.actor)
     executor = _executor(session, words, size)
-    load_id = OperationId(new_ulid())
     with only_driver(session, load_id):
         workspace = _workspace(session, executor, load_id)
         if workspace is not None:
@@ -125,7 +143,8 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
     """Go on with a load that ended before its commit. Raises LoadNotResumable when one fact differs."""
     record = read_record(session, load_id)
     differences = Differences()
-    if sources is not None and _is_stream(sources):
+    files = None if sources is None or _is_stream(sources) else expand(_listed(sources))
+    if sources is not None and (files is None or any(read_once(path) for path in files)):
         raise BadRequest("a stream is kept by the load that read it; resume it without an input")
     mode, branch = words.get("mode", ""), words.get("branch")
     differences.word("mode", mode, record.mode, "")
@@ -137,7 +156,7 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
     rejects = words.get("rejects")
     directory = None if rejects is None else str(Path(rejects).absolute())
     differences.word("rejects", directory, record.rejects, None)
-    named = None if sources is None else [str(path.absolute()) for path in expand(_listed(sources))]
+    named = None if files is None else [str(path.absolute()) for path in files]
     check_inputs(record, named, differences)
     differences.raise_if_any(load_id)
     request = LoadRequest(
@@ -150,6 +169,7 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
         rejects=None if record.rejects is None else Path(record.rejects),
         cancel=words.get("cancel", NEVER),
     )
+    _refuse_taken_rejects(session, request, load_id)
     session.begin_write(request.actor)
     with only_driver(session, load_id):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
@@ -188,6 +208,12 @@ def _request(words: LoadWords) -> LoadRequest:
     return request
 
 
+def _refuse_taken_rejects(session: GraphSession, request: LoadRequest, load_id: str) -> None:
+    """Before any work: refused records of another load are not written over."""
+    if request.rejects is not None:
+        RejectsFile(request.rejects, Journal(session.root, load_id)).refuse_if_taken()
+
+
 def _word(words: type[Word], text: str, what: str) -> Word:
     try:
         return words(text)
@@ -201,7 +227,18 @@ def _is_stream(sources: Sources) -> TypeGuard[BinaryIO]:
 
 
 def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:
-    return [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    listed = [sources] if isinstance(sources, (str, os.PathLike)) or not _is_many(sources) else list(sources)
+    for source in listed:
+        if not isinstance(source, (str, os.PathLike)):
+            raise BadRequest(
+                f"{type(source).__name__} is not an input",
+                hint="give paths, a stream of bytes, or rows to load_frames",
+            )
+    return listed
+
+
+def _is_many(sources: Any) -> bool:
+    return isinstance(sources, Iterable) and not isinstance(sources, (bytes, bytearray))
 
 
 def _executor(session: GraphSession, words: LoadWords, size: int) -> Executor:

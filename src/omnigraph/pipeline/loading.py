@@ -48,10 +48,16 @@ from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMod
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot
-from omnigraph.pipeline.columns import type_named
+from omnigraph.pipeline.columns import type_to_replace
 from omnigraph.pipeline.exchange import IN_STORE, merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor
-from omnigraph.pipeline.fragments import SplitResult, StageTask, remove_files, stage_split
+from omnigraph.pipeline.fragments import (
+    SplitResult,
+    StageTask,
+    prove_nothing_lost,
+    remove_files,
+    stage_split,
+)
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
@@ -62,7 +68,7 @@ from omnigraph.pipeline.problems import (
     line_of,
     split_of,
 )
-from omnigraph.pipeline.rejects import Reasons, write_rejects
+from omnigraph.pipeline.rejects import Reasons, RejectsFile
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
 from omnigraph.pipeline.resume import InputFile, Journal, LoadRecord, check_graph, stage_journaled
 from omnigraph.pipeline.sources import text_bytes
@@ -150,6 +156,7 @@ class Load:
         self.operation_id = load_id
         self.journal = Journal(session.root, load_id)
         self.commit_id = CommitId(new_ulid() if earlier is None else earlier.commit_id)
+        self.rejects = None if request.rejects is None else RejectsFile(request.rejects, self.journal)
         self.resumable = False
         """After a failure: whether what was staged is kept for another run."""
         self._earlier = earlier
@@ -220,6 +227,8 @@ class Load:
         """Delete the staged files of a load that never reached its commit; later only recovery decides."""
         if self._entered_commit or self._earlier is not None:
             return
+        if self.rejects is not None:
+            self.rejects.remove()
         if staged is not None:
             remove_files(staged.files())
         for result, _ in self.journal.entries().values():
@@ -246,7 +255,7 @@ class Load:
             for key, entry in snapshot.entries.items()
         }
         partitions = self._partitions(catalog, targets)
-        replaced = frozenset(type_named(catalog, name).table_key for name in self.request.replace_types)
+        replaced = frozenset(type_to_replace(catalog, name).table_key for name in self.request.replace_types)
         return LoadPlan(
             root=session.root,
             settings=session.settings,
@@ -306,7 +315,7 @@ class Load:
             fresh = self.executor.map("stage", stage_journaled, tasks)
         by_split = {result.split: result for result in (*fresh, *(result for result, _ in done.values()))}
         results = [by_split[split.number] for split in self.splits]
-        _prove_nothing_lost(results)
+        prove_nothing_lost(results)
         failpoint(Window.LOAD_POST_STAGE)
         left_out = np.concatenate([_NO_ORDERS, *(skip for _, skip in done.values())])
         return _Staged(plan, results, np.unique(left_out))
@@ -390,11 +399,11 @@ class Load:
 
     def _set_aside(self, staged: _Staged) -> None:
         """Write the refused records, before the commit: a record is never neither loaded nor set aside."""
-        if self.request.rejects is None or not len(self.refused):
+        if self.rejects is None or not len(self.refused):
             return
         reasons = Reasons(self.log, self.faults)
         first_lines = self._first_lines(staged)
-        write_rejects(self.request.rejects, self.splits, self.refused, reasons, first_lines)
+        self.rejects.write(self.splits, self.refused, reasons, first_lines)
 
     def _stage_again(self, staged: _Staged, left_out: Orders) -> None:
         """Stage the splits that hold left-out records once more, without them."""
@@ -414,7 +423,7 @@ class Load:
                 raise BlobSourceError("a source of external blobs changed while the load ran; load again")
             staged.results[result.split] = replace(result, facts=before.facts)
         staged.skip = left_out
-        _prove_nothing_lost(staged.results)
+        prove_nothing_lost(staged.results)
         for number in affected:
             mine = left_out[(left_out >> LINE_BITS) == number]
             self.journal.replace(staged.results[number], mine)
@@ -574,16 +583,6 @@ class Load:
             yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - began
-
-
-def _prove_nothing_lost(results: Iterable[SplitResult]) -> None:
-    """Every record read was staged, refused or left out on purpose; anything else would be a lost row."""
-    for result in results:
-        accounted = sum(result.rows.values()) + len(result.refused) + len(result.at_fault) + result.skipped
-        if accounted != result.records:
-            raise InternalError(
-                f"split {result.split} read {result.records} records and accounts for {accounted}"
-            )
 
 
 def _summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

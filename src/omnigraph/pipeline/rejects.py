@@ -1,54 +1,114 @@
 """Refused records set aside as JSON lines, each with the reasons why."""
 
+import errno
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.ids import new_ulid
 from omnigraph.engine.lines import object_lines
 from omnigraph.pipeline.columns import without_marks
 from omnigraph.pipeline.exact import RecordRefused, decode
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
+from omnigraph.pipeline.resume import Journal
 from omnigraph.pipeline.sources import read_chunks, read_tables
 from omnigraph.pipeline.texts import showable
 
 REJECTS_NAME = "rejects.jsonl"
 
 
-def write_rejects(
-    directory: Path,
+class RejectsFile:
+    """The file of one load for what it refuses. It never takes the place of the file of another load."""
+
+    def __init__(self, directory: Path, journal: Journal) -> None:
+        self.path = directory / REJECTS_NAME
+        self.own = journal.has_rejects()
+        """Whether the file there is this load's: a load that tries again, or goes on, may replace it."""
+        self._journal = journal
+
+    def refuse_if_taken(self) -> None:
+        """Raise BadRequest when the file of another load is there, or no directory can be."""
+        if not self.own and os.path.lexists(self.path):
+            raise _taken(self.path)
+        directory = self.path.parent
+        nearest = next(each for each in (directory, *directory.absolute().parents) if os.path.lexists(each))
+        if not nearest.is_dir():
+            raise BadRequest(
+                f"the refused records cannot go to '{directory}': '{nearest}' is not a directory",
+                hint="name a new directory",
+            )
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise IoFailure(f"'{nearest}' cannot be written: {os.strerror(errno.EACCES)}")
+
+    def write(
+        self,
+        splits: Sequence[Split],
+        refused: NDArray[np.int64],
+        reasons: "Reasons",
+        first_line: Mapping[int, int],
+    ) -> None:
+        """Write one line per refused record: file, line, reasons and the record itself.
+
+        The file appears complete or not at all. Cost: the affected splits are read once more.
+        """
+        part = self.path.with_name(f".{REJECTS_NAME}-{new_ulid()}.part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as out:
+                _write_records(out, splits, refused, reasons, first_line)
+            if not self.own:
+                # Another load may have begun with the same directory: only one of the two makes the file.
+                self.path.open("xb").close()
+                self.own = True
+            part.replace(self.path)
+            self._journal.note_rejects()
+        except FileExistsError as error:
+            raise _taken(self.path) from error
+        except OSError as error:
+            raise IoFailure(f"'{self.path}' cannot be written: {error.strerror or error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Take the file back: nothing of its load was committed, so nothing was refused either."""
+        if self.own:
+            self.path.unlink(missing_ok=True)
+            self.own = False
+
+
+def _taken(path: Path) -> BadRequest:
+    return BadRequest(
+        f"'{path}' holds the refused records of another load", hint="name a new directory, or move the file"
+    )
+
+
+def _write_records(
+    out: BinaryIO,
     splits: Sequence[Split],
     refused: NDArray[np.int64],
     reasons: "Reasons",
     first_line: Mapping[int, int],
-) -> Path:
-    """Write one line per refused record: file, line, reasons and the record itself.
-
-    The file appears complete or not at all. Cost: the affected splits are read once more.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / REJECTS_NAME
-    part = target.with_suffix(".part")
+) -> None:
     affected = {split_of(int(order)) for order in refused}
-    with part.open("wb") as out:
-        for split in splits:
-            if split.number not in affected:
-                continue
-            base = order_of(split.number, 0)
-            wanted = {line_of(int(order)) for order in refused if split_of(int(order)) == split.number}
-            for line, record in _records(split, wanted):
-                entry = {
-                    "file": split.name,
-                    "line": first_line[split.number] + line + 1,
-                    "reasons": reasons.of(base + line),
-                }
-                out.write(orjson.dumps(entry)[:-1] + b',"record":' + record + b"}\n")
-    part.replace(target)
-    return target
+    for split in splits:
+        if split.number not in affected:
+            continue
+        base = order_of(split.number, 0)
+        wanted = {line_of(int(order)) for order in refused if split_of(int(order)) == split.number}
+        for line, record in _records(split, wanted):
+            entry = {
+                "file": split.name,
+                "line": first_line[split.number] + line + 1,
+                "reasons": reasons.of(base + line),
+            }
+            out.write(orjson.dumps(entry)[:-1] + b',"record":' + record + b"}\n")
 
 
 class Reasons:

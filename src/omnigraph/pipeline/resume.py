@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # tasks load this module too, and have no use for them
 
 FORMAT: Final = 1
 _RECORD_SUFFIX: Final = ".json"
+_REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
 
 
@@ -133,6 +134,14 @@ class Journal:
                     result = _result_from(members)
                     found[result.split] = (result, np.array(members["skip"], np.int64))
         return found
+
+    def note_rejects(self) -> None:
+        """The file of refused records is this load's from now on."""
+        self._adapter.write_text(f"{_entries(self.load_id)}/{_REJECTS_NOTE}", "")
+
+    def has_rejects(self) -> bool:
+        """Whether this load has set records aside already."""
+        return self._adapter.exists(f"{_entries(self.load_id)}/{_REJECTS_NOTE}")
 
     def end(self) -> None:
         """Nothing is left to resume. The record goes first: by it a task that still runs knows."""

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -37,6 +38,9 @@ DEFAULT_MASTER: Final = "local[*,3]"
 _CANCEL_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _START_ENDS_SECONDS_MAX: Final = 1.0
+_STANDALONE: Final = "spark://"
+_MASTER_SECONDS_MAX: Final = 5.0
+"""How long the address of a master is given to take a connection."""
 _NOISY_LOGGERS: Final = ("py4j", "py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 _lock: Final = threading.Lock()
@@ -281,6 +285,7 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
         builder: Any = SparkSession.builder
         remote = builder.remote(master).config(map=dict(settings.spark_conf)).getOrCreate()
         return SparkRuntime(session=remote, owned=True, start_seconds=time.monotonic() - began)
+    refuse_silent_master(master)
     scratch = LEFTOVERS.add(Path(tempfile.mkdtemp(prefix="omnigraph-spark-")))
     log = LEFTOVERS.add(Path(tempfile.gettempdir()) / f"omnigraph-spark-{os.getpid()}-{next(_counter)}.log")
     conf = base_conf(master, str(scratch)) | dict(settings.spark_conf)
@@ -293,13 +298,16 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
         except IoFailure as refused:
             emit(Warned("Java did not start directly; trying Spark's own launcher", str(refused)))
         context = attach(jvm, conf) if jvm is not None else attach_stock(conf, java, log)
-    except BaseException:
+    except BaseException as error:
         if jvm is not None:
             jvm.stop(1.0)
         LEFTOVERS.remove(scratch)
         if not ending():  # else nobody will be told where it is
             LEFTOVERS.keep(log)
-        raise
+        known = translated(error, log, f"start on '{master}'")
+        if known is error:
+            raise
+        raise known from error
     runtime = SparkRuntime(
         session=None,
         owned=True,
@@ -312,6 +320,28 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
     )
     atexit.register(_at_exit, runtime)
     return runtime
+
+
+def refuse_silent_master(master: str) -> None:
+    """Raise IoFailure when nobody listens at the address of a standalone master.
+
+    Spark itself would try for a minute and then fail with whatever happens to use the session first.
+    """
+    if not master.startswith(_STANDALONE):
+        return
+    reason = "no host and port"
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _MASTER_SECONDS_MAX).close()
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        else:
+            return  # one of several is enough: they know which of them leads
+    raise IoFailure(
+        f"no Spark master answers at '{master}' ({reason})",
+        hint="start it, or name another one with --spark-master or OMNIGRAPH_SPARK_MASTER",
+    )
 
 
 def _not_from_the_gateway(record: logging.LogRecord) -> bool:
@@ -424,19 +454,19 @@ def _ignore_lost_connection(_request: Any, _address: Any) -> None:
     """The JVM at the other end is gone: nothing is left to report to it."""
 
 
-def translated(error: BaseException, log: Path | None) -> BaseException:
+def translated(error: BaseException, log: Path | None, what: str = "finish the work") -> BaseException:
     """Our error for what a Spark action raised: the useful line, and where the whole story is."""
     if isinstance(error, OmnigraphError) or not isinstance(error, Exception):
         return error
     text = str(error).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     condition = getattr(error, "getCondition", lambda: None)()
     useful = next(
         (line for line in reversed(lines) if _names_an_error(line)), lines[0] if lines else repr(error)
     )
     where = f" (log: {log})" if log is not None else ""
     label = f"[{condition}] " if condition and condition not in useful else ""
-    return InternalError(f"Spark could not finish the work: {label}{useful}{where}")
+    return InternalError(f"Spark could not {what}: {label}{useful}{where}")
 
 
 def _names_an_error(line: str) -> bool:

@@ -3,7 +3,6 @@
 import codecs
 import glob
 import os
-import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -48,12 +47,49 @@ _FORMATS: Final = {
 }
 
 
-def spool(stream: BinaryIO, directory: Path) -> Path:
-    """Copy a stream that can be read once into a file that can be split and read again."""
-    path = directory / "stdin.jsonl"
+STREAM_NAME: Final = "<stream>"
+_OPEN_FILES: Final = ("/dev/fd/", "/dev/stdin", "/proc/")
+"""Names that mean another file in another process."""
+
+
+def spool(stream: BinaryIO, path: Path) -> Path:
+    """Copy a stream that can be read once into a file that can be split and read again.
+
+    Raises BadRequest for a stream of text.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as target:
-        shutil.copyfileobj(stream, target, CHUNK_BYTES)
+        while block := stream.read(CHUNK_BYTES):
+            if not isinstance(block, bytes):
+                raise BadRequest(
+                    "the stream gives text, a load reads bytes",
+                    hint="open the file in binary mode, or encode the text: io.BytesIO(text.encode())",
+                )
+            target.write(block)
     return path
+
+
+def stream_name(stream: BinaryIO) -> str:
+    """How messages call a stream: `<stdin>`, or the name of the file behind it."""
+    name = getattr(stream, "name", None)
+    return name if isinstance(name, str) else STREAM_NAME
+
+
+def read_once(path: Path) -> bool:
+    """Whether the bytes come once only, or for this process only: a pipe, a device, an open file."""
+    return not path.is_file() or str(path.absolute()).startswith(_OPEN_FILES)
+
+
+def spool_pipes(files: Sequence[Path], directory: Path) -> list[Path]:
+    """The files, each pipe among them copied to a file of the same name: a load may read its input twice."""
+    spooled: list[Path] = []
+    for number, path in enumerate(files):
+        if read_once(path):
+            with reading(str(path)), path.open("rb") as stream:
+                spooled.append(spool(stream, directory / f"pipe-{number}" / path.name))
+        else:
+            spooled.append(path)
+    return spooled
 
 
 def expand(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -98,6 +134,7 @@ def format_of(path: Path) -> SourceFormat | None:
 def plan_splits(
     files: Sequence[Path],
     *,
+    names: Sequence[str] | None = None,
     format_: SourceFormat | None = None,
     type_name: str | None = None,
     split_bytes: int | None = None,
@@ -105,24 +142,25 @@ def plan_splits(
     """Cut files into splits in input order. A file without a known ending is JSON lines.
 
     CSV and Parquet files hold one type: `type_name`, or the part of the file name before its first dot.
+    `names` are what messages call the files; without them it is their paths.
     """
     splits: list[Split] = []
     if split_bytes is None:
         split_bytes = _even_split(sum(path.stat().st_size for path in files), os.cpu_count() or 1)
-    for path in files:
+    for path, name in zip(files, names or [str(path) for path in files], strict=True):
         kind = format_ or format_of(path) or SourceFormat.JSON_LINES
         compression = compression_of(path)
         one_type = None
         if kind is not SourceFormat.JSON_LINES:
             one_type = type_name or path.name.split(".", 1)[0]
         elif type_name is not None:
-            raise BadRequest(f"'{path}' is JSON lines: its records name their types themselves")
-        for start, end in _ranges(path, kind, compression, split_bytes):
+            raise BadRequest(f"'{name}' is JSON lines: its records name their types themselves")
+        for start, end in _ranges(path, name, kind, compression, split_bytes):
             splits.append(
                 Split(
                     number=len(splits),
                     path=str(path.absolute()),
-                    name=str(path),
+                    name=name,
                     format=kind,
                     start=start,
                     end=end,
@@ -141,13 +179,13 @@ def _even_split(total: int, cores: int) -> int:
 
 
 def _ranges(
-    path: Path, kind: SourceFormat, compression: str | None, split_bytes: int
+    path: Path, name: str, kind: SourceFormat, compression: str | None, split_bytes: int
 ) -> list[tuple[int, int | None]]:
     size = path.stat().st_size
     if kind is SourceFormat.PARQUET:
         import pyarrow.parquet as pq  # noqa: PLC0415 - only for Parquet sources
 
-        with reading(str(path)):
+        with reading(name):
             groups = pq.ParquetFile(path).metadata.num_row_groups
         per_split = max(1, groups * split_bytes // max(size, 1))
         count = -(-groups // per_split)

@@ -206,3 +206,14 @@ def test_a_record_that_needs_the_exact_parser_costs_its_neighbours_only(monkeypa
     assert not things.absent["i"].any()
     assert things.absent["b"].all()
     assert len(taken) <= 2 * records._EXACT_LINES
+
+
+def test_every_depth_of_nesting_is_read_or_refused() -> None:
+    """What reads JSON and what writes it do not reach their limits at the same depth."""
+    lines = b"".join(
+        b'{"type":"Thing","data":{"k":' + b"[" * depth + b"]" * depth + b"}}\n" for depth in range(850, 1010)
+    )
+    log = ProblemLog()
+    parser = ChunkParser(CATALOG, 0, presence=False, log=log)
+    parser.parse(lines, 0)
+    assert len(parser.refused) == log.totals["format"] == 160
