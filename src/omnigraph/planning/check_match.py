@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import LiteralKind, Operator
+from omnigraph.language.slips import left_side_hint
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import comparable
@@ -230,7 +231,8 @@ class MatchCheck(OperandCheck):
         if edge is None:
             known = [name[0].lower() + name[1:] for name in self.catalog.edges]
             message = f"no edge type matches '{clause.edge}'"
-            self.report("T4", clause.edge_span, message, near=(clause.edge, known))
+            hint = left_side_hint(clause.edge)
+            self.report("T4", clause.edge_span, message, near=(clause.edge, known), hint=hint)
             self._leave_unknown(clause, draft)
             return
         ends_fit = self._check_ends(clause, draft)
