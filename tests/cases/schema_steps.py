@@ -74,12 +74,24 @@ def at(world: World, current: Step) -> None:
 @step("says")
 def says(world: World, current: Step) -> None:
     """The error, a finding or a refusal of the plan contains this text."""
+    texts = _texts(world)
+    assert any(current.argument in text for text in texts), texts
+
+
+@step("silent")
+def silent(world: World, current: Step) -> None:
+    """`silent parameter`: nothing that was said contains this text."""
+    texts = _texts(world)
+    assert not any(current.argument in text for text in texts), texts
+
+
+def _texts(world: World) -> list[str]:
     texts = [str(world["error"])] if world.get("error") is not None else []
     texts += [sentence(d) for d in world.get("diagnostics", ())]
     texts += [hint for d in world.get("diagnostics", ()) if (hint := d.hint)]
     if world.get("plan") is not None:
         texts += [s.message for s in world["plan"].steps if s.kind == "unsupported_change"]
-    assert any(current.argument in text for text in texts), texts
+    return texts
 
 
 @step("warning")

@@ -33,7 +33,7 @@ from omnigraph.language.query_tree import (
     Traversal,
     Variable,
 )
-from omnigraph.language.slips import clause_hint, operand_hint, operator_hint, part_hint
+from omnigraph.language.slips import clause_hint, left_side_hint, operand_hint, operator_hint, part_hint
 from omnigraph.language.source import Source, Span
 
 SYNTAX_CODE = "Q000"
@@ -326,6 +326,10 @@ class QueryParser(MutationParser):
         hops = self._hops() if self.at("{") else None
         if self.at("*") or self.at("+"):
             raise self.expected(f"a variable after '{edge.text}'", hint="hops are bounded, as in {1,3}")
+        hint = left_side_hint(edge.text) if edge_variable is None else None
+        if hint is not None and (not self.at_kind(Kind.VARIABLE) or self.ahead_is(1, ".")):
+            message = f"'${source.name}' cannot stand on the left of {edge.text}"
+            raise self.refuse(source.span, message, hint=hint)
         target = self.variable(f"a variable after '{edge.text}'")
         span = source.span.to(target.span)
         return Traversal(source, edge_variable, edge.text, undirected, hops, target, span, edge.span)

@@ -43,6 +43,20 @@ def operand_hint(operator: str, word: str) -> str | None:
     return _OPERATORS.get((operator, word))
 
 
+def left_side_hint(word: str) -> str | None:
+    """Where a bare variable stands before a word: that is a traversal, also when the word is an operator."""
+    match word:
+        case Operator.CONTAINS:
+            return (
+                "the left side is a property or a list that is written out, "
+                'as in ["a", "b"] contains $p.property; a list in a parameter is asked one value at a time'
+            )
+        case Operator.STARTS_WITH:
+            return "the left side is a property or a text that is written out, as in $p.name starts_with $t"
+        case _:
+            return None
+
+
 def clause_hint(word: str) -> str | None:
     """Where a clause was expected."""
     if word in {",", ";"}:

@@ -4,7 +4,7 @@ from typing import Final
 
 from omnigraph.language.cursor import Cursor
 from omnigraph.language.diagnostics import near_names
-from omnigraph.language.lexer import Kind, Token, string_value
+from omnigraph.language.lexer import Kind, Token, string_value, touches
 from omnigraph.language.query_tree import (
     AGGREGATES,
     Alias,
@@ -22,6 +22,7 @@ from omnigraph.language.query_tree import (
 from omnigraph.language.source import Span
 
 I64_MAX: Final = 2**63 - 1
+U64_MAX: Final = 2**64 - 1
 _OPERATORS: Final = {operator.value: operator for operator in Operator}
 _FUNCTIONS: Final = {function.value: function for function in Function}
 _LITERAL_WORDS: Final = frozenset({"true", "false", "null", "date", "datetime", "now"})
@@ -54,14 +55,16 @@ class ValueParser(Cursor):
     def integer(self, what: str, *, hint: str | None = None) -> int:
         """Digits that fit a signed 64-bit integer."""
         token = self.expect_kind(Kind.INTEGER, what, hint=hint)
-        return self._integer_value(token, negative=False)
+        return self._integer_value(token, negative=False, operand=False)
 
-    def _integer_value(self, token: Token, *, negative: bool) -> int:
-        # Leading zeros aside, nineteen digits are enough; longer ones would also be slow to convert.
+    def _integer_value(self, token: Token, *, negative: bool, operand: bool = True) -> int:
+        # Leading zeros aside, twenty digits are enough; longer ones would also be slow to convert.
         digits = token.text.lstrip("0") or "0"
-        value = int(digits) if len(digits) <= 19 else I64_MAX + 2
+        value = int(digits) if len(digits) <= 20 else U64_MAX + 1
         if value > I64_MAX + negative:
-            raise self.refuse(token.span, "the integer does not fit 64 bits")
+            unsigned = operand and not negative and value <= U64_MAX
+            hint = "pass it as a parameter of type U64" if unsigned else None
+            raise self.refuse(token.span, "the integer does not fit signed 64 bits", hint=hint)
         return -value if negative else value
 
     def operator(self) -> Operator | None:
@@ -147,6 +150,8 @@ class ValueParser(Cursor):
         start = self.previous.start if negative else self.token.start
         token = self.advance()
         span = Span(start, token.end)
+        if token.kind is Kind.INTEGER or token.kind is Kind.DECIMAL:
+            self._refuse_exponent(start)
         if token.kind is Kind.INTEGER:
             value = self._integer_value(token, negative=negative)
             return Literal(LiteralKind.INTEGER, value, sign + token.text, span)
@@ -157,6 +162,24 @@ class ValueParser(Cursor):
             return Literal(LiteralKind.DECIMAL, -number if negative else number, sign + token.text, span)
         self.index -= 1
         raise self.expected("a number after '-'")
+
+    def _refuse_exponent(self, start: int) -> None:
+        """`1e5` and `1e-5`: a number and, touching it, a word that reads as its exponent."""
+        word = self.token
+        if word.text[:1] not in {"e", "E"} or not touches(self.previous, word):
+            return
+        end = word
+        if len(word.text) == 1:
+            sign, digits = self.peek(1), self.peek(2)
+            if not (sign.text == "-" and digits.kind is Kind.INTEGER):
+                return
+            if not (touches(word, sign) and touches(sign, digits)):
+                return
+            end = digits
+        elif not word.text[1:].isdecimal():
+            return
+        message = "a number has no exponent"
+        raise self.refuse(Span(start, end.end), message, hint="write all its digits, as in 100000 or 0.001")
 
     def _list(self) -> Literal:
         start = self.advance().span
@@ -216,6 +239,10 @@ class ValueParser(Cursor):
         if function in AGGREGATES:
             if self.at("*"):
                 raise self.expected("an argument", hint="count a variable, as in count($p)")
+            if self.at("distinct") and not self.ahead_is(1, ")"):
+                message = f"{function} takes no distinct"
+                hint = "return distinct { $p.name } gives each value once, one row each"
+                raise self.refuse(self.token.span, message, hint=hint)
             arguments = [self.expression(f"the argument of {function}")]
         else:
             arguments = self._arguments(function)
