@@ -313,8 +313,12 @@ def print_formula(formula: Formula) -> str:
         case Test():
             return f"{_column(formula.column)} {formula.op} {sql_literal(formula.value, formula.kind)}"
         case InSet():
+            column = _column(formula.column)
             values = ", ".join(sql_literal(value, formula.kind) for value in formula.values)
-            return f"{_column(formula.column)} {'' if formula.wanted else 'NOT '}IN ({values})"
+            if formula.wanted:
+                return f"{column} IN ({values})"
+            # The storage library makes "true" of two NOT IN joined by OR that share no value, null or not.
+            return f"{column} IS NOT NULL AND {column} NOT IN ({values})"
         case TextTest():
             text = sql_literal(formula.text, ScalarKind.STRING)
             return f"{'' if formula.wanted else 'NOT '}{formula.op}({_column(formula.column)}, {text})"

@@ -6,7 +6,7 @@ import operator
 import lance
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from omnigraph.catalog.scalars import round_f32
@@ -162,6 +162,8 @@ predicates = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
 @given(predicate=predicates)
+@example(predicate=Or((Not(OneOf("name", ("Ada",))), Not(OneOf("name", ("",))))))
+@example(predicate=Not(And((OneOf("i32", (2, 3)), OneOf("i32", (-1,)), OneOf("i32", (5,))))))
 def test_three_arms_agree(dataset, predicate):
     expected = [str(number) for number, row in enumerate(ROWS) if truth(predicate, row) is True]
     table = rows_table()
