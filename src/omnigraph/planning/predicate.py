@@ -196,6 +196,9 @@ def some(parts: list[Formula]) -> Formula:
 def in_set(column: str, kind: ScalarKind, values: tuple[Value, ...], *, wanted: bool) -> Formula:
     """Membership of a column in literal values; those the column cannot hold exactly are left out."""
     held = tuple(dict.fromkeys(item for item in (exact(value, kind) for value in values) if item is not None))
+    if kind in FLOAT_KINDS and 0.0 in held:
+        # Sets tell the two zeros apart, comparisons do not: a set has both or neither.
+        held = (*(item for item in held if item != 0.0), 0.0, -0.0)
     if held:
         return InSet(column, held, kind, wanted)
     return NEVER if wanted else HasValue(column, wanted=True)
@@ -323,12 +326,19 @@ def print_formula(formula: Formula) -> str:
             text = sql_literal(formula.text, ScalarKind.STRING)
             return f"{'' if formula.wanted else 'NOT '}{formula.op}({_column(formula.column)}, {text})"
         case HasMember():
-            value = sql_literal(formula.value, formula.kind)
-            return f"{'' if formula.wanted else 'NOT '}array_has({_column(formula.column)}, {value})"
+            return _print_member(formula)
         case Every():
             return " AND ".join(f"({print_formula(part)})" for part in formula.parts)
         case Some():
             return " OR ".join(f"({print_formula(part)})" for part in formula.parts)
+
+
+def _print_member(test: HasMember) -> str:
+    # As in a set, the two zeros are two values to the storage library.
+    values = (0.0, -0.0) if test.kind in FLOAT_KINDS and test.value == 0.0 else (test.value,)
+    column = _column(test.column)
+    found = " OR ".join(f"array_has({column}, {sql_literal(value, test.kind)})" for value in values)
+    return f"({found})" if test.wanted else f"NOT ({found})"
 
 
 def _column(name: str) -> str:

@@ -36,6 +36,7 @@ PROPERTIES = tuple(
 LISTS = (
     Property("tags", 90, PropertyType(ScalarKind.STRING, is_list=True), nullable=True),
     Property("xs", 91, PropertyType(ScalarKind.I32, is_list=True), nullable=True),
+    Property("fs", 92, PropertyType(ScalarKind.F64, is_list=True), nullable=True),
 )
 THING = NodeType("Thing", 1, (*PROPERTIES, *LISTS))
 
@@ -44,6 +45,8 @@ ROWS = [
     {"i32": -(2**31), "i64": -(2**63), "u32": 0, "u64": 0, "f32": -0.0, "f64": 9007199254740992.0},
     {"i32": 2**31 - 1, "i64": 2**63 - 1, "u32": 2**32 - 1, "u64": 2**63, "f32": 3.4e38, "f64": 1e300},
     {"i32": 2, "i64": 2, "u32": 2, "u64": 2, "f32": 2.5, "f64": 2.7},
+    {"f32": 0.0, "f64": -0.0, "fs": [-0.0, 1.5]},
+    {"f32": -1.5, "f64": 0.0, "fs": [0.0]},
     {"name": "Ada", "flag": True, "day": dt.date(2024, 6, 1), "tags": ["a", "b"], "xs": [1, 2]},
     {"name": "it's %_\\ \"", "flag": False, "day": dt.date(1, 1, 1), "tags": [], "xs": [3]},
     {"name": "", "day": dt.date(9999, 12, 31), "moment": dt.datetime(2024, 3, 1, 9, 30, tzinfo=UTC)},
@@ -143,10 +146,12 @@ def leaf():
     moment = st.builds(Compare, st.just("moment"), orderings, moments.map(literal))
     member = st.builds(Compare, st.just("tags"), st.just(ir.Operator.CONTAINS), texts.map(literal))
     number_member = st.builds(Compare, st.just("xs"), st.just(ir.Operator.CONTAINS), numbers.map(literal))
-    null = st.builds(IsNull, st.sampled_from([*KINDS, "tags", "xs"]), st.booleans())
+    null = st.builds(IsNull, st.sampled_from([*KINDS, "tags", "xs", "fs"]), st.booleans())
     one_of = st.builds(OneOf, st.just("name"), st.lists(texts, max_size=3).map(tuple))
-    one_number = st.builds(OneOf, st.just("i32"), st.lists(numbers, max_size=3).map(tuple))
-    return st.one_of(number, text, flag, day, moment, member, number_member, null, one_of, one_number)
+    one_number = st.builds(OneOf, st.sampled_from(["i32", "f64"]), st.lists(numbers, max_size=3).map(tuple))
+    float_member = st.builds(Compare, st.just("fs"), st.just(ir.Operator.CONTAINS), numbers.map(literal))
+    members = st.one_of(member, number_member, float_member)
+    return st.one_of(number, text, flag, day, moment, members, null, one_of, one_number)
 
 
 predicates = st.recursive(
@@ -188,6 +193,32 @@ def test_the_filters_of_the_specification():
     )
     assert text("<", dt.date(2024, 3, 1), "day") == "`day` < date '2024-03-01'"
     assert text("=", "it's", "name") == "`name` = 'it''s'"
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory):
+    made = lance.write_dataset(rows_table(), str(tmp_path_factory.mktemp("indexed") / "thing.lance"))
+    for name in ("f32", "f64"):
+        made.create_scalar_index(name, "BTREE")
+    return lance.dataset(made.uri)
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+@pytest.mark.parametrize("zero", [0.0, -0.0, 0])
+def test_both_zeros_are_one_value_in_lists_too(dataset, indexed, name, zero):
+    table = rows_table()
+    stored = [0.0 if row.get(name) == 0.0 else row.get(name) for row in ROWS]
+    for values in ((zero,), (zero, 7.5), (zero, 7.5, 8.5, 9.5, 10.5)):
+        for predicate, wanted in ((OneOf(name, values), True), (Not(OneOf(name, values)), False)):
+            expected = [
+                str(number)
+                for number, value in enumerate(stored)
+                if value is not None and (value == 0.0) == wanted
+            ]
+            assert table.filter(evaluate(predicate, table, THING, {}))["id"].to_pylist() == expected
+            text = to_lance_filter(predicate, THING, {})
+            for each in (dataset, indexed):
+                assert each.to_table(filter=text, columns=["id"])["id"].to_pylist() == expected, text
 
 
 def test_a_null_parameter_selects_nothing_also_under_not():
