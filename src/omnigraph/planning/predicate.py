@@ -10,6 +10,7 @@ false.
 import datetime as dt
 import math
 import operator
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -205,7 +206,10 @@ def in_set(column: str, kind: ScalarKind, values: tuple[Value, ...], *, wanted: 
 
 
 def exact(value: Value, kind: ScalarKind) -> Value:
-    """The value as one the column can hold and equal, or None. F32 columns round to their own precision."""
+    """The value as one the column can hold and equal, or None.
+
+    A decimal is rounded to the precision of an F32 column; an integer is what it is, and may equal nothing.
+    """
     if value is None or isinstance(value, tuple):
         return None
     if kind in INTEGER_BOUNDS:
@@ -227,7 +231,8 @@ def _exact_float(value: float, kind: ScalarKind) -> float | None:
         return None
     if kind is ScalarKind.F32:
         number = round_f32(number)
-        return number if math.isfinite(number) else None
+        if isinstance(value, float):
+            return number if math.isfinite(number) else None
     return number if number == value else None
 
 
@@ -272,12 +277,22 @@ def _neighbours(value: float, kind: ScalarKind) -> tuple[float, float]:
         number = float(value)
     except OverflowError:
         number = math.inf if value > 0 else -math.inf
-    if kind is ScalarKind.F32 or math.isinf(number):
-        beyond = math.copysign(math.inf, number)
-        return beyond, beyond
+    if kind is ScalarKind.F32:
+        number = round_f32(number)
+    if math.isinf(number):
+        return number, number
+    beside = _beside_f32 if kind is ScalarKind.F32 else math.nextafter
     if number < value:
-        return number, math.nextafter(number, math.inf)
-    return math.nextafter(number, -math.inf), number
+        return number, beside(number, math.inf)
+    return beside(number, -math.inf), number
+
+
+def _beside_f32(number: float, towards: float) -> float:
+    """The next single-precision number beside one that is not zero, in the direction of an infinity."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    # The bits of both signs count away from zero; beyond the largest number they are infinity.
+    step = 1 if (number > 0) == (towards > 0) else -1
+    return struct.unpack("<f", struct.pack("<I", bits + step))[0]
 
 
 def _bool_ordering(column: str, op: Operator, value: Value) -> Formula:
