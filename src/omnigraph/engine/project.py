@@ -13,7 +13,7 @@ from omnigraph.engine.compare import as_array
 from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import operand_values
 from omnigraph.engine.reading import ORDINAL_BYTES
-from omnigraph.engine.search import ranked_rows
+from omnigraph.engine.search import fuse, ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
@@ -45,6 +45,7 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     plan = prepared.plan
     if frame.rows <= FEW_ROWS and prepared.references is not None:
         return shown(reading, prepared, prepared.references, frame)
+    _fuse_columns(reading, plan, frame)
     if plan.ranking is None and not plan.order and not plan.distinct:
         return _unordered(reading, prepared, frame)
     _claim(reading, prepared, frame.rows)
@@ -63,6 +64,13 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     wanted = ranking + _sort_columns(reading, plan, frame, columns)
     order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
     return _cut(prepared, columns, order)
+
+
+def _fuse_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> None:
+    """Fuse what is shown of fused rankings among all rows, before an order or a limit takes any away."""
+    for column in plan.columns:
+        if isinstance(column.expression, ir.Rrf) and column.expression != plan.ranking:
+            fuse(reading, column.expression, frame)
 
 
 def _unordered(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.explain import Trace
     from omnigraph.engine.images import Layout
+    from omnigraph.engine.search import Fused
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.traverse import AnyIncidence, AnyNeighbours
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -356,6 +357,8 @@ class Reading:
     accesses: dict[int, Access] = field(default_factory=dict[int, Access])
     """How the steps that follow edges got their rows, by the identity of the step. Those that found the
     adjacency in memory are here only when the run is being explained."""
+    fused: dict[ir.Rrf, Fused] = field(default_factory=dict[ir.Rrf, "Fused"])
+    """The fused rankings of this run, over the rows before any is cut off."""
 
     @property
     def session(self) -> GraphSession:
