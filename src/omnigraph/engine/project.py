@@ -59,8 +59,10 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
     if plan.distinct:
         columns, keep = _distinct(plan, columns)
-        order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
-        return _cut(prepared, columns, order)
+        if not plan.order:
+            return _cut(prepared, columns, None)
+        keys = _sort_columns(reading, plan, frame, columns) + _column_ties(columns)
+        return _cut(prepared, columns, _sorted(keys, len(keep)))
     wanted = ranking + _sort_columns(reading, plan, frame, columns)
     order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
     return _cut(prepared, columns, order)
@@ -220,6 +222,26 @@ def _tie_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> SortColum
     return ties
 
 
+def _column_ties(columns: list[Any]) -> SortColumns:
+    """What breaks ties between result rows that stand for no entities: their columns. No two are equal."""
+    return [(_list_keys(c) if pa.types.is_nested(c.type) else c, "ascending") for c in columns]
+
+
+def _list_keys(column: Any) -> Any:
+    """Byte strings that sort as the lists do: element by element, a list before its continuations."""
+    flat = column.flatten()
+    if pa.types.is_boolean(flat.type):
+        flat = flat.cast(pa.int8())
+    elif pa.types.is_floating(flat.type):
+        flat = pc.add(flat, pa.scalar(0.0, flat.type))  # both zeros are one value
+    ranks = np.asarray(pc.rank(flat, tiebreaker="dense"), dtype=">u8")
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), dtype=np.int64)
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]) * ranks.itemsize
+    known = pc.is_valid(column).buffers()[1] if column.null_count else None
+    buffers = [known, pa.py_buffer(ends), pa.py_buffer(ranks)]
+    return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
+
+
 def _owners(block: ir.Block) -> dict[str, Any]:
     owners: dict[str, Any] = {}
     for inner in block.walk():
@@ -289,8 +311,7 @@ def ordered_groups(
             case _:
                 assert_never(key.expression)
         wanted.append((values, "descending" if key.descending else "ascending"))
-    ties: SortColumns = [(c, "ascending") for c in columns if not pa.types.is_nested(c.type)]
-    return _cut(prepared, columns, _sorted(wanted + ties, groups))
+    return _cut(prepared, columns, _sorted(wanted + _column_ties(columns), groups))
 
 
 def _grouped(reading: Reading, prepared: Prepared, frame: Frame) -> tuple[NDArray[np.int64], int]:

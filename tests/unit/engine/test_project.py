@@ -1,7 +1,10 @@
 """Order, grouping and numbering of result rows, spelled out value by value."""
 
+import datetime as dt
+
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +48,37 @@ def test_lists_have_codes_too(lists):
     for a in range(4):
         for b in range(4):
             assert (codes[a] == codes[b]) == (lists[a] == lists[b])
+
+
+ELEMENTS = {
+    pa.int32(): st.sampled_from([-300, -1, 0, 1, 300]),
+    pa.float64(): st.sampled_from([-1.5, -0.0, 0.0, 2.5]),
+    pa.string(): st.sampled_from(["", "a", "ab", "b", "é"]),
+    pa.bool_(): st.booleans(),
+    pa.date32(): st.dates(),
+    pa.timestamp("ms", "UTC"): st.sampled_from(
+        [dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (1, 1999)]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(ELEMENTS), ids=str)
+@given(data=st.data())
+def test_lists_break_ties_element_by_element(kind, data):
+    elements = st.lists(ELEMENTS[kind], max_size=3)
+    lists = data.draw(st.lists(st.one_of(st.none(), elements), max_size=6))
+    # A slice, so that nothing is read at the place of another row.
+    column = pa.array([[], None, *lists], pa.list_(kind)).slice(2)
+    order = project._sorted(project._column_ties([column]), len(lists)).tolist()
+    expected = sorted(lists, key=lambda items: (items is not None, items or []))
+    assert [lists[row] for row in order] == expected
+
+
+def test_vectors_break_ties_too() -> None:
+    vectors = [[1.0, 2.0], None, [1.0, -2.0], [0.5, 9.0]]
+    column = pa.array(vectors, pa.list_(pa.float32(), 2))
+    order = project._sorted(project._column_ties([column]), 4).tolist()
+    assert order == [1, 3, 2, 0]
 
 
 @given(st.lists(st.integers(0, 9), max_size=12), st.sampled_from([10, project.DENSE_CODES_MAX + 1]))
