@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.engine.images import Ordinals, TableImage
     from omnigraph.engine.reading import Prepared, Reading, References
 
 SortColumns = list[tuple[Any, str]]
@@ -56,16 +57,39 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
         frame, ranking = frame.take(rows), [(pa.array(values), way) for values, way in keys]
     if plan.distinct:
         frame = _distinct_entities(plan, frame)
-    columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
-    if plan.distinct:
+        columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
         columns, keep = _distinct(plan, columns)
         if not plan.order:
             return _cut(prepared, columns, None)
-        keys = _sort_columns(reading, plan, frame, columns) + _column_ties(columns)
+        keys = _column_keys(plan, columns) + _column_ties(columns)
         return _cut(prepared, columns, _sorted(keys, len(keep)))
-    wanted = ranking + _sort_columns(reading, plan, frame, columns)
-    order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
-    return _cut(prepared, columns, order)
+    return _ordered(reading, prepared, frame, ranking)
+
+
+def _ordered(reading: Reading, prepared: Prepared, frame: Frame, ranking: SortColumns) -> list[Any]:
+    """The rows in order, cut to the limit. What is not needed to order is fetched for those that stay."""
+    plan = prepared.plan
+    known: dict[int, Any] = {}
+    keys = ranking.copy()
+    for key in plan.order:
+        assert not isinstance(key.expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
+        expression = key.expression
+        if isinstance(expression, ir.ColumnRef):
+            index, expression = expression.index, plan.columns[expression.index].expression
+            if not isinstance(expression, ir.PropertyRef):
+                known[index] = _column(reading, prepared, index, frame)
+                keys.append((known[index], _way(key)))
+                continue
+        image, ordinals = reading.image(expression.owner), frame[expression.variable]
+        text = expression.type.is_string
+        keys.append((_sort_values(image, expression.prop.name, ordinals, text=text), _way(key)))
+    order = _sorted(keys + _tie_columns(reading, plan, frame), frame.rows)
+    order = order[plan.offset : None if plan.limit is None else plan.offset + plan.limit]
+    frame, rows = frame.take(order), pa.array(order)
+    return [
+        known[index].take(rows) if index in known else _column(reading, prepared, index, frame)
+        for index in range(len(plan.columns))
+    ]
 
 
 def _fuse_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> None:
@@ -197,29 +221,43 @@ def _codes(column: Any) -> NDArray[np.int64]:
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _sort_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame, columns: list[Any]) -> SortColumns:
-    wanted: SortColumns = []
+def _column_keys(plan: ir.ReadPlan, columns: list[Any]) -> SortColumns:
+    """What distinct rows are ordered by: columns of theirs."""
+    keys: SortColumns = []
     for key in plan.order:
-        match key.expression:
-            case ir.ColumnRef():
-                values = columns[key.expression.index]
-            case ir.PropertyRef():
-                values = as_array(operand_values(reading, key.expression, frame), frame.rows)
-            case ir.Aggregate():
-                raise AssertionError(key)
-            case _:
-                assert_never(key.expression)
-        wanted.append((values, "descending" if key.descending else "ascending"))
-    return wanted
+        assert isinstance(key.expression, ir.ColumnRef)  # noqa: S101 - nothing else is accepted with distinct
+        keys.append((columns[key.expression.index], _way(key)))
+    return keys
+
+
+def _way(key: ir.SortKey) -> str:
+    return "descending" if key.descending else "ascending"
+
+
+def _sort_values(image: TableImage, column: str, ordinals: Ordinals, *, text: bool) -> Any:
+    """What rows sort by: the values of a column or, where rows share texts, numbers in their order.
+
+    A text repeated for each of its rows takes any amount of memory, and outgrows an array.
+    """
+    if not text or len(ordinals) <= image.extent:
+        return image.take(column, ordinals)
+    used = np.zeros(image.extent + 1, dtype=np.bool_)
+    used[ordinals] = True  # one more slot than there are rows, for no entity
+    entities = np.flatnonzero(used[:-1])
+    values = image.take(column, entities)
+    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    ranks = np.zeros(image.extent + 1, dtype=np.int64)  # 0, below every rank, is null
+    ranks[entities] = np.where(known, np.asarray(pc.rank(values, tiebreaker="dense")).astype(np.int64), 0)
+    return pa.array(ranks[ordinals])
 
 
 def _tie_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> SortColumns:
     owners = _owners(plan.match)
-    ties: SortColumns = []
-    for variable in plan.ties:
-        if variable in frame:
-            ties.append((reading.image(owners[variable]).take("id", frame[variable]), "ascending"))
-    return ties
+    return [
+        (_sort_values(reading.image(owners[variable]), "id", frame[variable], text=True), "ascending")
+        for variable in plan.ties
+        if variable in frame
+    ]
 
 
 def _column_ties(columns: list[Any]) -> SortColumns:
@@ -310,7 +348,7 @@ def ordered_groups(
                 raise AssertionError(key)
             case _:
                 assert_never(key.expression)
-        wanted.append((values, "descending" if key.descending else "ascending"))
+        wanted.append((values, _way(key)))
     return _cut(prepared, columns, _sorted(wanted + _column_ties(columns), groups))
 
 

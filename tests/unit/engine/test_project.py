@@ -1,6 +1,7 @@
 """Order, grouping and numbering of result rows, spelled out value by value."""
 
 import datetime as dt
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import graphs
 from omnigraph.engine import project
+from omnigraph.engine.images import TableImage
 from omnigraph.engine.reading import encode
 
 values = st.lists(st.one_of(st.none(), st.integers(-2, 2)), min_size=5, max_size=5)
@@ -98,3 +101,76 @@ def test_every_code_has_a_row_that_shows_it(items):
         assert items[sample] == item
     null = codes.codes[-1]
     assert codes.samples[null] == (items.index(None) if None in items else -1)
+
+
+SCHEMA = """
+node Person { name: String @key  age: I32? }
+node Paper { title: String @key  body: String?  year: I32? }
+edge Read: Person -> Paper
+"""
+PEOPLE = [("ann", 30), ("bob", None), ("cat", 25), ("dan", 30)]
+PAPERS = [("p", "same", 2001), ("q", None, 2002), ("r", "other", 2001)]
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    with graphs.make_graph(tmp_path_factory.mktemp("readers") / "g", SCHEMA) as made:
+        lines = [f'insert Person {{ name: "{name}" age: {age or "null"} }}' for name, age in PEOPLE]
+        for title, body, year in PAPERS:
+            lines.append(f'insert Paper {{ title: "{title}" body: {json.dumps(body)} year: {year} }}')
+        lines += [f'insert Read {{ from: "{n}", to: "{t}" }}' for n, _ in PEOPLE for t, _, _ in PAPERS]
+        made.mutate(f"query seed() {{ {' '.join(lines)} }}")
+        yield made
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """The most rows that were fetched of each column."""
+    most: dict[str, int] = {}
+    take = TableImage.take
+
+    def counted(self, column, ordinals):
+        most[column] = max(most.get(column, 0), len(ordinals))
+        return take(self, column, ordinals)
+
+    monkeypatch.setattr(TableImage, "take", counted)
+    return most
+
+
+def pairs(graph, tail):
+    found = graph.query(f"query q() {{ match {{ $a: Person  $a read $b }} {tail} }}")
+    return [tuple(row.values()) for row in found]
+
+
+def test_what_no_order_needs_is_fetched_for_the_rows_that_stay(readers, fetched):
+    found = pairs(readers, "return { $b.body, $a.name } order { $a.age desc, $b.year } limit 2 offset 1")
+    assert found == [("other", "ann"), ("same", "dan")]
+    assert fetched["body"] == fetched["name"] == 2
+
+
+@pytest.mark.parametrize("by", ["$b.body", "b"])
+@pytest.mark.parametrize("way", ["asc", "desc"])
+def test_a_text_that_many_rows_share_is_fetched_once_to_order_them(readers, fetched, by, way):
+    found = pairs(readers, f"return {{ $b.body as b, $a.name, $b.title }} order {{ {by} {way} }} limit 5")
+    rows = [(body, name, title) for name, _ in PEOPLE for title, body, _ in PAPERS]
+    # Sorted by the ids, which are the keys, and then stably by the text.
+    expected = sorted(rows, key=lambda row: row[1:])
+    expected.sort(key=lambda row: (row[0] is not None, row[0] or ""), reverse=way == "desc")
+    assert found == expected[:5]
+    assert max(fetched["body"], fetched["id"]) == 5
+
+
+def test_an_order_column_that_is_no_property_is_made_once(readers):
+    found = pairs(readers, "return { $a as who, $b.title } order { who desc } limit 2")
+    assert found == [("dan", "p"), ("dan", "q")]
+
+
+def test_an_absent_text_sorts_below_every_other(readers):
+    text = """query q() {
+        match { $a: Person  $c: Person  maybe { $a read $b  $a.age = 25 } }
+        return { $a.name, $b.body } order { $b.body desc, $a.name } limit 14 offset 6
+    }"""
+    found = [tuple(row.values()) for row in readers.query(text)]
+    names = ["ann"] * 4 + ["bob"] * 4 + ["cat"] * 4 + ["dan"] * 4
+    absent = [(name, None) for name in names]
+    assert found == ([("cat", "same")] * 4 + [("cat", "other")] * 4 + absent)[6:20]
