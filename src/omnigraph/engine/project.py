@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
-from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
+from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, entities_of, first_places
 from omnigraph.engine.operands import operand_values
 from omnigraph.engine.reading import ORDINAL_BYTES
 from omnigraph.engine.search import fuse, ranked_rows
@@ -241,9 +241,7 @@ def _sort_values(image: TableImage, column: str, ordinals: Ordinals, *, text: bo
     """
     if not text or len(ordinals) <= image.extent:
         return image.take(column, ordinals)
-    used = np.zeros(image.extent + 1, dtype=np.bool_)
-    used[ordinals] = True  # one more slot than there are rows, for no entity
-    entities = np.flatnonzero(used[:-1])
+    entities = entities_of(ordinals, image.extent)
     values = image.take(column, entities)
     known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
     ranks = np.zeros(image.extent + 1, dtype=np.int64)  # 0, below every rank, is null

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphs
+from omnigraph.catalog.types import PropertyType, ScalarKind
+from omnigraph.core.errors import ResourceLimit
 from omnigraph.engine import project
+from omnigraph.engine.compare import Constant, as_array
 from omnigraph.engine.images import TableImage
 from omnigraph.engine.reading import encode
 
@@ -174,3 +177,40 @@ def test_an_absent_text_sorts_below_every_other(readers):
     names = ["ann"] * 4 + ["bob"] * 4 + ["cat"] * 4 + ["dan"] * 4
     absent = [(name, None) for name in names]
     assert found == ([("cat", "same")] * 4 + [("cat", "other")] * 4 + absent)[6:20]
+
+
+def test_a_text_that_many_rows_share_is_tested_once(readers, fetched):
+    condition = '$b.body contains "e"  ["same", "none"] contains $b.body'
+    text = f"query q() {{ match {{ $a: Person  maybe {{ $a read $b }}  {condition} }} return {{ $a.name }} }}"
+    assert sorted(row["a.name"] for row in readers.query(text)) == ["ann", "bob", "cat", "dan"]
+    assert fetched["body"] <= len(PAPERS)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "match { $a: Person  $a read $b } return { $a.name, $b.body }",
+        "match { $a: Person  $a read $b } return { min($b.body) as m }",
+        "match { $a: Person  $a read $b  $b.body != $a.name } return { $a.name }",
+    ],
+)
+def test_values_too_large_for_one_array_are_refused(readers, monkeypatch, query):
+    take = TableImage._take
+
+    def overflows(self, column, ordinals):
+        if column == "body" and len(ordinals) > len(PAPERS):
+            raise pa.ArrowInvalid("Take operation overflowed binary array capacity")
+        return take(self, column, ordinals)
+
+    monkeypatch.setattr(TableImage, "_take", overflows)
+    monkeypatch.setattr(project, "FEW_ROWS", 0)
+    with pytest.raises(ResourceLimit, match="the values of 'body'") as caught:
+        readers.query(f"query q() {{ {query} }}")
+    assert caught.value.actual > caught.value.limit == 2**31 - 1
+
+
+def test_a_constant_too_large_for_one_array_is_refused() -> None:
+    text = Constant("x" * 1024, PropertyType(ScalarKind.STRING))
+    assert len(as_array(text, 3)) == 3
+    with pytest.raises(ResourceLimit, match="a constant on every row"):
+        as_array(text, 2**21)
