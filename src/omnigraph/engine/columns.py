@@ -13,6 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from omnigraph.core.errors import ResourceLimit
+from omnigraph.core.limits import ARRAY_BYTES_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -35,6 +38,17 @@ JOINED_ROWS_MAX: Final = 1 << 12
 
 _TEXT: Final = pa.string()
 _BOOL: Final = pa.bool_()
+
+
+def outgrown(what: str, size: int) -> ResourceLimit:
+    """The refusal of values that together are too large for one array; `size` may be an estimate."""
+    return ResourceLimit(
+        resource="array_bytes",
+        limit=ARRAY_BYTES_MAX,
+        actual=max(size, ARRAY_BYTES_MAX + 1),
+        place=what,
+        hint="narrow the match, or limit the rows",
+    )
 
 
 # Numbers -------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
+from omnigraph.core.limits import ARRAY_BYTES_MAX
+from omnigraph.engine.columns import outgrown
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import predicate
 from omnigraph.planning.steps import MIRRORED
@@ -92,13 +94,15 @@ def true_rows(array: Any) -> Mask:
 
 
 def as_array(values: Values, rows: int) -> Any:
-    """The values as one Arrow array of their own type."""
+    """The values as one Arrow array of their own type. Raises ResourceLimit when they outgrow it."""
     if isinstance(values, Column):
         return values.array
     if values.value is None:
         return pa.nulls(rows, arrow_type(values.type))
     value: Any = list(values.value) if isinstance(values.value, tuple) else values.value
     one = pa.array([value], arrow_type(values.type))
+    if one.nbytes * rows > ARRAY_BYTES_MAX and not pa.types.is_primitive(one.type):
+        raise outgrown("a constant on every row", one.nbytes * rows)
     return one.take(pa.array(np.zeros(rows, dtype=np.int64)))
 
 

@@ -92,6 +92,13 @@ def first_places(ordinals: Ordinals) -> NDArray[np.int64]:
     return np.flatnonzero(place[ordinals] == numbers)
 
 
+def entities_of(ordinals: Ordinals, extent: int) -> Ordinals:
+    """The entities that rows stand for, each once, ascending; for rows that outnumber the entities."""
+    used = np.zeros(extent + 1, dtype=np.bool_)
+    used[ordinals] = True  # one more slot than there are entities, for none
+    return np.flatnonzero(used[:-1])
+
+
 def distinct_rows(columns: list[Ordinals], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One representative position for each distinct combination, and for each row which one it belongs to."""
     if not columns or rows == 0:

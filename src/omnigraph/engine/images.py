@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from omnigraph.core.errors import InternalError
 from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker
+from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker, outgrown
 from omnigraph.engine.key_segments import ABSENT, distinct
 from omnigraph.engine.keys import dead_rows
 
@@ -325,7 +325,18 @@ class TableImage:
         return np.sort(self.from_addresses(np.concatenate(addresses)))
 
     def take(self, column: str, ordinals: Ordinals) -> pa.Array:
-        """The values of a column at the given ordinals; null at -1. Blobs cannot be taken."""
+        """The values of a column at the given ordinals; null at -1. Blobs cannot be taken.
+
+        Raises ResourceLimit when the values together are too large for one array.
+        """
+        try:
+            return self._take(column, ordinals)
+        except pa.ArrowInvalid as problem:
+            stored = sum(chunk.nbytes for chunk in self._chunks([column])[column])
+            size = stored * len(ordinals) // max(self.extent, 1)
+            raise outgrown(f"the values of '{column}'", size) from problem
+
+    def _take(self, column: str, ordinals: Ordinals) -> pa.Array:
         sample = self._sample([column], ordinals)
         if sample is not None:
             return sample.column(0).combine_chunks()

@@ -62,7 +62,7 @@ def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Value
         case ir.Bm25():
             return _scores_column(relevance(reading, operand, frame[operand.property.variable]))
         case ir.Rrf():
-            return _scores_column(fuse(reading, operand, frame).scores)
+            return _scores_column(fuse(reading, operand, frame).scores[frame[operand.variable]])
         case _:
             assert_never(operand)
 

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
-from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
+from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, entities_of, first_places
 from omnigraph.engine.operands import operand_values
 from omnigraph.engine.reading import ORDINAL_BYTES
-from omnigraph.engine.search import ranked_rows
+from omnigraph.engine.search import fuse, ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.engine.images import Ordinals, TableImage
     from omnigraph.engine.reading import Prepared, Reading, References
 
 SortColumns = list[tuple[Any, str]]
@@ -45,6 +46,7 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
     plan = prepared.plan
     if frame.rows <= FEW_ROWS and prepared.references is not None:
         return shown(reading, prepared, prepared.references, frame)
+    _fuse_columns(reading, plan, frame)
     if plan.ranking is None and not plan.order and not plan.distinct:
         return _unordered(reading, prepared, frame)
     _claim(reading, prepared, frame.rows)
@@ -55,14 +57,46 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
         frame, ranking = frame.take(rows), [(pa.array(values), way) for values, way in keys]
     if plan.distinct:
         frame = _distinct_entities(plan, frame)
-    columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
-    if plan.distinct:
+        columns = [_column(reading, prepared, index, frame) for index in range(len(plan.columns))]
         columns, keep = _distinct(plan, columns)
-        order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
-        return _cut(prepared, columns, order)
-    wanted = ranking + _sort_columns(reading, plan, frame, columns)
-    order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
-    return _cut(prepared, columns, order)
+        if not plan.order:
+            return _cut(prepared, columns, None)
+        keys = _column_keys(plan, columns) + _column_ties(columns)
+        return _cut(prepared, columns, _sorted(keys, len(keep)))
+    return _ordered(reading, prepared, frame, ranking)
+
+
+def _ordered(reading: Reading, prepared: Prepared, frame: Frame, ranking: SortColumns) -> list[Any]:
+    """The rows in order, cut to the limit. What is not needed to order is fetched for those that stay."""
+    plan = prepared.plan
+    known: dict[int, Any] = {}
+    keys = ranking.copy()
+    for key in plan.order:
+        assert not isinstance(key.expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
+        expression = key.expression
+        if isinstance(expression, ir.ColumnRef):
+            index, expression = expression.index, plan.columns[expression.index].expression
+            if not isinstance(expression, ir.PropertyRef):
+                known[index] = _column(reading, prepared, index, frame)
+                keys.append((known[index], _way(key)))
+                continue
+        image, ordinals = reading.image(expression.owner), frame[expression.variable]
+        text = expression.type.is_string
+        keys.append((_sort_values(image, expression.prop.name, ordinals, text=text), _way(key)))
+    order = _sorted(keys + _tie_columns(reading, plan, frame), frame.rows)
+    order = order[plan.offset : None if plan.limit is None else plan.offset + plan.limit]
+    frame, rows = frame.take(order), pa.array(order)
+    return [
+        known[index].take(rows) if index in known else _column(reading, prepared, index, frame)
+        for index in range(len(plan.columns))
+    ]
+
+
+def _fuse_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> None:
+    """Fuse what is shown of fused rankings among all rows, before an order or a limit takes any away."""
+    for column in plan.columns:
+        if isinstance(column.expression, ir.Rrf) and column.expression != plan.ranking:
+            fuse(reading, column.expression, frame)
 
 
 def _unordered(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
@@ -187,29 +221,61 @@ def _codes(column: Any) -> NDArray[np.int64]:
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _sort_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame, columns: list[Any]) -> SortColumns:
-    wanted: SortColumns = []
+def _column_keys(plan: ir.ReadPlan, columns: list[Any]) -> SortColumns:
+    """What distinct rows are ordered by: columns of theirs."""
+    keys: SortColumns = []
     for key in plan.order:
-        match key.expression:
-            case ir.ColumnRef():
-                values = columns[key.expression.index]
-            case ir.PropertyRef():
-                values = as_array(operand_values(reading, key.expression, frame), frame.rows)
-            case ir.Aggregate():
-                raise AssertionError(key)
-            case _:
-                assert_never(key.expression)
-        wanted.append((values, "descending" if key.descending else "ascending"))
-    return wanted
+        assert isinstance(key.expression, ir.ColumnRef)  # noqa: S101 - nothing else is accepted with distinct
+        keys.append((columns[key.expression.index], _way(key)))
+    return keys
+
+
+def _way(key: ir.SortKey) -> str:
+    return "descending" if key.descending else "ascending"
+
+
+def _sort_values(image: TableImage, column: str, ordinals: Ordinals, *, text: bool) -> Any:
+    """What rows sort by: the values of a column or, where rows share texts, numbers in their order.
+
+    A text repeated for each of its rows takes any amount of memory, and outgrows an array.
+    """
+    if not text or len(ordinals) <= image.extent:
+        return image.take(column, ordinals)
+    entities = entities_of(ordinals, image.extent)
+    values = image.take(column, entities)
+    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    ranks = np.zeros(image.extent + 1, dtype=np.int64)  # 0, below every rank, is null
+    ranks[entities] = np.where(known, np.asarray(pc.rank(values, tiebreaker="dense")).astype(np.int64), 0)
+    return pa.array(ranks[ordinals])
 
 
 def _tie_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> SortColumns:
     owners = _owners(plan.match)
-    ties: SortColumns = []
-    for variable in plan.ties:
-        if variable in frame:
-            ties.append((reading.image(owners[variable]).take("id", frame[variable]), "ascending"))
-    return ties
+    return [
+        (_sort_values(reading.image(owners[variable]), "id", frame[variable], text=True), "ascending")
+        for variable in plan.ties
+        if variable in frame
+    ]
+
+
+def _column_ties(columns: list[Any]) -> SortColumns:
+    """What breaks ties between result rows that stand for no entities: their columns. No two are equal."""
+    return [(_list_keys(c) if pa.types.is_nested(c.type) else c, "ascending") for c in columns]
+
+
+def _list_keys(column: Any) -> Any:
+    """Byte strings that sort as the lists do: element by element, a list before its continuations."""
+    flat = column.flatten()
+    if pa.types.is_boolean(flat.type):
+        flat = flat.cast(pa.int8())
+    elif pa.types.is_floating(flat.type):
+        flat = pc.add(flat, pa.scalar(0.0, flat.type))  # both zeros are one value
+    ranks = np.asarray(pc.rank(flat, tiebreaker="dense"), dtype=">u8")
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), dtype=np.int64)
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]) * ranks.itemsize
+    known = pc.is_valid(column).buffers()[1] if column.null_count else None
+    buffers = [known, pa.py_buffer(ends), pa.py_buffer(ranks)]
+    return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
 
 
 def _owners(block: ir.Block) -> dict[str, Any]:
@@ -280,9 +346,8 @@ def ordered_groups(
                 raise AssertionError(key)
             case _:
                 assert_never(key.expression)
-        wanted.append((values, "descending" if key.descending else "ascending"))
-    ties: SortColumns = [(c, "ascending") for c in columns if not pa.types.is_nested(c.type)]
-    return _cut(prepared, columns, _sorted(wanted + ties, groups))
+        wanted.append((values, _way(key)))
+    return _cut(prepared, columns, _sorted(wanted + _column_ties(columns), groups))
 
 
 def _grouped(reading: Reading, prepared: Prepared, frame: Frame) -> tuple[NDArray[np.int64], int]:

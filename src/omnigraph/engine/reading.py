@@ -23,6 +23,7 @@ from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.chains import Chain, chain_of
 from omnigraph.engine.derived import DerivedCache
 from omnigraph.engine.formulas import PLAIN_KINDS, formula_mask
+from omnigraph.engine.frame import entities_of
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.engine.overlay import OverlaidIncidence, OverlaidNeighbours
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.compare import Mask
     from omnigraph.engine.explain import Trace
     from omnigraph.engine.images import Layout
+    from omnigraph.engine.search import Fused
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.traverse import AnyIncidence, AnyNeighbours
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -356,6 +358,8 @@ class Reading:
     accesses: dict[int, Access] = field(default_factory=dict[int, Access])
     """How the steps that follow edges got their rows, by the identity of the step. Those that found the
     adjacency in memory are here only when the run is being explained."""
+    fused: dict[ir.Rrf, Fused] = field(default_factory=dict[ir.Rrf, "Fused"])
+    """The fused rankings of this run, over the rows before any is cut off."""
 
     @property
     def session(self) -> GraphSession:
@@ -478,6 +482,12 @@ class Reading:
         plain = formula_mask(formula, image, ordinals)
         if plain is not None:
             return plain if not len(ordinals) or ordinals.min() >= 0 else plain & (ordinals >= 0)
+        if len(ordinals) > image.extent:
+            # Rows share entities. Each is asked once, so that no text is repeated for each of its rows.
+            entities = entities_of(ordinals, image.extent)
+            by_ordinal = np.zeros(image.extent + 1, dtype=np.bool_)
+            by_ordinal[entities] = self.holds(owner, test, entities)
+            return by_ordinal[ordinals]
         needed = sorted(columns_of(formula)) or ["id"]
         rows = image.table(needed, ordinals)
         mask = np.asarray(predicate.evaluate_formula(formula, rows).to_numpy(zero_copy_only=False))

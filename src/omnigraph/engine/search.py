@@ -310,7 +310,7 @@ def _ranked(
         case ir.Bm25():
             return _ranked_by_relevance(reading, ranking, frame, depth)
         case ir.Rrf():
-            fused = fuse(reading, ranking, frame)
+            fused = fuse(reading, ranking, frame).at(frame[ranking.variable])
             rows = np.flatnonzero(~np.isnan(fused.scores))
             keys: list[tuple[NDArray[Any], str]] = [
                 (fused.scores, "descending"),
@@ -359,16 +359,30 @@ def _highest(scores: Scores, depth: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fused:
-    """A fused ranking of the rows: the score, and the place in each arm that breaks ties."""
+    """A fused ranking by ordinal: the score, and the place in each arm that breaks ties."""
 
     scores: Scores
     first: NDArray[np.int64]
     second: NDArray[np.int64]
 
+    def at(self, ordinals: Ordinals) -> Fused:
+        """The same by row."""
+        return Fused(self.scores[ordinals], self.first[ordinals], self.second[ordinals])
 
-def fuse(reading: Reading, rrf: ir.Rrf, frame: Frame) -> Fused:
-    """Reciprocal rank fusion; NaN for entities that neither arm ranks."""
-    ordinals = frame[rrf.variable]
+
+def fuse(reading: Reading, rrf: ir.Rrf, candidates: Frame) -> Fused:
+    """Reciprocal rank fusion by ordinal; NaN for entities that neither arm ranks.
+
+    Places depend on which rows there are, so a run fuses once: whoever asks again, about fewer rows, gets
+    the scores among the candidates of the first call.
+    """
+    known = reading.fused.get(rrf)
+    if known is None:
+        known = reading.fused[rrf] = _fused(reading, rrf, candidates[rrf.variable])
+    return known
+
+
+def _fused(reading: Reading, rrf: ir.Rrf, ordinals: Ordinals) -> Fused:
     image = reading.image(rrf.first.property.owner)
     k = reading.value(rrf.k)
     constant = k if isinstance(k, int) else RRF_K_DEFAULT
@@ -379,7 +393,7 @@ def fuse(reading: Reading, rrf: ir.Rrf, frame: Frame) -> Fused:
         ranked = np.flatnonzero(ranks < UNRANKED)
         scores[ranked] += 1.0 / (constant + ranks[ranked] + 1)
     scores[(first == UNRANKED) & (second == UNRANKED)] = np.nan
-    return Fused(scores[ordinals], first[ordinals], second[ordinals])
+    return Fused(scores, first, second)
 
 
 def _ranks(reading: Reading, arm: ir.Nearest | ir.Bm25, nodes: Ordinals) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ false.
 import datetime as dt
 import math
 import operator
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -196,13 +197,19 @@ def some(parts: list[Formula]) -> Formula:
 def in_set(column: str, kind: ScalarKind, values: tuple[Value, ...], *, wanted: bool) -> Formula:
     """Membership of a column in literal values; those the column cannot hold exactly are left out."""
     held = tuple(dict.fromkeys(item for item in (exact(value, kind) for value in values) if item is not None))
+    if kind in FLOAT_KINDS and 0.0 in held:
+        # Sets tell the two zeros apart, comparisons do not: a set has both or neither.
+        held = (*(item for item in held if item != 0.0), 0.0, -0.0)
     if held:
         return InSet(column, held, kind, wanted)
     return NEVER if wanted else HasValue(column, wanted=True)
 
 
 def exact(value: Value, kind: ScalarKind) -> Value:
-    """The value as one the column can hold and equal, or None. F32 columns round to their own precision."""
+    """The value as one the column can hold and equal, or None.
+
+    A decimal is rounded to the precision of an F32 column; an integer is what it is, and may equal nothing.
+    """
     if value is None or isinstance(value, tuple):
         return None
     if kind in INTEGER_BOUNDS:
@@ -224,7 +231,8 @@ def _exact_float(value: float, kind: ScalarKind) -> float | None:
         return None
     if kind is ScalarKind.F32:
         number = round_f32(number)
-        return number if math.isfinite(number) else None
+        if isinstance(value, float):
+            return number if math.isfinite(number) else None
     return number if number == value else None
 
 
@@ -269,12 +277,22 @@ def _neighbours(value: float, kind: ScalarKind) -> tuple[float, float]:
         number = float(value)
     except OverflowError:
         number = math.inf if value > 0 else -math.inf
-    if kind is ScalarKind.F32 or math.isinf(number):
-        beyond = math.copysign(math.inf, number)
-        return beyond, beyond
+    if kind is ScalarKind.F32:
+        number = round_f32(number)
+    if math.isinf(number):
+        return number, number
+    beside = _beside_f32 if kind is ScalarKind.F32 else math.nextafter
     if number < value:
-        return number, math.nextafter(number, math.inf)
-    return math.nextafter(number, -math.inf), number
+        return number, beside(number, math.inf)
+    return beside(number, -math.inf), number
+
+
+def _beside_f32(number: float, towards: float) -> float:
+    """The next single-precision number beside one that is not zero, in the direction of an infinity."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    # The bits of both signs count away from zero; beyond the largest number they are infinity.
+    step = 1 if (number > 0) == (towards > 0) else -1
+    return struct.unpack("<f", struct.pack("<I", bits + step))[0]
 
 
 def _bool_ordering(column: str, op: Operator, value: Value) -> Formula:
@@ -313,18 +331,29 @@ def print_formula(formula: Formula) -> str:
         case Test():
             return f"{_column(formula.column)} {formula.op} {sql_literal(formula.value, formula.kind)}"
         case InSet():
+            column = _column(formula.column)
             values = ", ".join(sql_literal(value, formula.kind) for value in formula.values)
-            return f"{_column(formula.column)} {'' if formula.wanted else 'NOT '}IN ({values})"
+            if formula.wanted:
+                return f"{column} IN ({values})"
+            # The storage library makes "true" of two NOT IN joined by OR that share no value, null or not.
+            return f"{column} IS NOT NULL AND {column} NOT IN ({values})"
         case TextTest():
             text = sql_literal(formula.text, ScalarKind.STRING)
             return f"{'' if formula.wanted else 'NOT '}{formula.op}({_column(formula.column)}, {text})"
         case HasMember():
-            value = sql_literal(formula.value, formula.kind)
-            return f"{'' if formula.wanted else 'NOT '}array_has({_column(formula.column)}, {value})"
+            return _print_member(formula)
         case Every():
             return " AND ".join(f"({print_formula(part)})" for part in formula.parts)
         case Some():
             return " OR ".join(f"({print_formula(part)})" for part in formula.parts)
+
+
+def _print_member(test: HasMember) -> str:
+    # As in a set, the two zeros are two values to the storage library.
+    values = (0.0, -0.0) if test.kind in FLOAT_KINDS and test.value == 0.0 else (test.value,)
+    column = _column(test.column)
+    found = " OR ".join(f"array_has({column}, {sql_literal(value, test.kind)})" for value in values)
+    return f"({found})" if test.wanted else f"NOT ({found})"
 
 
 def _column(name: str) -> str:

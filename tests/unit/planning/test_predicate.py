@@ -6,7 +6,7 @@ import operator
 import lance
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from omnigraph.catalog.scalars import round_f32
@@ -17,6 +17,8 @@ from omnigraph.planning.ir import And, Compare, IsNull, Literal, Not, OneOf, Or,
 from omnigraph.planning.predicate import NEVER, evaluate, normalize, print_formula, to_lance_filter
 
 UTC = dt.UTC
+F32_MAX = 2**128 - 2**104
+"""The largest number of single precision, as an integer."""
 KINDS = {
     "i32": ScalarKind.I32,
     "i64": ScalarKind.I64,
@@ -36,14 +38,20 @@ PROPERTIES = tuple(
 LISTS = (
     Property("tags", 90, PropertyType(ScalarKind.STRING, is_list=True), nullable=True),
     Property("xs", 91, PropertyType(ScalarKind.I32, is_list=True), nullable=True),
+    Property("fs", 92, PropertyType(ScalarKind.F64, is_list=True), nullable=True),
 )
 THING = NodeType("Thing", 1, (*PROPERTIES, *LISTS))
 
 ROWS = [
     {"i32": 3, "i64": 2**53 + 1, "u32": 7, "u64": 2**64 - 1, "f32": 0.1, "f64": 0.1},
     {"i32": -(2**31), "i64": -(2**63), "u32": 0, "u64": 0, "f32": -0.0, "f64": 9007199254740992.0},
-    {"i32": 2**31 - 1, "i64": 2**63 - 1, "u32": 2**32 - 1, "u64": 2**63, "f32": 3.4e38, "f64": 1e300},
+    {"i32": 2**31 - 1, "i64": 2**63 - 1, "u32": 2**32 - 1, "u64": 2**63, "f32": float(F32_MAX), "f64": 1e300},
     {"i32": 2, "i64": 2, "u32": 2, "u64": 2, "f32": 2.5, "f64": 2.7},
+    {"f32": 16777216.0, "f64": 16777216.0},
+    {"f32": -16777216.0, "f64": -16777216.0},
+    {"f32": 16777218.0, "f64": 16777217.0},
+    {"f32": 0.0, "f64": -0.0, "fs": [-0.0, 1.5]},
+    {"f32": -1.5, "f64": 0.0, "fs": [0.0]},
     {"name": "Ada", "flag": True, "day": dt.date(2024, 6, 1), "tags": ["a", "b"], "xs": [1, 2]},
     {"name": "it's %_\\ \"", "flag": False, "day": dt.date(1, 1, 1), "tags": [], "xs": [3]},
     {"name": "", "day": dt.date(9999, 12, 31), "moment": dt.datetime(2024, 3, 1, 9, 30, tzinfo=UTC)},
@@ -92,7 +100,10 @@ def truth(predicate, row):
             return (row.get(predicate.property) is None) != predicate.negated
         case OneOf():
             value = row.get(predicate.property)
-            return None if value is None else value in predicate.values
+            if value is None:
+                return None
+            equal = (compare(value, ir.Operator.EQ, item, predicate.property) for item in predicate.values)
+            return any(equal)
         case Compare():
             return compare(
                 row.get(predicate.property), predicate.op, predicate.value.value, predicate.property
@@ -107,7 +118,8 @@ def compare(stored, op, value, name):
     if op == ir.Operator.STARTS_WITH:
         return stored.startswith(value)
     if KINDS[name] is ScalarKind.F32:
-        stored, value = round_f32(stored), round_f32(float(value))
+        # Only a decimal is rounded to what the column can hold; an integer is compared as it is.
+        stored, value = round_f32(stored), round_f32(value) if isinstance(value, float) else value
     if KINDS[name] is ScalarKind.STRING:
         stored, value = stored.encode(), value.encode()
     return OPERATORS[op.value](stored, value)
@@ -115,6 +127,8 @@ def compare(stored, op, value, name):
 
 numbers = st.one_of(
     st.sampled_from([2.7, 2.5, 3.0, 0.1, 3_000_000_000, -1, 0, 1e39, -1e39, 1e308, 2**53 + 1, 2**53]),
+    st.sampled_from([2**24 - 1, 2**24, 2**24 + 1, -(2**24) - 1, 2**24 + 2, 16777217.0, -16777217.0]),
+    st.sampled_from([F32_MAX, F32_MAX + 1, -F32_MAX, -F32_MAX - 1, 2**128, -(2**128)]),
     st.sampled_from([2**63 - 1, -(2**63), 2**64 - 1, 2**64, 2**31 - 1, 2**31, -(2**31) - 1]),
     st.integers(-(2**70), 2**70),
     st.floats(allow_nan=False, allow_infinity=False),
@@ -143,10 +157,14 @@ def leaf():
     moment = st.builds(Compare, st.just("moment"), orderings, moments.map(literal))
     member = st.builds(Compare, st.just("tags"), st.just(ir.Operator.CONTAINS), texts.map(literal))
     number_member = st.builds(Compare, st.just("xs"), st.just(ir.Operator.CONTAINS), numbers.map(literal))
-    null = st.builds(IsNull, st.sampled_from([*KINDS, "tags", "xs"]), st.booleans())
+    null = st.builds(IsNull, st.sampled_from([*KINDS, "tags", "xs", "fs"]), st.booleans())
     one_of = st.builds(OneOf, st.just("name"), st.lists(texts, max_size=3).map(tuple))
-    one_number = st.builds(OneOf, st.just("i32"), st.lists(numbers, max_size=3).map(tuple))
-    return st.one_of(number, text, flag, day, moment, member, number_member, null, one_of, one_number)
+    one_number = st.builds(
+        OneOf, st.sampled_from(["i32", "f32", "f64"]), st.lists(numbers, max_size=3).map(tuple)
+    )
+    float_member = st.builds(Compare, st.just("fs"), st.just(ir.Operator.CONTAINS), numbers.map(literal))
+    members = st.one_of(member, number_member, float_member)
+    return st.one_of(number, text, flag, day, moment, members, null, one_of, one_number)
 
 
 predicates = st.recursive(
@@ -162,6 +180,12 @@ predicates = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
 @given(predicate=predicates)
+@example(predicate=Compare("f32", ir.Operator.GE, Literal(2**24 + 1, ir.I64)))
+@example(predicate=Compare("f32", ir.Operator.LE, Literal(-(2**24) - 1, ir.I64)))
+@example(predicate=Not(OneOf("f32", (2**24 + 1, 2**24 + 2))))
+@example(predicate=Compare("f32", ir.Operator.LT, Literal(F32_MAX + 1, ir.I64)))
+@example(predicate=Or((Not(OneOf("name", ("Ada",))), Not(OneOf("name", ("",))))))
+@example(predicate=Not(And((OneOf("i32", (2, 3)), OneOf("i32", (-1,)), OneOf("i32", (5,))))))
 def test_three_arms_agree(dataset, predicate):
     expected = [str(number) for number, row in enumerate(ROWS) if truth(predicate, row) is True]
     table = rows_table()
@@ -179,6 +203,10 @@ def test_the_filters_of_the_specification():
     assert text("=", 2.7) == "false"
     assert text(">", 2.5) == "`i32` >= cast(3 as int)"
     assert text("<", 3_000_000_000) == "`i32` IS NOT NULL"
+    assert text("=", 2**24 + 1, "f32") == "false"
+    assert text(">", 2**24 + 1, "f32") == "`f32` >= cast(16777218.0 as float)"
+    assert text("<", -(2**24) - 1, "f32") == "`f32` <= cast(-16777218.0 as float)"
+    assert text(">", F32_MAX + 1, "f32") == "false"
     assert text("=", 0.1, "f32") == f"`f32` = cast({round_f32(0.1)!r} as float)"
     assert (
         text("<", dt.datetime(2024, 3, 1, tzinfo=UTC), "moment")
@@ -186,6 +214,32 @@ def test_the_filters_of_the_specification():
     )
     assert text("<", dt.date(2024, 3, 1), "day") == "`day` < date '2024-03-01'"
     assert text("=", "it's", "name") == "`name` = 'it''s'"
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory):
+    made = lance.write_dataset(rows_table(), str(tmp_path_factory.mktemp("indexed") / "thing.lance"))
+    for name in ("f32", "f64"):
+        made.create_scalar_index(name, "BTREE")
+    return lance.dataset(made.uri)
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+@pytest.mark.parametrize("zero", [0.0, -0.0, 0])
+def test_both_zeros_are_one_value_in_lists_too(dataset, indexed, name, zero):
+    table = rows_table()
+    stored = [0.0 if row.get(name) == 0.0 else row.get(name) for row in ROWS]
+    for values in ((zero,), (zero, 7.5), (zero, 7.5, 8.5, 9.5, 10.5)):
+        for predicate, wanted in ((OneOf(name, values), True), (Not(OneOf(name, values)), False)):
+            expected = [
+                str(number)
+                for number, value in enumerate(stored)
+                if value is not None and (value == 0.0) == wanted
+            ]
+            assert table.filter(evaluate(predicate, table, THING, {}))["id"].to_pylist() == expected
+            text = to_lance_filter(predicate, THING, {})
+            for each in (dataset, indexed):
+                assert each.to_table(filter=text, columns=["id"])["id"].to_pylist() == expected, text
 
 
 def test_a_null_parameter_selects_nothing_also_under_not():
