@@ -12,13 +12,14 @@ from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
 from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import operand_values
+from omnigraph.engine.pieces import PIECE_ROWS, hold_fetches, hold_values
 from omnigraph.engine.reading import ORDINAL_BYTES
 from omnigraph.engine.search import ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -61,7 +62,8 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
         order = _sorted(_sort_columns(reading, plan, frame, columns), len(keep)) if plan.order else None
         return _cut(prepared, columns, order)
     wanted = ranking + _sort_columns(reading, plan, frame, columns)
-    order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows)
+    first = None if plan.limit is None else plan.offset + plan.limit
+    order = _sorted(wanted + _tie_columns(reading, plan, frame), frame.rows, first, reading.limits.check)
     return _cut(prepared, columns, order)
 
 
@@ -77,8 +79,8 @@ def _unordered(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
 
 def _claim(reading: Reading, prepared: Prepared, rows: int) -> None:
     """Refuse a result beyond the memory limit before its values are fetched."""
-    reading.limits.step = None
-    reading.limits.claim_bytes(rows * sum(map(_value_bytes, prepared.kinds)))
+    reading.limits.step, reading.limits.held_bytes = None, 0
+    reading.limits.claim_values(rows * sum(map(_value_bytes, prepared.kinds)))
 
 
 def _value_bytes(kind: pa.DataType) -> int:
@@ -130,9 +132,10 @@ def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None
 
 def _column(reading: Reading, prepared: Prepared, index: int, frame: Frame) -> Any:
     expression = prepared.plan.columns[index].expression
+    assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
+    hold_values(reading, expression, frame)
     if isinstance(expression, ir.PropertyRef):
         return reading.image(expression.owner).take(expression.prop.name, frame[expression.variable])
-    assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
     values = as_array(operand_values(reading, expression, frame), frame.rows)
     kind = prepared.kinds[index]
     return values if values.type == kind else values.cast(kind)
@@ -194,6 +197,7 @@ def _sort_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame, columns: li
             case ir.ColumnRef():
                 values = columns[key.expression.index]
             case ir.PropertyRef():
+                hold_values(reading, key.expression, frame)
                 values = as_array(operand_values(reading, key.expression, frame), frame.rows)
             case ir.Aggregate():
                 raise AssertionError(key)
@@ -208,7 +212,9 @@ def _tie_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> SortColum
     ties: SortColumns = []
     for variable in plan.ties:
         if variable in frame:
-            ties.append((reading.image(owners[variable]).take("id", frame[variable]), "ascending"))
+            image = reading.image(owners[variable])
+            hold_fetches(reading, frame.rows, [(image, "id", frame[variable])])
+            ties.append((image.take("id", frame[variable]), "ascending"))
     return ties
 
 
@@ -220,8 +226,11 @@ def _owners(block: ir.Block) -> dict[str, Any]:
     return owners
 
 
-def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
-    """Row positions in order; null sorts below every value, whatever the direction."""
+def _sorted(
+    columns: SortColumns, rows: int, first: int | None = None, check: Callable[[], None] = lambda: None
+) -> NDArray[np.int64]:
+    """Row positions in order, the first or all; null sorts below every value, whatever the direction."""
+    check()
     table: dict[str, Any] = {}
     keys: list[tuple[str, str]] = []
     for number, (values, way) in enumerate(columns):
@@ -233,7 +242,18 @@ def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
         keys.append((f"k{number}", way))
     if not keys:
         return np.arange(rows, dtype=np.int64)
-    return np.asarray(pc.sort_indices(pa.table(table), sort_keys=keys), dtype=np.int64)
+    rows_sorted = pa.table(table)
+    if first is None or first > PIECE_ROWS // 4 or rows <= PIECE_ROWS:
+        return np.asarray(pc.sort_indices(rows_sorted, sort_keys=keys), dtype=np.int64)
+    # Each piece gives its first rows, in the order they had: the sort of all keeps ties as they were.
+    found: list[NDArray[np.int64]] = []
+    for begin in range(0, rows, PIECE_ROWS):
+        check()
+        order = pc.sort_indices(rows_sorted.slice(begin, PIECE_ROWS), sort_keys=keys)
+        found.append(np.sort(np.asarray(order.slice(0, first), dtype=np.int64)) + begin)
+    kept = np.concatenate(found)
+    order = pc.sort_indices(rows_sorted.take(pa.array(kept)), sort_keys=keys)
+    return kept[np.asarray(order, dtype=np.int64)][:first]
 
 
 def aggregate_whole(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
@@ -317,12 +337,14 @@ def _aggregate(
     reading: Reading, aggregate: ir.Aggregate, frame: Frame, codes: NDArray[np.int64], groups: int
 ) -> Any:
     """One value a group. Everything but a count is null over no values."""
+    reading.limits.check()
     kind = arrow_type(aggregate.type)
     if aggregate.function is Function.COUNT and isinstance(aggregate.argument, ir.NodeRef):
         present = frame[aggregate.argument.variable] >= 0
         return pa.array(np.bincount(codes[present], minlength=groups), kind)
     if aggregate.function in {Function.SUM, Function.AVG} and isinstance(aggregate.argument, ir.PropertyRef):
         return _sums(reading, aggregate, frame, codes, groups).cast(kind)
+    hold_values(reading, aggregate.argument, frame)
     values = as_array(operand_values(reading, aggregate.argument, frame), frame.rows)
     if aggregate.function is Function.COUNT:
         known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
