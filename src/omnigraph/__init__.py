@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from omnigraph.core.errors import OmnigraphError
     from omnigraph.core.settings import Settings
     from omnigraph.engine.blob_cells import Blob
+    from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.mutate import MutationResult
     from omnigraph.engine.result import Rows
@@ -34,6 +35,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "BlobReference": "omnigraph.catalog.blobs",
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
+    "Cancellation": "omnigraph.engine.cancel",
     "CommitRecord": "omnigraph.manifest.record",
     "Diff": "omnigraph.branching.history",
     "Explanation": "omnigraph.engine.explain",
@@ -62,6 +64,7 @@ __all__ = [
     "BlobReference",
     "BranchCreation",
     "BranchDeletion",
+    "Cancellation",
     "CommitRecord",
     "Diff",
     "Explanation",

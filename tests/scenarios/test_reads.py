@@ -3,6 +3,8 @@
 import itertools
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -244,6 +246,108 @@ def test_a_cancelled_query_stops(typed):
     with pytest.raises(Cancelled):
         typed.query(PRODUCT, cancel=cancel)
     assert typed.query(PRODUCT, cancel=Cancellation())[0] == {"n": 343}
+
+
+SLOW_PRODUCTS = [
+    "match { $a: A $b: A $a.n < $b.n $a.m < $b.m } return { $a }",
+    "match { $a: A $b: A } return { count($a) as n, sum($a.n) as s, min($b.k) as m }",
+    "match { $a: A $b: A $a.n < 2500 } return { $a.n } order { $b.k } limit 1",
+    "match { $a: A maybe { $b: A $b.n < $a.n $b.m < $a.m } } return { $a.k, $b.k } limit 1",
+]
+"""Each of them takes many seconds, nearly all of them inside a step."""
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """A graph whose nodes are few and whose pairs of nodes are many."""
+    numbers = range(8_000)
+    keys = pa.array([f"a{n}" for n in numbers])
+    frame = pa.table(
+        {
+            "id": keys,
+            "k": keys,
+            "n": pa.array(numbers, pa.int32()),
+            "m": pa.array([-n for n in numbers], pa.int32()),
+        }
+    )
+    path = tmp_path_factory.mktemp("pairs") / "g"
+    with omnigraph.init(
+        path, schema="node A { k: String @key  n: I32  m: I32 }", settings=graphs.FAST
+    ) as graph:
+        graph.load_frames({"A": frame}, mode="append", engine="local")
+        yield graph
+
+
+@pytest.mark.parametrize("body", SLOW_PRODUCTS)
+def test_the_time_limit_holds_inside_a_step(pairs, body):
+    with opened_with(pairs, query_seconds=1) as hurried:
+        begun = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            hurried.query(f"query q() {{ {body} }}")
+        assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize("body", SLOW_PRODUCTS)
+def test_a_query_is_cancelled_inside_a_step(pairs, body):
+    cancel = omnigraph.Cancellation()
+    timer = threading.Timer(0.5, cancel.request)
+    begun = time.monotonic()
+    timer.start()
+    with pytest.raises(Cancelled, match=r"^the query was cancelled$"):
+        pairs.query(f"query q() {{ {body} }}", cancel=cancel)
+    assert time.monotonic() - begun < 3.5
+    timer.join()
+
+
+TEXTS = "node T { k: String @key  s: String  t: [String]? }"
+
+
+def _texts(path, count, length):
+    keys = pa.array([f"t{n}" for n in range(count)])
+    texts = pa.array([f"{n:06}".ljust(length, "x") for n in range(count)])
+    lists = pa.array([[text] for text in texts.to_pylist()], pa.list_(pa.string()))
+    graph = omnigraph.init(path, schema=TEXTS, settings=graphs.FAST)
+    graph.load_frames(
+        {"T": pa.table({"id": keys, "k": keys, "s": texts, "t": lists})}, mode="append", engine="local"
+    )
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("match { $a: T $b: T $a.s = $b.s } return { count($a) as n }", "filter"),
+        ("match { $a: T $b: T $a.t contains $b.s } return { count($a) as n }", "filter"),
+        ('match { $a: T $b: T $a.s != "x" $b.s != $a.k } return { count($a) as n }', "filter"),
+        ("match { $a: T $b: T } return { max($a.s) as n }", "scan"),
+        ("match { $a: T $b: T } return { $a.s }", "the result"),
+        ("match { $a: T $b: T } return { $a.k } order { $b.s }", "the result"),
+    ],
+)
+def test_texts_count_against_the_memory_limit_before_they_are_fetched(tmp_path, body, place):
+    with (
+        _texts(tmp_path / "g", 60, 400_000) as graph,
+        opened_with(graph, query_memory_bytes=350_000) as small,
+    ):
+        with pytest.raises(ResourceLimit) as refused:
+            small.query(f"query q() {{ {body} }}")
+        found = refused.value.details["resource_limit"]
+        assert found["place"].startswith(place)
+        assert found["actual"] > 400_000
+        assert small.query("query q() { match { $a: T $b: T $a.k = $b.k } return { count($a) as n } }")[
+            0
+        ] == {"n": 60}
+
+
+def test_texts_of_a_filter_beyond_one_array_are_compared_in_pieces(tmp_path):
+    """9 million pairs of texts of 300 characters are more than an Arrow array can hold."""
+    with _texts(tmp_path / "g", 3_000, 300) as graph:
+        for condition, count in (("$a.s = $b.s", 3_000), ('$b.s starts_with "0000"', 300_000)):
+            body = f'match {{ $a: T $b: T {condition} $a.k != "t" }} return {{ count($a) as n }}'
+            assert graph.query(f"query q() {{ {body} }}")[0] == {"n": count}
+        assert graph.query("query q() { match { $a: T $b: T } return { max($a.s) as m } }")[0][
+            "m"
+        ].startswith("002999")
 
 
 # --- explain ---------------------------------------------------------------------------------------------

@@ -19,16 +19,18 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import ScalarKind, arrow_type
 from omnigraph.engine.compare import as_array
-from omnigraph.engine.frame import SINGLE, Frame
+from omnigraph.engine.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.operands import operand_values
+from omnigraph.engine.pieces import SEARCHES, fetches_of, pieces
 from omnigraph.engine.project import DENSE_CODES_MAX, aggregate_whole, ordered_groups
+from omnigraph.engine.reading import ORDINAL_BYTES
 from omnigraph.engine.traverse import Incidence, Neighbours, spans
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 from omnigraph.planning.steps import Expand, Scan, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS: Final = 1 << 16
 """Rows a match begins with that are taken at a time."""
+EXTREME_PARTS_MAX: Final = 64
+"""Tables of least or greatest values that are kept before they become one."""
 
 _SUMMED: Final = frozenset({Function.SUM, Function.AVG})
 _EXACT_SUMS: Final = frozenset({ScalarKind.I32, ScalarKind.U32})
@@ -71,9 +75,10 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
                 total.add_spans(groups.codes, rows, entries, lengths)
             continue
         rows = matcher.run(steps[last:], rows, needed[last:])
-        groups.count(rows, None)
-        for total in totals.values():
-            total.add(groups.codes, rows)
+        for piece in _pieces(reading, totals, rows):
+            groups.count(piece, None)
+            for total in totals.values():
+                total.add(groups.codes, piece)
     present = groups.present()
     columns: list[Any] = []
     heads = iter(groups.columns(present))
@@ -96,9 +101,18 @@ def _blocks(frame: Frame) -> Iterator[Frame]:
         yield frame
         return
     for begin in range(0, frame.rows, BLOCK_ROWS):
-        part = slice(begin, begin + BLOCK_ROWS)
-        columns = {name: column[part] for name, column in frame.columns.items()}
-        yield Frame(min(BLOCK_ROWS, frame.rows - begin), columns)
+        yield frame.part(slice(begin, begin + BLOCK_ROWS))
+
+
+def _pieces(reading: Reading, aggregates: Iterable[ir.Aggregate], frame: Frame) -> Iterator[Frame]:
+    """The rows in pieces whose arguments fit the limits; all at once where a search gives an argument."""
+    arguments = [aggregate.argument for aggregate in aggregates]
+    if frame.rows <= FEW_ROWS or any(isinstance(argument, SEARCHES) for argument in arguments):
+        yield frame
+        return
+    reading.limits.held_bytes = frame.rows * ORDINAL_BYTES * len(frame.columns)
+    for part in pieces(reading, frame.rows, fetches_of(reading, arguments, frame)):
+        yield frame.part(part)
 
 
 # Groups --------------------------------------------------------------------------------------------------
@@ -299,10 +313,18 @@ class _Extreme:
         self._name = "min" if aggregate.function is Function.MIN else "max"
         self._width = width
         self._parts: list[pa.Table] = []
+        self._rows = 0
+        """Of all parts."""
 
     def add(self, codes: Codings, frame: Frame) -> None:
         values = as_array(operand_values(self._reading, self._aggregate.argument, frame), frame.rows)
-        self._parts.append(self._reduced(pa.table({"group": codes, "value": values})))
+        part = self._reduced(pa.table({"group": codes, "value": values}))
+        self._parts.append(part)
+        self._rows += part.num_rows
+        if self._rows > 2 * self._width and len(self._parts) > EXTREME_PARTS_MAX:
+            # At most one row a group is left: what is kept follows the groups, not the pieces.
+            self._parts = [self._reduced(pa.concat_tables(self._parts))]
+            self._rows = self._parts[0].num_rows
 
     def add_spans(self, *_: object) -> None:
         raise AssertionError(self._name)  # `_Fold` leaves these alone

@@ -1,4 +1,4 @@
-"""Cooperative cancellation of a write."""
+"""Cooperative cancellation of a write or a query."""
 
 import threading
 from typing import Final
@@ -7,7 +7,10 @@ from omnigraph.core.errors import Cancelled
 
 
 class Cancellation:
-    """A request to stop, checked between operations, before Phase A and never after a table has moved.
+    """A request to stop, given to a call as `cancel`; the call ends with `Cancelled`.
+
+    A write looks at it between operations, before Phase A and never after a table has moved; a query looks
+    again and again while it runs.
 
     Thread-safety: `request` may be called from any thread.
     """
@@ -16,7 +19,7 @@ class Cancellation:
         self._requested = threading.Event()
 
     def request(self) -> None:
-        """Ask the write to stop at the next place where nothing has happened yet."""
+        """Ask the call to stop; a write does at the next place where nothing has happened yet."""
         self._requested.set()
 
     @property

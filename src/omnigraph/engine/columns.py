@@ -38,6 +38,49 @@ JOINED_ROWS_MAX: Final = 1 << 12
 
 _TEXT: Final = pa.string()
 _BOOL: Final = pa.bool_()
+_OFFSET_BYTES: Final = 4
+"""Where a text or a list ends."""
+
+
+# Sizes ---------------------------------------------------------------------------------------------------
+
+
+def fixed_bytes(kind: pa.DataType) -> int | None:
+    """What every value of a type takes; None where values differ in size."""
+    if pa.types.is_fixed_size_list(kind):
+        each = fixed_bytes(kind.value_type)
+        return None if each is None else kind.list_size * each
+    try:
+        return max(kind.bit_width // 8, 1)
+    except ValueError:
+        return None
+
+
+def bytes_at(chunk: pa.Array, places: Ordinals) -> NDArray[np.int64]:
+    """What the values at some offsets of a chunk take in an Arrow array. Nothing of them is copied."""
+    kind: Any = chunk.type
+    each = fixed_bytes(kind)
+    if each is not None:
+        return np.full(len(places), each, np.int64)
+    if not pa.types.is_string(kind) and not pa.types.is_binary(kind) and not pa.types.is_list(kind):
+        return np.full(len(places), chunk.nbytes // max(len(chunk), 1), np.int64)
+    ends = _ends(chunk)
+    begin, end = ends[places].astype(np.int64), ends[places + 1].astype(np.int64)
+    if not pa.types.is_list(kind):
+        return end - begin + _OFFSET_BYTES
+    inner = fixed_bytes(kind.value_type)
+    if inner is not None:
+        return (end - begin) * inner + _OFFSET_BYTES
+    lists: Any = chunk
+    texts = _ends(lists.values)
+    return texts[end].astype(np.int64) - texts[begin] + (end - begin + 1) * _OFFSET_BYTES
+
+
+def _ends(chunk: pa.Array) -> NDArray[np.int32]:
+    """Where the texts or lists of a chunk begin and, in one more slot, where the last one ends."""
+    if not len(chunk):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(chunk.buffers()[1], np.int32, len(chunk) + 1, chunk.offset * 4)
 
 
 def outgrown(what: str, size: int) -> ResourceLimit:

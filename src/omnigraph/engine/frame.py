@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -19,6 +19,9 @@ FEW_ROWS: Final = 48
 """So many rows are handled one by one: a vectorised step costs as much as that many Python steps."""
 EXTENT_PER_ROW_MAX: Final = 256
 """A table over all ordinals is used for at least one row in so many ordinals."""
+
+PRODUCT_ROWS: Final = 1 << 18
+"""Rows of a product that are made between two looks at the limits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +52,13 @@ class Frame:
             return self
         return self.take(np.flatnonzero(mask))
 
+    def part(self, rows: slice) -> Frame:
+        """Consecutive rows, not copied."""
+        return Frame(
+            len(range(*rows.indices(self.rows))),
+            {name: column[rows] for name, column in self.columns.items()},
+        )
+
     def bind(self, variable: str, ordinals: Ordinals) -> Frame:
         """The same rows with one more variable."""
         return Frame(self.rows, {**self.columns, variable: ordinals})
@@ -62,13 +72,28 @@ class Frame:
         kept = {name: column for name, column in self.columns.items() if name in variables}
         return self if len(kept) == len(self.columns) else Frame(self.rows, kept)
 
-    def product(self, variable: str, ordinals: Ordinals) -> Frame:
-        """Every row with every entity."""
+    def product(self, variable: str, ordinals: Ordinals, check: Callable[[], None]) -> Frame:
+        """Every row with every entity. `check` is called again and again while they are made."""
         if self.rows == 1:
             repeated = {name: np.repeat(column, len(ordinals)) for name, column in self.columns.items()}
             return Frame(len(ordinals), {**repeated, variable: ordinals})
-        rows = np.repeat(np.arange(self.rows, dtype=np.int64), len(ordinals))
-        return self.take(rows).bind(variable, np.tile(ordinals, self.rows))
+        shape, size = (self.rows, len(ordinals)), max(PRODUCT_ROWS // max(len(ordinals), 1), 1)
+        columns = {name: np.empty(shape, dtype=np.int64) for name in (*self.columns, variable)}
+        for begin in range(0, self.rows, size):
+            check()
+            for name, column in self.columns.items():
+                columns[name][begin : begin + size] = column[begin : begin + size, np.newaxis]
+            columns[variable][begin : begin + size] = ordinals
+        return Frame(self.rows * len(ordinals), {name: each.reshape(-1) for name, each in columns.items()})
+
+    @staticmethod
+    def joined(frames: Sequence[Frame]) -> Frame:
+        """The rows of frames with the same variables, one after the other."""
+        names = frames[0].columns
+        return Frame(
+            sum(frame.rows for frame in frames),
+            {name: np.concatenate([frame[name] for frame in frames]) for name in names},
+        )
 
 
 SINGLE: Final = Frame.single()

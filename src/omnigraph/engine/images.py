@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from omnigraph.core.errors import InternalError
 from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker, outgrown
+from omnigraph.engine.columns import NUMBER_TYPES, Numbers, Picker, bytes_at, outgrown
 from omnigraph.engine.key_segments import ABSENT, distinct
 from omnigraph.engine.keys import dead_rows
 
@@ -394,6 +394,20 @@ class TableImage:
             if self.cache.hold(found):
                 self._numbers[column] = found
         return found
+
+    def sizes(self, column: str, ordinals: Ordinals) -> NDArray[np.int64]:
+        """The bytes of the values that `take` would give; none for -1. The column is loaded."""
+        chunks = self._chunks([column])[column]
+        if len(chunks) == 1 and len(ordinals) and ordinals.min() >= 0:
+            return bytes_at(chunks[0], ordinals)
+        sizes = np.zeros(len(ordinals), dtype=np.int64)
+        owner = np.searchsorted(self._bases, ordinals, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        ends = np.searchsorted(owner[order], np.arange(len(chunks) + 1))
+        for position in np.flatnonzero(np.diff(ends)).tolist():
+            rows = order[ends.item(position) : ends.item(position + 1)]
+            sizes[rows] = bytes_at(chunks[position], ordinals[rows] - self._bases.item(position))
+        return sizes
 
     def table(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table:
         """Several columns at the given ordinals."""

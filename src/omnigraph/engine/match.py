@@ -9,8 +9,10 @@ import numpy as np
 
 from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.operands import condition_holds
-from omnigraph.engine.reading import PAIR_ORDINALS
+from omnigraph.engine.pieces import PIECE_ROWS, SEARCHES, fetches_of, pieces
+from omnigraph.engine.reading import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.traverse import connected, expand, expand_edges, reach, reached
+from omnigraph.planning import ir
 from omnigraph.planning import steps as plan
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.adjacency import EdgeTables
+    from omnigraph.engine.compare import Mask
     from omnigraph.engine.images import Ordinals
     from omnigraph.engine.reading import Reading
     from omnigraph.engine.traverse import AnyNeighbours
@@ -30,6 +33,34 @@ def _numbered(frame: Frame) -> tuple[str, Frame]:
     """
     name = f"#row{len(frame.columns)}"
     return name, frame.bind(name, np.arange(frame.rows, dtype=np.int64))
+
+
+def _by_row(condition: ir.Condition) -> tuple[ir.Operand, ...] | None:
+    """The operands of a condition whose answer for a row follows from that row; None of a search, which is
+    answered for all rows at once.
+    """
+    match condition:
+        case ir.Comparison():
+            operands = (condition.left, condition.right)
+        case ir.NullCheck():
+            operands = (condition.operand,)
+        case ir.SearchTest():
+            return None
+        case _:
+            assert_never(condition)
+    return None if any(isinstance(operand, SEARCHES) for operand in operands) else operands
+
+
+def _filters(steps: Sequence[plan.Step]) -> int:
+    """How many of the next steps look at each row by itself."""
+    count = 0
+    for step in steps:
+        if not isinstance(step, plan.Test) and (
+            not isinstance(step, plan.Filter) or _by_row(step.condition) is None
+        ):
+            break
+        count += 1
+    return count
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +81,20 @@ class Matcher:
         `needed` names for each step the variables that are still wanted after it; the others are dropped.
         """
         trace, limits = self.reading.trace, self.reading.limits
+        through = 0
         for number, step in enumerate(steps):
+            if number < through:
+                continue  # done with the product before it
             keep = None if needed is None else needed[number]
             kept = len(frame.columns) if keep is None else sum(name in keep for name in frame.columns)
             limits.step, limits.width = step, PAIR_ORDINALS + kept
-            if trace is None:
+            limits.held_bytes = frame.rows * ORDINAL_BYTES * len(frame.columns)
+            limits.check()
+            if trace is None and isinstance(step, plan.Scan) and frame.rows > 1:
+                through = number + 1 + _filters(steps[number + 1 :])
+                after = None if needed is None else needed[number + 1 : through]
+                frame = self._product(step, frame, steps[number + 1 : through], after)
+            elif trace is None:
                 frame = self._step(step, frame, keep)
             else:
                 with trace.step(step, frame.rows) as done:
@@ -69,7 +109,7 @@ class Matcher:
             case plan.Expand():
                 return self._expand(step, frame, keep)
             case plan.Filter():
-                mask = condition_holds(self.reading, step.condition, frame)
+                mask = self._true(step.condition, frame)
                 return (frame if keep is None else frame.among(keep)).keep(mask)
             case plan.Test():
                 return frame.keep(self.reading.holds(step.node, step.test, frame[step.variable]))
@@ -82,12 +122,46 @@ class Matcher:
             case _:
                 assert_never(step)
 
+    def _true(self, condition: ir.Condition, frame: Frame) -> Mask:
+        """The rows for which a condition is true; the values of many rows are compared in pieces."""
+        reading = self.reading
+        operands = None if frame.rows <= FEW_ROWS else _by_row(condition)
+        constant = isinstance(condition, ir.Comparison) and plan.constant_test(condition) is not None
+        if operands is None or constant:  # `Reading.holds` has pieces of its own
+            return condition_holds(reading, condition, frame)
+        mask = np.empty(frame.rows, dtype=np.bool_)
+        for part in pieces(reading, frame.rows, fetches_of(reading, operands, frame)):
+            mask[part] = condition_holds(reading, condition, frame.part(part))
+        return mask
+
     def _scan(self, step: plan.Scan, frame: Frame) -> Frame:
         ordinals = self.reading.scan(step)
         self.reading.limits.claim(frame.rows * max(len(ordinals), 1))
         if frame.rows == 1 and not frame.columns:
             return Frame(len(ordinals), {step.variable: ordinals})
-        return frame.product(step.variable, ordinals)
+        return frame.product(step.variable, ordinals, self.reading.limits.check)
+
+    def _product(
+        self,
+        step: plan.Scan,
+        frame: Frame,
+        filters: Sequence[plan.Step],
+        needed: Sequence[frozenset[str] | None] | None,
+    ) -> Frame:
+        """Every row with every entity that a scan binds; of those the rows that pass the filters after it.
+
+        Made for some rows at a time: what the filters drop is never held, and the limits are looked at.
+        """
+        ordinals, limits = self.reading.scan(step), self.reading.limits
+        limits.claim(frame.rows * max(len(ordinals), 1))
+        size = max(PIECE_ROWS // max(len(ordinals), 1), 1)
+        if frame.rows <= size or not filters:
+            return self.run(filters, frame.product(step.variable, ordinals, limits.check), needed)
+        kept: list[Frame] = []
+        for begin in range(0, frame.rows, size):
+            part = frame.part(slice(begin, begin + size))
+            kept.append(self.run(filters, part.product(step.variable, ordinals, limits.check), needed))
+        return Frame.joined(kept)
 
     def _expand(self, step: plan.Expand, frame: Frame, keep: frozenset[str] | None) -> Frame:
         if step.edge_variable is not None:

@@ -12,13 +12,14 @@ from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.compare import as_array
 from omnigraph.engine.frame import FEW_ROWS, Frame, distinct_rows, entities_of, first_places
 from omnigraph.engine.operands import operand_values
+from omnigraph.engine.pieces import PIECE_ROWS, hold_fetches, hold_values
 from omnigraph.engine.reading import ORDINAL_BYTES
 from omnigraph.engine.search import fuse, ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -62,7 +63,7 @@ def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[A
         if not plan.order:
             return _cut(prepared, columns, None)
         keys = _column_keys(plan, columns) + _column_ties(columns)
-        return _cut(prepared, columns, _sorted(keys, len(keep)))
+        return _cut(prepared, columns, _sorted(keys, len(keep), _first(plan), reading.limits.check))
     return _ordered(reading, prepared, frame, ranking)
 
 
@@ -82,14 +83,20 @@ def _ordered(reading: Reading, prepared: Prepared, frame: Frame, ranking: SortCo
                 continue
         image, ordinals = reading.image(expression.owner), frame[expression.variable]
         text = expression.type.is_string
-        keys.append((_sort_values(image, expression.prop.name, ordinals, text=text), _way(key)))
-    order = _sorted(keys + _tie_columns(reading, plan, frame), frame.rows)
+        keys.append((_sort_values(reading, image, expression.prop.name, ordinals, text=text), _way(key)))
+    keys += _tie_columns(reading, plan, frame)
+    order = _sorted(keys, frame.rows, _first(plan), reading.limits.check)
     order = order[plan.offset : None if plan.limit is None else plan.offset + plan.limit]
     frame, rows = frame.take(order), pa.array(order)
     return [
         known[index].take(rows) if index in known else _column(reading, prepared, index, frame)
         for index in range(len(plan.columns))
     ]
+
+
+def _first(plan: ir.ReadPlan) -> int | None:
+    """How many rows of the order are needed; None: all."""
+    return None if plan.limit is None else plan.offset + plan.limit
 
 
 def _fuse_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> None:
@@ -111,8 +118,8 @@ def _unordered(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
 
 def _claim(reading: Reading, prepared: Prepared, rows: int) -> None:
     """Refuse a result beyond the memory limit before its values are fetched."""
-    reading.limits.step = None
-    reading.limits.claim_bytes(rows * sum(map(_value_bytes, prepared.kinds)))
+    reading.limits.step, reading.limits.held_bytes = None, 0
+    reading.limits.claim_values(rows * sum(map(_value_bytes, prepared.kinds)))
 
 
 def _value_bytes(kind: pa.DataType) -> int:
@@ -164,9 +171,10 @@ def _cut(prepared: Prepared, columns: list[Any], order: NDArray[np.int64] | None
 
 def _column(reading: Reading, prepared: Prepared, index: int, frame: Frame) -> Any:
     expression = prepared.plan.columns[index].expression
+    assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
+    hold_values(reading, expression, frame)
     if isinstance(expression, ir.PropertyRef):
         return reading.image(expression.owner).take(expression.prop.name, frame[expression.variable])
-    assert not isinstance(expression, ir.Aggregate)  # noqa: S101 - not an aggregate query
     values = as_array(operand_values(reading, expression, frame), frame.rows)
     kind = prepared.kinds[index]
     return values if values.type == kind else values.cast(kind)
@@ -234,12 +242,14 @@ def _way(key: ir.SortKey) -> str:
     return "descending" if key.descending else "ascending"
 
 
-def _sort_values(image: TableImage, column: str, ordinals: Ordinals, *, text: bool) -> Any:
+def _sort_values(reading: Reading, image: TableImage, column: str, ordinals: Ordinals, *, text: bool) -> Any:
     """What rows sort by: the values of a column or, where rows share texts, numbers in their order.
 
     A text repeated for each of its rows takes any amount of memory, and outgrows an array.
     """
     if not text or len(ordinals) <= image.extent:
+        if len(ordinals) > FEW_ROWS:
+            hold_fetches(reading, len(ordinals), [(image, column, ordinals)])
         return image.take(column, ordinals)
     entities = entities_of(ordinals, image.extent)
     values = image.take(column, entities)
@@ -252,7 +262,10 @@ def _sort_values(image: TableImage, column: str, ordinals: Ordinals, *, text: bo
 def _tie_columns(reading: Reading, plan: ir.ReadPlan, frame: Frame) -> SortColumns:
     owners = _owners(plan.match)
     return [
-        (_sort_values(reading.image(owners[variable]), "id", frame[variable], text=True), "ascending")
+        (
+            _sort_values(reading, reading.image(owners[variable]), "id", frame[variable], text=True),
+            "ascending",
+        )
         for variable in plan.ties
         if variable in frame
     ]
@@ -286,8 +299,11 @@ def _owners(block: ir.Block) -> dict[str, Any]:
     return owners
 
 
-def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
-    """Row positions in order; null sorts below every value, whatever the direction."""
+def _sorted(
+    columns: SortColumns, rows: int, first: int | None = None, check: Callable[[], None] = lambda: None
+) -> NDArray[np.int64]:
+    """Row positions in order, the first or all; null sorts below every value, whatever the direction."""
+    check()
     table: dict[str, Any] = {}
     keys: list[tuple[str, str]] = []
     for number, (values, way) in enumerate(columns):
@@ -299,7 +315,18 @@ def _sorted(columns: SortColumns, rows: int) -> NDArray[np.int64]:
         keys.append((f"k{number}", way))
     if not keys:
         return np.arange(rows, dtype=np.int64)
-    return np.asarray(pc.sort_indices(pa.table(table), sort_keys=keys), dtype=np.int64)
+    rows_sorted = pa.table(table)
+    if first is None or first > PIECE_ROWS // 4 or rows <= PIECE_ROWS:
+        return np.asarray(pc.sort_indices(rows_sorted, sort_keys=keys), dtype=np.int64)
+    # Each piece gives its first rows, in the order they had: the sort of all keeps ties as they were.
+    found: list[NDArray[np.int64]] = []
+    for begin in range(0, rows, PIECE_ROWS):
+        check()
+        order = pc.sort_indices(rows_sorted.slice(begin, PIECE_ROWS), sort_keys=keys)
+        found.append(np.sort(np.asarray(order.slice(0, first), dtype=np.int64)) + begin)
+    kept = np.concatenate(found)
+    order = pc.sort_indices(rows_sorted.take(pa.array(kept)), sort_keys=keys)
+    return kept[np.asarray(order, dtype=np.int64)][:first]
 
 
 def aggregate_whole(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
@@ -382,12 +409,14 @@ def _aggregate(
     reading: Reading, aggregate: ir.Aggregate, frame: Frame, codes: NDArray[np.int64], groups: int
 ) -> Any:
     """One value a group. Everything but a count is null over no values."""
+    reading.limits.check()
     kind = arrow_type(aggregate.type)
     if aggregate.function is Function.COUNT and isinstance(aggregate.argument, ir.NodeRef):
         present = frame[aggregate.argument.variable] >= 0
         return pa.array(np.bincount(codes[present], minlength=groups), kind)
     if aggregate.function in {Function.SUM, Function.AVG} and isinstance(aggregate.argument, ir.PropertyRef):
         return _sums(reading, aggregate, frame, codes, groups).cast(kind)
+    hold_values(reading, aggregate.argument, frame)
     values = as_array(operand_values(reading, aggregate.argument, frame), frame.rows)
     if aggregate.function is Function.COUNT:
         known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
-from omnigraph.core.errors import DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
+from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit, TypeAbsentAtSnapshot
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.access import Access, Kind, choose, follow_edges, follow_neighbours
 from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
@@ -26,6 +26,7 @@ from omnigraph.engine.formulas import PLAIN_KINDS, formula_mask
 from omnigraph.engine.frame import entities_of
 from omnigraph.engine.images import ColumnCache, Ordinals, TableImage
 from omnigraph.engine.overlay import OverlaidIncidence, OverlaidNeighbours
+from omnigraph.engine.pieces import PIECE_ROWS, pieces
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.traverse import Neighbours
 from omnigraph.planning import ir, predicate
@@ -210,6 +211,8 @@ class Limits:
     """The step that runs: a refusal names it."""
     width: int = PAIR_ORDINALS
     """Ordinals that each working row of this step takes, what it is made from included."""
+    held_bytes: int = 0
+    """What is held while values are fetched: the working rows of a step, the columns of a result."""
 
     def claim(self, pairs: int) -> None:
         """Refuse working rows beyond the memory limit; notice cancellation and the time limit."""
@@ -231,9 +234,20 @@ class Limits:
             )
         self.peak_bytes = max(self.peak_bytes, size)
 
+    def claim_values(self, size: int) -> None:
+        """Refuse values that exceed the memory limit beside what is held; `check` otherwise."""
+        self.claim_bytes(self.held_bytes + size)
+        self.check()
+
+    def hold(self, size: int) -> None:
+        """As `claim_values`, for values that stay until the end of the run."""
+        self.claim_values(size)
+        self.held_bytes += size
+
     def check(self) -> None:
         """Notice cancellation and the time limit."""
-        self.cancellation.raise_if_requested()
+        if self.cancellation.requested:
+            raise Cancelled("the query was cancelled")
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeadlineExceeded(
                 "the query ran longer than its time limit",
@@ -479,6 +493,14 @@ class Reading:
         """For which of these entities the predicate is true; never for -1."""
         formula = predicate.normalize(test, owner, self.params, self.now)
         image = self.image(owner)
+        if len(ordinals) <= PIECE_ROWS:
+            return self._holds(formula, image, ordinals)
+        mask = np.empty(len(ordinals), dtype=np.bool_)
+        for part in pieces(self, len(ordinals), ()):
+            mask[part] = self._holds(formula, image, ordinals[part])
+        return mask
+
+    def _holds(self, formula: predicate.Formula, image: TableImage, ordinals: Ordinals) -> Mask:
         plain = formula_mask(formula, image, ordinals)
         if plain is not None:
             return plain if not len(ordinals) or ordinals.min() >= 0 else plain & (ordinals >= 0)
@@ -486,11 +508,13 @@ class Reading:
             # Rows share entities. Each is asked once, so that no text is repeated for each of its rows.
             entities = entities_of(ordinals, image.extent)
             by_ordinal = np.zeros(image.extent + 1, dtype=np.bool_)
-            by_ordinal[entities] = self.holds(owner, test, entities)
+            by_ordinal[entities] = self._holds(formula, image, entities)
             return by_ordinal[ordinals]
         needed = sorted(columns_of(formula)) or ["id"]
-        rows = image.table(needed, ordinals)
-        mask = np.asarray(predicate.evaluate_formula(formula, rows).to_numpy(zero_copy_only=False))
+        mask = np.empty(len(ordinals), dtype=np.bool_)
+        for part in pieces(self, len(ordinals), [(image, name, ordinals) for name in needed]):
+            rows = image.table(needed, ordinals[part])
+            mask[part] = predicate.evaluate_formula(formula, rows).to_numpy(zero_copy_only=False)
         return mask & (ordinals >= 0)
 
     def codes(self, reference: ir.PropertyRef) -> Codes:
