@@ -49,6 +49,22 @@ def assignable(given: PropertyType, wanted: PropertyType) -> bool:
     return comparable(PropertyType(given.kind), PropertyType(wanted.kind))
 
 
+def date_hint(wanted: PropertyType, given: ir.Operand) -> str | None:
+    """What helps when a date meets a text: how a date is written, or how the parameter is declared."""
+    if wanted.is_list != given.type.is_list:
+        return None
+    kinds = {wanted.kind, given.type.kind}
+    if kinds not in ({ScalarKind.DATE, ScalarKind.STRING}, {ScalarKind.DATETIME, ScalarKind.STRING}):
+        return None
+    if isinstance(given, ir.Param):
+        return f"declare ${given.name}: {wanted.text(nullable=given.nullable)}"
+    if not isinstance(given, ir.Literal) or wanted.kind is ScalarKind.STRING:
+        return None
+    if wanted.kind is ScalarKind.DATE:
+        return 'a date is written date("2024-06-01")'
+    return 'a date-time is written datetime("2024-06-01T12:00:00Z")'
+
+
 class Typing:
     """One query under check: its parameters and what was found so far."""
 
@@ -173,7 +189,14 @@ class Typing:
                     return None
                 if not assignable(param.type, prop.type):
                     message = f"{param.type.text()} does not fit {prop.type.text()} {name}"
-                    self.report("T7", atom.span, message, type_name=owner.name, property_name=prop.name)
+                    self.report(
+                        "T7",
+                        atom.span,
+                        message,
+                        hint=date_hint(prop.type, param),
+                        type_name=owner.name,
+                        property_name=prop.name,
+                    )
                     return None
                 return param
             case tree.Literal():
@@ -191,5 +214,6 @@ class Typing:
             return ir.Literal(fit(literal.value, prop.type), prop.type)
         except Misfit as misfit:
             message = f"property '{prop.name}' is {prop.type.text()}: {misfit}"
-            self.report("T3", atom.span, message, type_name=owner.name, property_name=prop.name)
+            hint = date_hint(prop.type, literal)
+            self.report("T3", atom.span, message, hint=hint, type_name=owner.name, property_name=prop.name)
             return None

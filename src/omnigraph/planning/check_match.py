@@ -8,9 +8,9 @@ from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.language.slips import left_side_hint
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
-from omnigraph.planning.check_base import comparable
-from omnigraph.planning.check_mutation import compare_refusal, date_hint
-from omnigraph.planning.check_operand import Bound, OperandCheck, Scope
+from omnigraph.planning.check_base import comparable, date_hint
+from omnigraph.planning.check_mutation import compare_refusal
+from omnigraph.planning.check_operand import Bound, OperandCheck, Scope, id_hint
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class MatchCheck(OperandCheck):
             known.anonymous = clause.variable.is_anonymous
         known.declared = True
         for match in clause.matches:
-            predicate = self._property_match(match, node)
+            predicate = self._property_match(match, node, clause.variable)
             if predicate is not None:
                 known.matches.append(predicate)
 
@@ -174,15 +174,19 @@ class MatchCheck(OperandCheck):
         self._anonymous += 1
         return f"_:{self._anonymous}"
 
-    def _property_match(self, match: tree.PropertyMatch, owner: NodeType) -> ir.Predicate | None:
+    def _property_match(
+        self, match: tree.PropertyMatch, owner: NodeType, variable: tree.Variable
+    ) -> ir.Predicate | None:
         prop = owner.get(match.property)
         if prop is None:
             message = f"'{owner.name}' has no property '{match.property}'"
+            hint = id_hint(owner, variable.name) if match.property == "id" else None
             self.report(
                 "T2",
                 match.property_span,
                 message,
-                near=(match.property, owner.by_name),
+                near=None if hint else (match.property, owner.by_name),
+                hint=hint,
                 type_name=owner.name,
                 property_name=match.property,
             )
@@ -206,13 +210,18 @@ class MatchCheck(OperandCheck):
         if value is None:
             return None
         reason: str | None = None
+        hint: str | None = None
         element = ir.PropertyType(prop.type.kind, enum_values=prop.type.enum_values)
         if prop.type.is_blob or prop.type.is_vector:
             reason, code = f"property '{prop.name}' is {prop.type.text()} and cannot be matched", "T3"
         elif isinstance(atom, tree.Literal) and atom.kind is LiteralKind.NULL:
             reason = f"'{prop.name}: null' never matches; write is null as a filter"
+        elif prop.type.is_list and value.type.is_list:
+            reason = f"property '{prop.name}' is a list and is matched by one member, {what} is a list"
+            hint = f"write {{ {prop.name}: member }}, and a filter with contains for each further member"
         elif not comparable(element, value.type):
             reason = f"property '{prop.name}' is {prop.type.text()}, {what} is {value.type.text()}"
+            hint = date_hint(element, value)
         elif (
             isinstance(value, ir.Literal)
             and element.is_enum
@@ -220,7 +229,7 @@ class MatchCheck(OperandCheck):
         ):
             reason = f"property '{prop.name}' is one of {', '.join(element.enum_values or ())}"
         if reason is not None:
-            self.report(code, atom.span, reason, property_name=prop.name)
+            self.report(code, atom.span, reason, hint=hint, property_name=prop.name)
             return None
         return value
 
@@ -396,7 +405,8 @@ class MatchCheck(OperandCheck):
                 return
         reason = compare_refusal(left.type, clause.operator, right.type)
         if reason is not None:
-            self.report("T7", clause.span, reason, hint=date_hint(left.type, right.type))
+            hint = date_hint(left.type, right) or date_hint(right.type, left)
+            self.report("T7", clause.span, reason, hint=hint)
             return
         draft.conditions.append(_simplified(ir.Comparison(left, clause.operator, right)))
 

@@ -1,11 +1,10 @@
 """Type check of mutation statements: codes T3, T7, T10 to T14, T16, the key rule and D2."""
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
-from omnigraph.catalog.types import ScalarKind
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.planning import ir
-from omnigraph.planning.check_base import Typing, comparable
+from omnigraph.planning.check_base import Typing, comparable, date_hint
 
 KEY_CODE = "KEY"
 """The code of an update that assigns a key property: it becomes KeyImmutable."""
@@ -194,7 +193,7 @@ class MutationCheck(Typing):
             return None
         reason = compare_refusal(prop.type, test.operator, value.type)
         if reason is not None:
-            hint = date_hint(prop.type, value.type)
+            hint = date_hint(prop.type, value)
             self.report("T7", test.span, reason, type_name=owner.name, property_name=prop.name, hint=hint)
             return None
         return ir.Compare(prop.name, test.operator, value)
@@ -213,13 +212,3 @@ def compare_refusal(left: ir.PropertyType, operator: Operator, right: ir.Propert
     if comparable(left, right):
         return None
     return f"cannot compare {left.text()} with {right.text()}"
-
-
-def date_hint(left: ir.PropertyType, right: ir.PropertyType) -> str | None:
-    """What helps when a date meets a text."""
-    kinds = {left.kind, right.kind} if left.is_scalar and right.is_scalar else set[ScalarKind]()
-    if kinds == {ScalarKind.DATE, ScalarKind.STRING}:
-        return 'a date is written date("2024-06-01")'
-    if kinds == {ScalarKind.DATETIME, ScalarKind.STRING}:
-        return 'a date-time is written datetime("2024-06-01T12:00:00Z")'
-    return None

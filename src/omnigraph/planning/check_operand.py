@@ -154,12 +154,12 @@ class OperandCheck(Typing):
         prop = owner.get(access.property)
         if prop is None:
             message = f"'{owner.name}' has no property '{access.property}'"
-            hint = f"the id of a node is ${access.variable} itself" if access.property == "id" else None
+            hint = id_hint(owner, access.variable) if access.property == "id" else None
             self.report(
                 "T6",
                 access.property_span,
                 message,
-                near=(access.property, owner.by_name),
+                near=None if hint else (access.property, owner.by_name),
                 hint=hint,
                 type_name=owner.name,
                 property_name=access.property,
@@ -335,3 +335,11 @@ class OperandCheck(Typing):
 def is_aggregate(expression: tree.Expression) -> bool:
     """Whether an expression is a call of an aggregate."""
     return isinstance(expression, tree.Call) and expression.function in AGGREGATES
+
+
+def id_hint(owner: NodeType | EdgeType, variable: str) -> str:
+    """Where `id` was asked for as a property."""
+    if isinstance(owner, EdgeType):
+        return "the id of an edge cannot be read; an edge is told by its ends and its properties"
+    key = f"; a {owner.name} is found by {' and '.join(owner.key)}" if owner.key else ""
+    return f"the id of a node is {'the node' if variable == '_' else f'${variable}'} itself{key}"
