@@ -174,10 +174,7 @@ class _Run:
         key = TableKey(node.table_key)
         pending = self.staging.pending.get(key)
         wanted = pa.array([entity_id], pa.string())
-        earlier = pending is not None and any(
-            pc.index(batch.column("id"), pa.scalar(entity_id)).as_py() >= 0 for batch in pending.batches
-        )
-        if earlier or self.view.existing(key, wanted)[0]:
+        if (pending is not None and pending.has(entity_id)) or self.view.existing(key, wanted)[0]:
             raise KeyConflict(entity_kind="node", type_name=node.name, entity_id=entity_id)
 
     def _insert_edge(self, op: InsertOp, edge: EdgeType, values: dict[str, Value]) -> None:
@@ -211,6 +208,8 @@ class _Run:
         pending = self.staging.pending.get(key)
         entry = self.staging.touch(key, MutationOpKind.UPDATE)
         schema = pending_schema(op.type)
+        if pending is not None:
+            pending.join()
         matched = scan_with_pending(
             self.session.storage,
             self.session.open_entry(entry),

@@ -86,13 +86,40 @@ class PendingTable:
     """Rows in memory, before reduction."""
     nbytes_max: int = 0
     """Bytes the rows occupy at most: buffers they share with other rows count in full."""
+    pushes: int = 0
+    """How often rows were added: only rows of different pushes can have the same id."""
+    _ids: set[str] | None = None
+    """The ids of all batches, from the first time somebody asks for one."""
 
     def add(self, rows: pa.Table) -> None:
         """Take rows; counts are kept, so that a query of many statements does not add them up each time."""
         self.batches.append(rows)
+        self.pushes += 1
         self.row_count += rows.num_rows
         # The exact number takes as long as making the row.
         self.nbytes_max += int(rows.get_total_buffer_size())
+        if self._ids is not None:
+            self._ids.update(_ids_of(rows))
+
+    def has(self, entity_id: str) -> bool:
+        """Whether a row with this id is in memory. Cost: each row is looked at once for all questions."""
+        if self._ids is None:
+            self._ids = set[str]().union(*(_ids_of(rows) for rows in self.batches))
+        return entity_id in self._ids
+
+    def join(self) -> None:
+        """Make few batches of many small ones, for a write that reads its own rows statement by statement.
+
+        Afterwards each batch has more rows than all that follow it. Cost: over a whole write each row is
+        copied at most once per doubling of the rows.
+        """
+        tail: list[pa.Table] = []
+        rows = 0
+        while self.batches and (not tail or self.batches[-1].num_rows <= rows):
+            tail.append(self.batches.pop())
+            rows += tail[-1].num_rows
+        if tail:
+            self.batches.append(tail[0] if len(tail) == 1 else pa.concat_tables(tail[::-1]).combine_chunks())
 
     @property
     def nbytes(self) -> int:
@@ -102,7 +129,7 @@ class PendingTable:
     def combined(self) -> pa.Table:
         """All pending rows; in merge mode one per id, the last pushed wins, order otherwise kept."""
         table = pa.concat_tables(self.batches) if self.batches else self.schema.empty_table()
-        if self.mode is not PendingMode.MERGE or len(self.batches) < 2:
+        if self.mode is not PendingMode.MERGE or self.pushes < 2:
             return table
         ids = string_array(table.column("id"))
         last = last_occurrences(ids)
@@ -270,6 +297,11 @@ class MutationStaging:
                 raise InternalError(f"'{table_key}' is replaced and extended in one write")
             pending.mode = PendingMode.MERGE
         return pending
+
+
+def _ids_of(rows: pa.Table) -> list[str]:
+    ids: list[Any] = rows.column("id").to_pylist()
+    return ids
 
 
 def _same_columns(left: pa.Schema, right: pa.Schema) -> bool:

@@ -1,5 +1,6 @@
 """The accumulator and the reads inside a write."""
 
+import cProfile
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ import pyarrow.compute as pc
 import pytest
 
 from graphs import make_graph, run
-from omnigraph.core.errors import InternalError, ReadSetConflict
+from omnigraph.core.errors import InternalError, KeyConflict, ReadSetConflict
 from omnigraph.core.ids import OperationId, TableKey, new_ulid
+from omnigraph.engine import prepare
 from omnigraph.engine.key_segments import ABSENT
 from omnigraph.engine.pending import RowFilter, scan_with_pending
 from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
@@ -69,6 +71,78 @@ def test_last_pushed_wins_and_order_is_kept(graph) -> None:
         {"id": "z", "n": 2},
         {"id": "x", "n": 2},
         {"id": "y", "n": 3},
+    ]
+
+
+def test_joined_batches_hold_the_same_rows_and_stay_few(graph) -> None:
+    plain, joined = staging_of(graph), staging_of(graph)
+    for number in range(200):
+        table = rows(id=[f"p{number % 150}"], n=[number])
+        for staging in (plain, joined):
+            staging.push(person(graph), table, PendingMode.MERGE, MutationOpKind.UPDATE)
+        joined.pending[PERSON].join()
+        assert len(joined.pending[PERSON].batches) <= 8
+    assert joined.pending[PERSON].combined().equals(plain.pending[PERSON].combined())
+    assert joined.pending[PERSON].combined().num_rows == 150
+    assert joined.pending[PERSON].row_count == 200
+    assert joined.pending[PERSON].nbytes_max == plain.pending[PERSON].nbytes_max
+
+
+def test_a_pending_id_is_found_whenever_it_came(graph) -> None:
+    pending = staging_of(graph).push(
+        person(graph), rows(id=["x", "y"]), PendingMode.MERGE, MutationOpKind.MERGE
+    )
+    assert pending.has("y")
+    assert not pending.has("z")
+    pending.add(rows(id=["z"]))
+    pending.join()
+    assert pending.has("z")
+    assert pending.has("x")
+
+
+def calls_of(graph, statements: list[str]) -> int:
+    profile = cProfile.Profile()
+    profile.enable()
+    run(graph, " ".join(statements))
+    profile.disable()
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_the_work_of_an_insert_new_does_not_grow_with_those_before_it(graph) -> None:
+    def statements(prefix: str, count: int) -> list[str]:
+        return [f'insert new Person {{ name: "{prefix}{each}" }}' for each in range(count)]
+
+    calls_of(graph, statements("warm", 500))
+    less = calls_of(graph, statements("few", 500))
+    assert calls_of(graph, statements("many", 2_000)) <= less * 4.4
+    with pytest.raises(KeyConflict):
+        run(graph, " ".join([*statements("twice", 3), *statements("twice", 1)]))
+
+
+def test_an_update_reads_the_rows_of_those_before_it_in_few_pieces(graph, monkeypatch) -> None:
+    pieces = []
+
+    def counted(storage, handle, pending, **named):
+        pieces.append(0 if pending is None else pending.column("id").num_chunks)
+        return scan_with_pending(storage, handle, pending, **named)
+
+    monkeypatch.setattr(prepare, "scan_with_pending", counted)
+    inserts = [f'insert Person {{ name: "p{each}" }}' for each in range(100)]
+    updates = [f'update Person set {{ age: {each} }} where name = "p{each}"' for each in range(100)]
+    run(graph, " ".join([*inserts, *updates]))
+    assert len(pieces) == 100
+    assert max(pieces) <= 8
+
+
+def test_the_last_of_several_updates_of_a_row_counts(graph) -> None:
+    texts = [f'update Person set {{ age: {each} }} where name = "a"' for each in range(10, 15)]
+    run(graph, " ".join([*texts, 'update Person set { nick: "n" } where age = 14']))
+    found = graph.query(
+        "query q() { match { $p: Person } return { $p.name, $p.age, $p.nick } order { $p.name } }"
+    )
+    assert found.to_dicts() == [
+        {"p.name": "a", "p.age": 14, "p.nick": "n"},
+        {"p.name": "b", "p.age": 2, "p.nick": None},
     ]
 
 
