@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import graphs
 import omnigraph
-from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit
+from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit, WrongQueryKind
 from omnigraph.core.events import StorageCall
 from omnigraph.core.settings import Settings
 from omnigraph.engine import query, reading
@@ -247,6 +247,15 @@ def test_a_cancelled_query_stops(typed):
 
 
 # --- explain ---------------------------------------------------------------------------------------------
+
+
+def test_explain_of_a_mutation_says_what_it_is_for(typed):
+    with pytest.raises(WrongQueryKind, match="'q' changes data") as caught:
+        typed.explain('query q() { delete Row where slug = "a" }')
+    assert caught.value.hint == "explain is for queries that read"
+    with pytest.raises(WrongQueryKind) as caught:
+        typed.query('query q() { delete Row where slug = "a" }')
+    assert caught.value.hint == "run it with mutate"
 
 
 def test_explain_analyze_counts_what_came_out(typed):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnigraph.catalog.scalars import as_instant
+from omnigraph.core.errors import WrongQueryKind
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.aggregate import aggregate_columns
@@ -95,7 +96,10 @@ def explain_query(
     """
     from omnigraph.engine.explain import Explanation, Trace, describe, keep_choices  # noqa: PLC0415  rare
 
-    run = _Run(session, snapshot, text, params, name, cancellation)
+    try:
+        run = _Run(session, snapshot, text, params, name, cancellation)
+    except WrongQueryKind as error:
+        raise WrongQueryKind(error.message, hint="explain is for queries that read") from None
     if not analyze:
         operators = describe(run.reading, run.prepared, run.nodes)
         return Explanation(run.prepared.plan.name, snapshot.commit.id, operators)
