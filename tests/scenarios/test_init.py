@@ -195,3 +195,13 @@ def test_read_only_open_of_a_graph_writes_nothing(tmp_path: Path) -> None:
         assert graph.export()
         assert len(graph.commits.list()) == 2
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "g").rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["g x", "100%", "größe", "a%20b"])
+def test_a_file_address_is_decoded(tmp_path: Path, name: str) -> None:
+    with make_graph(tmp_path / name) as graph:
+        run(graph, 'insert Person { name: "ann" }')
+    with omnigraph.open((tmp_path / name).as_uri()) as graph:
+        assert set(rows_of(graph, "Person")) == {"ann"}
+    with omnigraph.open(str(tmp_path / name)) as graph:
+        assert set(rows_of(graph, "Person")) == {"ann"}

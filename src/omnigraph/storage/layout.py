@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from omnigraph.core.errors import StorageConfiguration
 from omnigraph.core.ids import Branch, TableKey, fnv1a64
@@ -29,12 +29,12 @@ _ENTITY_DIRECTORIES: Final = {"node": "nodes", "edge": "edges"}
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
     """One spelling per graph root: local paths absolute with symbolic links resolved, no trailing slash.
 
-    Object-store addresses are compared as text.
+    What a `file://` address has percent-encoded is decoded. Object-store addresses are compared as text.
     """
     text = os.fspath(uri)
     scheme = urlsplit(text).scheme
     if scheme == "file":
-        text = text.removeprefix("file://")
+        text = os.fsdecode(unquote_to_bytes(os.fsencode(text.removeprefix("file://"))))
     elif "://" in text:
         return text.rstrip("/")
     if not text:
