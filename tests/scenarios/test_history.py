@@ -130,6 +130,24 @@ def test_a_tag_names_one_commit_for_good(graph):
         graph.diff("v1", "main")
 
 
+def test_a_tag_given_for_a_branch_is_said_to_be_one(graph, tmp_path):
+    people(graph, "ann")
+    graph.tags.create("v1")
+    (tmp_path / "in.jsonl").write_text('{"type":"Person","data":{"name":"cyd"}}\n')
+    attempts = [
+        lambda: people(graph, "bob", branch="v1"),
+        lambda: graph.load(tmp_path / "in.jsonl", mode="append", engine="local", branch="v1"),
+        lambda: graph.branches.delete("v1"),
+    ]
+    for attempt in attempts:
+        with unchanged(graph), pytest.raises(BranchNotFound, match="branch 'v1' does not exist") as caught:
+            attempt()
+        assert caught.value.hint == "'v1' is a tag: it can be read at, and never written; name a branch"
+    with pytest.raises(BranchNotFound) as caught:
+        people(graph, "bob", branch="v2")
+    assert "tag" not in (caught.value.hint or "")
+
+
 def test_a_branch_and_a_tag_never_share_a_name(graph):
     people(graph, "ann")
     graph.tags.create("v1")

@@ -7,7 +7,7 @@ from omnigraph.core.errors import BadRequest, BranchHasChildren, TagExists
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.manifest.migrations import refuse_newer_format
-from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name, refuse_taken, unknown_branch
+from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name, refuse_taken
 from omnigraph.manifest.state import Snapshot
 from omnigraph.storage.layout import MANIFEST, branch_directory, branch_reference, tag_reference
 
@@ -85,7 +85,7 @@ class BranchStore:
         store = self._store
         with store.coordinator(branch):
             if not store.branch_exists(branch):
-                raise unknown_branch(branch, store.branches())
+                raise store.unknown_branch(branch)
             children = [other for other in store.branches() if store.branch_reference(other).parent == branch]
             if children:
                 raise BranchHasChildren(branch, children)

@@ -14,6 +14,7 @@ import orjson
 
 from omnigraph.core.errors import (
     AlreadyInitialized,
+    BranchNotFound,
     ConflictError,
     GraphNotFound,
     InternalError,
@@ -45,7 +46,7 @@ from omnigraph.manifest.state import (
 from omnigraph.manifest.tags import TagStore
 from omnigraph.storage.datasets import WALK_STEPS_MAX
 from omnigraph.storage.durability import DurabilityMode
-from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference
+from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference, tag_reference
 from omnigraph.storage.objects import StorageAdapter
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ class ManifestStore:
         if token is None:
             with self._lock:
                 self._heads.pop(branch, None)
-            raise unknown_branch(branch, self.branches())
+            raise self.unknown_branch(branch)
         return token
 
     # ---- branches
@@ -353,12 +354,17 @@ class ManifestStore:
         """Whether the branch exists. Cost: one probe."""
         return branch is None or self.dataset.reference_token(branch) is not None
 
+    def unknown_branch(self, branch: str) -> BranchNotFound:
+        """The error for a branch that does not exist. Cost: one probe, one listing."""
+        is_tag = self.adapter.exists(tag_reference(MANIFEST, branch))
+        return unknown_branch(branch, self.branches(), is_tag=is_tag)
+
     def branch_reference(self, branch: BranchName) -> BranchReference:
         """Where a branch began and which incarnation it is. Raises BranchNotFound."""
         name = branch_reference(MANIFEST, branch)
         text = self.adapter.read_text_if_exists(name)
         if text is None:
-            raise unknown_branch(branch, self.branches())
+            raise self.unknown_branch(branch)
         try:
             fields = orjson.loads(text)
             parent = fields["parentBranch"]

@@ -20,7 +20,6 @@ from omnigraph.catalog.schema import Catalog, NodeType
 from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import (
     BlobSourceError,
-    BranchNotFound,
     Cancelled,
     EnvironmentFault,
     ExpectedVersionMismatch,
@@ -231,7 +230,7 @@ class Load:
         if session.manifest.branch_exists(request.branch):
             return
         if request.base is None or request.branch is None:
-            raise BranchNotFound(show_branch(request.branch))
+            raise session.manifest.unknown_branch(show_branch(request.branch))
         with session.lease.hold():
             BranchStore(session.manifest).create(request.branch, normalize_branch(request.base))
         self.branch_created = True
