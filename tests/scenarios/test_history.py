@@ -477,6 +477,15 @@ def test_blame_follows_a_merge_to_the_side_that_set_the_value(graph):
     assert found["name"].commit.actor == "ana"
 
 
+@pytest.mark.parametrize("actor", ["", " \t"])
+def test_nobody_signs_without_a_name(graph, tmp_path, actor):
+    with unchanged(graph), pytest.raises(BadRequest, match="the actor is empty"):
+        people(graph, "ann", actor=actor)
+    with pytest.raises(BadRequest, match="the actor is empty"):
+        omnigraph.init(tmp_path / "new", schema="node P { k: String @key }", actor=actor)
+    assert not (tmp_path / "new").exists()
+
+
 def test_nobody_signs_as_the_engine(graph, tmp_path):
     people(graph, "ann")
     graph.branches.create("b")

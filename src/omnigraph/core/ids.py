@@ -99,7 +99,12 @@ def fnv1a64(text: str) -> int:
 
 
 def refuse_reserved_actor(actor: str | None) -> None:
-    """Nobody may sign as the engine: its commits say that a dead writer's work was settled."""
+    """Nobody may sign as the engine: its commits say that a dead writer's work was settled.
+
+    Nor as nobody: who has no name leaves the actor out.
+    """
+    if actor is not None and not actor.strip():
+        raise BadRequest("the actor is empty", hint="name somebody, or leave the actor out")
     if actor is not None and actor.startswith(ENGINE_ACTORS):
         raise BadRequest(
             f"the actor '{actor}' is reserved", hint=f"choose one that does not begin with '{ENGINE_ACTORS}'"
