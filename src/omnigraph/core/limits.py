@@ -106,7 +106,7 @@ CACHED_GENERATIONS_MAX: Final = 3
 
 # Queries
 QUERY_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
-"""Working rows one query may hold (a setting)."""
+"""Working rows and values one query may hold (a setting)."""
 
 # Loads
 QUICK_START_BYTES_MAX: Final = 64 * MIB

@@ -89,12 +89,13 @@ def hold_values(reading: Reading, operand: ir.Operand, frame: Frame) -> None:
 
     Raises as `pieces` does.
     """
-    if frame.rows > FEW_ROWS:
-        hold_fetches(reading, frame.rows, fetches_of(reading, (operand,), frame))
+    hold_fetches(reading, frame.rows, fetches_of(reading, (operand,), frame))
 
 
 def hold_fetches(reading: Reading, rows: int, fetches: Sequence[Fetch]) -> None:
     """As `hold_values`, of columns."""
+    if rows <= FEW_ROWS:
+        return
     fixed, varying = _sized(rows, fetches)
     size = fixed * rows
     for image, column, ordinals in varying:
