@@ -106,7 +106,7 @@ CACHED_GENERATIONS_MAX: Final = 3
 
 # Queries
 QUERY_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
-"""Working rows one query may hold (a setting)."""
+"""Working rows and values one query may hold (a setting)."""
 ARRAY_BYTES_MAX: Final = 2**31 - 1
 """Text of one column in one array: Arrow counts it with 32 bits."""
 

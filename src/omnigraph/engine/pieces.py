@@ -12,7 +12,6 @@ import numpy as np
 
 from omnigraph.core.limits import MIB
 from omnigraph.engine.columns import fixed_bytes
-from omnigraph.engine.frame import FEW_ROWS
 from omnigraph.engine.images import SAMPLED_ROWS_MAX, Ordinals, TableImage
 from omnigraph.planning import ir
 
@@ -29,6 +28,9 @@ PIECE_ROWS: Final = 1 << 18
 PIECE_BYTES_MAX: Final = 64 * MIB
 PIECE_SHARE: Final = 8
 """Values fetched at a time: so many bytes, or one of so many parts of the memory limit if that is less."""
+UNMEASURED_ROWS_MAX: Final = SAMPLED_ROWS_MAX
+"""The values of so few rows are not counted: that would cost as much as fetching them, and they may be read
+without their column."""
 
 Fetch: TypeAlias = tuple[TableImage, str, Ordinals]
 """A column and the ordinals whose values are fetched, one for each working row."""
@@ -54,11 +56,11 @@ def pieces(reading: Reading, rows: int, fetches: Sequence[Fetch]) -> Iterator[sl
     Raises ResourceLimit, DeadlineExceeded or Cancelled before the piece that is one too many.
     """
     limits = reading.limits
-    if rows <= FEW_ROWS:
+    if rows <= UNMEASURED_ROWS_MAX:
         yield slice(0, rows)
         return
     bound = min(PIECE_BYTES_MAX, limits.memory_bytes_max // PIECE_SHARE)
-    fixed, varying = _sized(rows, fetches)
+    fixed, varying = _sized(fetches)
     for begin in range(0, rows, PIECE_ROWS):
         end = min(begin + PIECE_ROWS, rows)
         if not varying and fixed * (end - begin) <= bound:
@@ -89,13 +91,14 @@ def hold_values(reading: Reading, operand: ir.Operand, frame: Frame) -> None:
 
     Raises as `pieces` does.
     """
-    if frame.rows > FEW_ROWS:
-        hold_fetches(reading, frame.rows, fetches_of(reading, (operand,), frame))
+    hold_fetches(reading, frame.rows, fetches_of(reading, (operand,), frame))
 
 
 def hold_fetches(reading: Reading, rows: int, fetches: Sequence[Fetch]) -> None:
     """As `hold_values`, of columns."""
-    fixed, varying = _sized(rows, fetches)
+    if rows <= UNMEASURED_ROWS_MAX:
+        return
+    fixed, varying = _sized(fetches)
     size = fixed * rows
     for image, column, ordinals in varying:
         for begin in range(0, rows, PIECE_ROWS):
@@ -103,7 +106,7 @@ def hold_fetches(reading: Reading, rows: int, fetches: Sequence[Fetch]) -> None:
     reading.limits.hold(size)
 
 
-def _sized(rows: int, fetches: Sequence[Fetch]) -> tuple[int, list[Fetch]]:
+def _sized(fetches: Sequence[Fetch]) -> tuple[int, list[Fetch]]:
     """What each row takes in any case, and the columns whose values differ in size."""
     fixed = 0
     varying: list[Fetch] = []
@@ -112,7 +115,6 @@ def _sized(rows: int, fetches: Sequence[Fetch]) -> tuple[int, list[Fetch]]:
         each = fixed_bytes(image.handle.schema.field(column).type)
         if each is not None:
             fixed += each
-        elif rows > SAMPLED_ROWS_MAX or column in image.cached:
-            # So few rows of a column that is not in memory may be read without it, and are not counted.
+        else:
             varying.append(fetch)
     return fixed, varying

@@ -97,7 +97,7 @@ def small(tmp_path_factory):
 def test_a_query_in_pieces_gives_what_it_gives_at_once(small, body, monkeypatch):
     text = f"query q() {{ {body} }}"
     whole = small.query(text).to_arrow()
-    monkeypatch.setattr(pieces, "FEW_ROWS", 2)
+    monkeypatch.setattr(pieces, "UNMEASURED_ROWS_MAX", 2)
     monkeypatch.setattr(match, "FEW_ROWS", 2)
     monkeypatch.setattr(frame, "PRODUCT_ROWS", 5)
     monkeypatch.setattr(pieces, "PIECE_BYTES_MAX", 40)
