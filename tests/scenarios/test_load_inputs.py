@@ -12,7 +12,7 @@ import pytest
 
 from graphs import make_graph, rows_of, unchanged
 from omnigraph.api.graph import Graph
-from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, OmnigraphError
+from omnigraph.core.errors import BadRequest, IoFailure, KeyConflict, LoadFormatError, OmnigraphError
 from omnigraph.core.failpoints import Callback, Raise, Window, activate
 
 ANN = '{"type":"Person","data":{"name":"ann","age":3}}\n'
@@ -153,3 +153,57 @@ def test_a_resumed_load_knows_its_own_rejects(graph: Graph, tmp_path: Path) -> N
         graph.load(resume=load_id, engine="local")
     assert graph.load(resume=load_id, engine="local").records_refused == 1
     assert len(refused(aside)) == 1
+
+
+def test_an_id_that_occurs_twice_is_not_said_to_exist(graph: Graph, tmp_path: Path) -> None:
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN + NOTES)
+    with pytest.raises(KeyConflict) as caught:
+        graph.load(source, mode="append", engine="local")
+    assert (
+        str(caught.value) == f"{source}:2: node type 'Note' has an entity with id 'n1' 2 times in the input"
+    )
+    assert caught.value.hint is not None
+    assert "of its own" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("Person.csv", "name,zz\nann,1\n", "unknown field 'zz' for Person"),
+        ("people.csv", "name\nann\n", "unknown type 'people'"),
+        ("Knows.csv", "from\nann\n", "Knows needs exactly one of the columns 'to' and 'dst'"),
+    ],
+)
+def test_what_is_wrong_with_columns_names_the_file(
+    graph: Graph, tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    source = tmp_path / name
+    source.write_text(text)
+    with pytest.raises((BadRequest, LoadFormatError)) as caught:
+        graph.load(source, mode="append", engine="local")
+    assert str(caught.value).startswith(f"{source}: {words}")
+
+
+def test_an_edge_without_an_end_says_which(graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "Knows.csv").write_text("from,to\nann,\n")
+    with pytest.raises(LoadFormatError, match=r":1: Knows\.to must have a value$"):
+        graph.load(tmp_path / "Knows.csv", mode="append", engine="local")
+
+
+def test_a_cell_of_a_list_wants_a_json_array(tmp_path: Path) -> None:
+    (tmp_path / "T.csv").write_text("k,tags,v\na,x|y,\nb,,1 2\n")
+    with (
+        make_graph(tmp_path / "t", "node T { k: String @key  tags: [String]?  v: Vector(2)? }") as graph,
+        pytest.raises(LoadFormatError, match=r"T\.tags: 'x\|y' is not a JSON array of String") as caught,
+    ):
+        graph.load(tmp_path / "T.csv", mode="append", engine="local")
+    assert "T.v: '1 2' is not a JSON array of 2 numbers" in str(caught.value.details["problems"])
+
+
+def test_an_unknown_type_to_replace_is_not_taken_for_that_of_a_file(graph: Graph, tmp_path: Path) -> None:
+    source = tmp_path / "input.jsonl"
+    source.write_text(ANN)
+    with pytest.raises(LoadFormatError, match="unknown type 'Persn'; did you mean 'Person'") as caught:
+        graph.load(source, mode="overwrite", engine="local", replace_types=["Persn"])
+    assert "--replace-type" in (caught.value.hint or "")

@@ -177,6 +177,7 @@ def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, re
                 message=message,
                 entity_id=identity,
                 property=", ".join(table_type.key) or None,
+                actual=None if keyed else times,
                 **_named(table_type),
             )
 

@@ -33,13 +33,20 @@ _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
 
 
-def type_named(catalog: Catalog, name: str) -> TableType:
+def type_to_replace(catalog: Catalog, name: str) -> TableType:
+    """The node or edge type an overwrite empties. Raises LoadFormatError."""
+    return type_named(catalog, name, hint="replace_types (--replace-type) names types of the schema")
+
+
+def type_named(
+    catalog: Catalog, name: str, *, hint: str = "name the type of the file: type_name (--type)"
+) -> TableType:
     """The node or edge type a one-type source holds. Raises LoadFormatError."""
     found = catalog.node(name) or catalog.edge(name)
     if found is None:
         near = meant(name, (*catalog.nodes, *catalog.edges))
         message = f"unknown type '{name}'{near}"
-        raise LoadFormatError(line=None, message=message, hint="name the type of the file")
+        raise LoadFormatError(line=None, message=message, hint=hint)
     return found
 
 
@@ -110,7 +117,7 @@ class ColumnReader:
         column = _text_column(_flat(table.column(given[0])), given[0])
         missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         if missing.any():
-            refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"'{names[0]}' is required")
+            refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"{names[0]} must have a value")
             self._note((refusal,), edge, names[0], lines, bad)
         return column
 

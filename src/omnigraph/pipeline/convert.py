@@ -305,6 +305,10 @@ def _blob(values: pa.Array, prop: Property) -> Converted:
 
 def expectation(type_: PropertyType) -> str:
     """What a record may hold for a property of this type, as the end of a sentence."""
+    if type_.is_vector:
+        return f"a JSON array of {type_.vector_dim} numbers"
+    if type_.is_list:
+        return f"a JSON array of {type_.kind.value}"
     match type_.kind:
         case ScalarKind.DATE:
             return "a date of the years 1 to 9999 (YYYY-MM-DD or days since 1970-01-01)"

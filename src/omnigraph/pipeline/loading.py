@@ -48,7 +48,7 @@ from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMod
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot
-from omnigraph.pipeline.columns import type_named
+from omnigraph.pipeline.columns import type_to_replace
 from omnigraph.pipeline.exchange import IN_STORE, merged
 from omnigraph.pipeline.executors import Executor, LocalExecutor
 from omnigraph.pipeline.fragments import (
@@ -255,7 +255,7 @@ class Load:
             for key, entry in snapshot.entries.items()
         }
         partitions = self._partitions(catalog, targets)
-        replaced = frozenset(type_named(catalog, name).table_key for name in self.request.replace_types)
+        replaced = frozenset(type_to_replace(catalog, name).table_key for name in self.request.replace_types)
         return LoadPlan(
             root=session.root,
             settings=session.settings,

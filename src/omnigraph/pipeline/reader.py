@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from omnigraph.catalog.schema import Catalog
+from omnigraph.core.errors import BadRequest, LoadFormatError
 from omnigraph.pipeline.columns import ColumnReader
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import ProblemLog, order_of
@@ -49,7 +50,14 @@ class SplitReader:
             cells_are_text=self.split.format is SourceFormat.CSV,
         )
         for table in read_tables(self.split):
-            rows = reader.parse(table, self.lines)
+            try:
+                rows = reader.parse(table, self.lines)
+            except BadRequest as error:
+                raise BadRequest(f"{self.split.name}: {error.message}", hint=error.hint) from error
+            except LoadFormatError as error:
+                raise LoadFormatError(
+                    line=error.line, file=self.split.name, message=error.reason, hint=error.hint
+                ) from error
             self.lines += table.num_rows
             self.records += table.num_rows
             self.bytes += int(table.nbytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from omnigraph.core.errors import (
@@ -152,12 +153,7 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
                 hint=_placed(first),
             )
         case "key_conflict":
-            return KeyConflict(
-                entity_kind=first.entity_kind or "node",
-                type_name=first.type_name or "",
-                entity_id=first.entity_id,
-                line=first.line,
-            )
+            return _key_conflict(first)
         case _:
             rules = [problem for problem in problems if problem.kind not in _NOT_RULES]
             total = sum(count for kind, count in log.totals.items() if kind not in _NOT_RULES)
@@ -165,7 +161,20 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
 
 
 _BLOB_HINT = "supply the bytes as base64:<text>, or allow the place with blob_sources (--blob-source)"
+_TWICE_HINT = "give every record an id of its own; in merge mode the last record of an id wins"
 _NOT_RULES = frozenset({"format", "blob_policy", "blob_source", "resource_limit", "key_conflict"})
+
+
+def _key_conflict(problem: Problem) -> KeyConflict:
+    conflict = partial(
+        KeyConflict,
+        entity_kind=problem.entity_kind or "node",
+        type_name=problem.type_name or "",
+        entity_id=problem.entity_id,
+        file=problem.file,
+        line=problem.line,
+    )
+    return conflict() if problem.actual is None else conflict(times=problem.actual, hint=_TWICE_HINT)
 
 
 def _placed(problem: Problem) -> str:

@@ -247,7 +247,7 @@ class ReadSetConflict(ConflictError):
 
 
 class KeyConflict(ConflictError):
-    """A strict insert met an existing id."""
+    """A strict insert met an existing id, or an input names one id `times` times."""
 
     kind = "key_conflict"
 
@@ -258,15 +258,18 @@ class KeyConflict(ConflictError):
         type_name: str,
         entity_id: str | None,
         line: int | None = None,
+        file: str | None = None,
+        times: int | None = None,
         hint: str | None = "use merge mode to update existing entities",
     ) -> None:
         which = f"an entity with id '{entity_id}'" if entity_id is not None else "an entity with this id"
-        prefix = f"line {line}: " if line is not None else ""
+        prefix = "" if line is None else f"line {line}: " if file is None else f"{file}:{line}: "
+        found = f"already has {which}" if times is None else f"has {which} {times} times in the input"
         detail = {"entity_kind": entity_kind, "type_name": type_name}
         if entity_id is not None:
             detail["entity_id"] = entity_id
         super().__init__(
-            f"{prefix}{entity_kind} type '{type_name}' already has {which}",
+            f"{prefix}{entity_kind} type '{type_name}' {found}",
             hint=hint,
             details={"key_conflict": detail},
         )
@@ -274,6 +277,8 @@ class KeyConflict(ConflictError):
         self.type_name = type_name
         self.entity_id = entity_id
         self.line = line
+        self.file = file
+        self.times = times
 
 
 class MergeConflicts(ConflictError):
