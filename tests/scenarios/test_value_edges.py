@@ -139,7 +139,7 @@ def test_rows_of_a_column_file_are_set_aside_as_json(graph, tmp_path):
         (b"k,s\n1,\xe9\n", "invalid UTF8"),
         ('k,s\n1,"abc\n2,def\n', "never closed"),
         ('k,days\n1,"[""0000-01-01""]"\n', "of the years 1 to 9999"),
-        ('k,numbers\n1,"[1,1' + "0" * 5000 + ']"\n', "is not an integer"),
+        ('k,numbers\n1,"[1,1' + "0" * 5000 + ']"\n', "is not a JSON array of I32"),
     ],
 )
 def test_a_broken_csv_file_is_named(graph, tmp_path, content, reason):
