@@ -230,7 +230,7 @@ ENDLESS = {
 )
 def test_an_edge_without_an_end_is_refused(graph, load, tmp_path: Path, name: str, content, end: str) -> None:
     load(b"k\np\n")
-    with pytest.raises(LoadFormatError, match=f"'{end}' is required"):
+    with pytest.raises(LoadFormatError, match=f"E.{end} must have a value"):
         load(content, name)
     report = load(content, name, rejects=tmp_path / "rejects")
     (edges,) = report.edges
