@@ -321,7 +321,6 @@ def _texts(path, count, length):
         ('match { $a: T $b: T $a.s != "x" $b.s != $a.k } return { count($a) as n }', "filter"),
         ("match { $a: T $b: T } return { max($a.s) as n }", "scan"),
         ("match { $a: T $b: T } return { $a.s }", "the result"),
-        ("match { $a: T $b: T } return { $a.k } order { $b.s }", "the result"),
     ],
 )
 def test_texts_count_against_the_memory_limit_before_they_are_fetched(tmp_path, body, place):
@@ -337,6 +336,21 @@ def test_texts_count_against_the_memory_limit_before_they_are_fetched(tmp_path, 
         assert small.query("query q() { match { $a: T $b: T $a.k = $b.k } return { count($a) as n } }")[
             0
         ] == {"n": 60}
+
+
+def test_texts_that_rows_are_ordered_by_count_once_for_each_entity(tmp_path):
+    body = "match { $a: T $b: T } return { $a.k } order { $b.s } limit 1"
+    with (
+        _texts(tmp_path / "g", 600, 40_000) as graph,
+        opened_with(graph, query_memory_bytes=20_000_000) as small,
+        opened_with(graph, query_memory_bytes=60_000_000) as enough,
+    ):
+        with pytest.raises(ResourceLimit) as refused:
+            small.query(f"query q() {{ {body} }}")
+        found = refused.value.details["resource_limit"]
+        assert found["place"] == "the result"
+        assert 24_000_000 < found["actual"] < 60_000_000
+        assert enough.query(f"query q() {{ {body} }}")[0] == {"a.k": "t0"}
 
 
 def test_texts_of_a_filter_beyond_one_array_are_compared_in_pieces(tmp_path):

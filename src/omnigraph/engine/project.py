@@ -252,6 +252,7 @@ def _sort_values(reading: Reading, image: TableImage, column: str, ordinals: Ord
             hold_fetches(reading, len(ordinals), [(image, column, ordinals)])
         return image.take(column, ordinals)
     entities = entities_of(ordinals, image.extent)
+    hold_fetches(reading, len(entities), [(image, column, entities)])
     values = image.take(column, entities)
     known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
     ranks = np.zeros(image.extent + 1, dtype=np.int64)  # 0, below every rank, is null
