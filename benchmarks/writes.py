@@ -328,8 +328,8 @@ def publish_alone(graph: Graph) -> Contender:
 
 
 def with_history(place: Path, name: str, commits: int, settings: Settings, *, tables: int) -> Graph:
-    """A graph of so many commits of one row each, in turn over so many tables; the last `commits`-th is real
-    history: nothing was compacted.
+    """A graph of so many commits of one row each, in turn over so many tables; nobody looked after it but the
+    graph itself.
     """
     # History is made without waiting for the device; the graph is opened anew for what is measured.
     quick = omnigraph.init(place / name, schema=SCHEMA, settings=Settings(durability="os"))
@@ -352,7 +352,7 @@ def growth(report: Report, place: Path, commits: int, rounds: int, settings: Set
     spread = (mutation(young, EIGHT, "b"), mutation(old, EIGHT, "b"))
     report.growth("one row into 8 tables, history spread over them", *spread, rounds)
     worst = (mutation(young, ONE, "c"), mutation(deep, ONE, "c"))
-    report.growth("one row, all history in its table, not compacted", *worst, rounds)
+    report.growth("one row, all history in its table", *worst, rounds)
     for graph in (young, old, deep):
         graph.close()
 

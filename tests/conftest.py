@@ -1,4 +1,10 @@
+import signal
+
 from cases.runner import all_cases, conformance_labels, waiting
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts something in the background lets it ignore Ctrl-C, and every process below it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

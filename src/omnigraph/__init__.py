@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
     from omnigraph.engine.blob_cells import Blob
     from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.embedding import Embedder
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.mutate import MutationResult
     from omnigraph.engine.result import Rows
@@ -38,6 +39,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Cancellation": "omnigraph.engine.cancel",
     "CommitRecord": "omnigraph.manifest.record",
     "Diff": "omnigraph.branching.history",
+    "Embedder": "omnigraph.engine.embedding",
     "Explanation": "omnigraph.engine.explain",
     "ExportReport": "omnigraph.pipeline.export",
     "Graph": "omnigraph.api.graph",
@@ -67,6 +69,7 @@ __all__ = [
     "Cancellation",
     "CommitRecord",
     "Diff",
+    "Embedder",
     "Explanation",
     "ExportReport",
     "Graph",

@@ -37,6 +37,8 @@ WRITES = {
     W.RECOVERY_SIDECAR_WRITE: ("insert", "exit", BEFORE),
     W.RECOVERY_SIDECAR_DELETE: ("insert", "exit", AFTER),
     W.RECOVERY_SIDECAR_LIST: ("insert", "exit", BEFORE),
+    W.OPTIMIZE_POST_COMPACT_PRE_REINDEX: ("reconciled", "pass,exit", AFTER),
+    W.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT: ("reconciled", "exit", AFTER),
 }
 """Windows on the path of a mutation. None: before or after, depending on where the window is passed first."""
 

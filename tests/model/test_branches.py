@@ -17,11 +17,15 @@ import omnigraph
 from graphs import FAST, make_graph
 from model.branch_programs import Verdict, follow, perform, propose, read_state, root_of, seed
 from model.history_model import MAIN, SCHEMA, TABLES, History
-from omnigraph.maintenance.indices import OPERATION as INDEX_WORK
+from omnigraph.maintenance import folding
+from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION
+from omnigraph.maintenance.reconciler import Reconciler
 
 STEPS_MIN = 2_000
 PROGRAMS = int(os.environ.get("OMNIGRAPH_BRANCH_PROGRAMS", "50"))
 STEPS_OF_ONE = 50
+UPKEEP = {OPERATION, FOLD_OPERATION}
+EAGER = Reconciler(uncovered_max=3)
 
 
 class Machine(RuleBasedStateMachine):
@@ -34,13 +38,22 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.path = self.home / f"g{next(self.numbers)}"
+        graph = next(self.numbers)
+        self.path = self.home / f"g{graph}"
         shutil.copytree(self.original, self.path)
-        self.graph = omnigraph.open(self.path, settings=FAST)
+        self.eager = graph % 2 == 1
+        self.graph = self.opened()
         self.model = History(root_of(self.graph))
         self.touched = MAIN
         self.number = 0
         self.seen = {}
+
+    def opened(self):
+        """The graph; in every other program its small fragments are folded and indexed all the time."""
+        graph = omnigraph.open(self.path, settings=FAST)
+        if self.eager:
+            graph.session.after_publish = EAGER
+        return graph
 
     @rule(number=st.integers(0, 2**32 - 1))
     def step(self, number):
@@ -51,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         if operation[0] == "reopen":
             self.count("reopen")
             self.graph.close()
-            self.graph = omnigraph.open(self.path, settings=FAST)
+            self.graph = self.opened()
             return
         verdict = Verdict(self.model, operation)
         answer = perform(self.graph, operation, self.path.with_suffix(".json"))
@@ -85,7 +98,10 @@ class Machine(RuleBasedStateMachine):
             assert fresh
         if verdict.merged_parent is not None:
             assert fresh[0].parents[1:] == (verdict.merged_parent,)
-        assert all(each.operation == INDEX_WORK and len(each.parents) == 1 for each in fresh[1:])
+        for each in fresh[1:]:
+            assert each.operation in UPKEEP
+            assert len(each.parents) == 1
+            self.count(each.operation)
 
     def judge_changes(self, changes, expected):
         found = {table: {} for table in TABLES}
@@ -133,7 +149,8 @@ def _counted(value):
 
 
 @pytest.mark.model
-def test_branches_follow_the_model(tmp_path, capsys):
+def test_branches_follow_the_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(folding, "SMALL_FRAGMENTS_MAX", 2)
     with make_graph(tmp_path / "original", SCHEMA) as graph:
         seed(graph)
     Machine.original, Machine.home, Machine.steps = tmp_path / "original", tmp_path, Counter()
@@ -151,3 +168,4 @@ def test_branches_follow_the_model(tmp_path, capsys):
             f"\n{Machine.steps.total()} steps of generated branch programs: {dict(sorted(Machine.steps.items()))}"
         )
     assert Machine.steps.total() >= STEPS_MIN
+    assert Machine.steps[FOLD_OPERATION] > 0

@@ -24,6 +24,8 @@ from omnigraph.engine import adjacency, cache_files, images, key_cache, key_file
 from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.reading import ReadCaches
+from omnigraph.maintenance import folding, reconciler
+from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION
 from omnigraph.planning.compile import compile_read
 
 CATALOG = compile_schema(SCHEMA)
@@ -41,9 +43,15 @@ QUERIES = [
 PLANS = [compile_read(text, CATALOG) for text in QUERIES]
 
 
-@pytest.fixture(autouse=True)
-def _small_is_large(monkeypatch):
-    """Every structure is kept in files, every overlay is soon folded, few rows are read without columns."""
+@pytest.fixture(autouse=True, params=["fragments as written", "fragments folded"])
+def _small_is_large(request, monkeypatch):
+    """Every structure is kept in files, every overlay is soon folded, few rows are read without columns.
+
+    Once with the fragments the commits leave, once with fragments that are written as one again and again.
+    """
+    if request.param == "fragments folded":
+        monkeypatch.setattr(folding, "SMALL_FRAGMENTS_MAX", 3)
+        monkeypatch.setattr(reconciler.reconcile, "_uncovered_max", 3)
     monkeypatch.setattr(limits, "CACHED_ROWS_MIN", 1)
     monkeypatch.setattr(key_cache, "LISTED_FRAGMENTS_MIN", 1)
     monkeypatch.setattr(key_cache, "SAVED_AFTER_COMMITS", 3)
@@ -273,7 +281,7 @@ def test_a_small_budget_changes_no_answer(tmp_path, monkeypatch):
 
 
 @pytest.mark.model
-def test_threads_read_while_another_commits(tmp_path):
+def test_threads_read_while_another_commits(request, tmp_path):
     program = Program(11)
     seen: list[tuple[int, str, Counter]] = []
     failures: list[BaseException] = []
@@ -302,6 +310,11 @@ def test_threads_read_while_another_commits(tmp_path):
         for reader in readers:
             reader.join()
         assert failures == []
+        for record in reversed(graph.commits.list()):
+            if record.operation in {OPERATION, FOLD_OPERATION}:  # shows the rows of the commit before it
+                expected[record.id] = expected[record.parents[0]]
+        folds = request.node.callspec.params["_small_is_large"] == "fragments folded"
+        assert (FOLD_OPERATION in {record.operation for record in graph.commits.list()}) is folds
         for at, commit_id, answer in seen:
             assert answer == expected[commit_id][at], QUERIES[at]
         check(graph, dict(list(expected.items())[::10]))

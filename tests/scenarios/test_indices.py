@@ -9,7 +9,8 @@ from omnigraph.core.errors import DriftError
 from omnigraph.core.events import DurableOperation, Warned
 from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
 from omnigraph.core.limits import UNCOVERED_FRAGMENTS_MAX
-from omnigraph.maintenance.indices import Degraded, Indexed, Reconciler
+from omnigraph.maintenance.indices import Degraded, Indexed
+from omnigraph.maintenance.reconciler import Reconciler
 from omnigraph.storage.handles import Stamp
 
 EVERY_KIND = """

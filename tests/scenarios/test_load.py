@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -33,33 +32,6 @@ from omnigraph.core.failpoints import Pass as PassBy
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.cancel import Cancellation
 from omnigraph.pipeline.records import RECORD_STRUCTURE_MAX
-
-os.environ.setdefault("OMNIGRAPH_SPARK_ARCHIVE", "use")
-
-
-@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
-def engine(request) -> str:
-    return request.param
-
-
-@pytest.fixture
-def graph(tmp_path: Path):
-    with make_graph(tmp_path / "g") as made:
-        yield made
-
-
-@pytest.fixture
-def load(tmp_path: Path, graph: Graph, engine: str):
-    """Loads records into the graph on the engine of this run."""
-
-    def run_load(*records, mode: str = "append", into: Graph = graph, **named):
-        source = tmp_path / "input.jsonl"
-        source.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in records))
-        report = into.load(source, mode=mode, engine=engine, **named)
-        assert report.engine == engine
-        return report
-
-    return run_load
 
 
 def person(name: str, **data) -> dict:
@@ -389,7 +361,7 @@ def test_csv_and_parquet_hold_one_type(graph: Graph, tmp_path: Path, engine: str
     with pytest.raises(LoadFormatError) as refused:
         graph.load(tmp_path / "Person.csv", mode="append", engine=engine)
     assert "'old' is not an integer of I32" in str(refused.value)
-    assert refused.value.line == 2
+    assert refused.value.line == 3
 
 
 def test_words_nobody_knows_are_refused(graph: Graph, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_what_is_wrong_with_columns_names_the_file(
 
 def test_an_edge_without_an_end_says_which(graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "Knows.csv").write_text("from,to\nann,\n")
-    with pytest.raises(LoadFormatError, match=r":1: Knows\.to must have a value$"):
+    with pytest.raises(LoadFormatError, match=r":2: Knows\.to must have a value$"):
         graph.load(tmp_path / "Knows.csv", mode="append", engine="local")
 
 
@@ -207,3 +207,38 @@ def test_an_unknown_type_to_replace_is_not_taken_for_that_of_a_file(graph: Graph
     with pytest.raises(LoadFormatError, match="unknown type 'Persn'; did you mean 'Person'") as caught:
         graph.load(source, mode="overwrite", engine="local", replace_types=["Persn"])
     assert "--replace-type" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["more.jsonl.bz2", "below/Person.csv.XZ", "Person.parquet.zip"])
+def test_packed_data_nobody_reads_is_not_left_out_of_a_directory(
+    graph: Graph, tmp_path: Path, name: str
+) -> None:
+    source = tmp_path / "people"
+    (source / name).parent.mkdir(parents=True)
+    (source / "a.jsonl").write_text(ANN)
+    (source / name).write_bytes(b"BZh9")
+    with unchanged(graph), pytest.raises(BadRequest, match="a load reads gzip and zstd only") as caught:
+        graph.load(source, mode="append", engine="local")
+    assert str(source / name) in str(caught.value)
+    assert caught.value.hint
+    (source / name).rename(source / "_set_aside.jsonl.bz2")
+    (source / "pictures.zip").write_bytes(b"PK")
+    (source / "notes.txt").write_text("not data")
+    assert graph.load(source, mode="append", engine="local").records_read == 1
+
+
+@pytest.mark.parametrize("pattern", ["", "*.jsonl"])
+def test_a_link_to_nothing_is_not_left_out(graph: Graph, tmp_path: Path, pattern: str) -> None:
+    source = tmp_path / "people"
+    source.mkdir()
+    (source / "a.jsonl").write_text(ANN)
+    for name in ("b.jsonl", "c.jsonl", ".hidden.jsonl", "notes.txt"):
+        (source / name).symlink_to(tmp_path / "away.jsonl")
+    with (
+        unchanged(graph),
+        pytest.raises(IoFailure, match=r"b\.jsonl' and 1 more: a link to nothing") as caught,
+    ):
+        graph.load(source / pattern, mode="append", engine="local")
+    assert caught.value.hint
+    (tmp_path / "away.jsonl").write_text("\n")
+    assert graph.load(source / pattern, mode="append", engine="local").records_read == 1

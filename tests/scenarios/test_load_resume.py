@@ -14,6 +14,7 @@ import omnigraph
 from graphs import FAST, make_graph, run, state_of, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import (
+    BlobSourceError,
     ConstraintViolation,
     IoFailure,
     LoadFormatError,
@@ -332,3 +333,33 @@ def test_what_was_settled_after_phase_a_is_never_loaded_again(graph: Graph, sour
     with unchanged(graph), pytest.raises(LoadNotResumable, match="settled it"):
         graph.load(resume=load_id, engine="local")
     assert graph.resumable_loads() == []
+
+
+def test_a_refused_blob_is_looked_at_again(tmp_path: Path) -> None:
+    """It may be there by now; what else is staged is reused."""
+    pictures = tmp_path / "pics"
+    pictures.mkdir()
+    (pictures / "a.png").write_bytes(b"a")
+    paths = []
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.jsonl"
+        address = f"file://{pictures}/{name}.png"
+        path.write_text(json.dumps({"type": "Doc", "data": {"name": name, "body": address}}) + "\n")
+        paths.append(path)
+    make_graph(tmp_path / "g", "node Doc { name: String @key  body: Blob }").close()
+    failure = IoFailure("the disk is away")
+    with omnigraph.open(tmp_path / "g", settings=FAST, blob_sources=[pictures]) as graph:
+        with activate(Window.LOAD_POST_STAGE, Raise(failure)), pytest.raises(IoFailure):
+            graph.load(paths, mode="append", engine="local")
+        load_id = failure.details["load_id"]
+        with pytest.raises(BlobSourceError):
+            graph.load(resume=load_id, engine="local")
+        (pictures / "b.png").write_bytes(b"b")
+        report = graph.load(resume=load_id, engine="local")
+        assert (report.splits_reused, report.records_refused, report.total_entities) == (1, 0, 2)
+        assert graph.blob("Doc", "b", "body").read() == b"b"
+        assert graph.verify().violations == ()
+    staged = [
+        path for path in (tmp_path / "g").rglob("*.lance") if "data" in path.parts and "nodes" in path.parts
+    ]
+    assert len(staged) == 2

@@ -15,6 +15,7 @@ from graphs import make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.core.errors import InternalError, OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, listen
 from omnigraph.core.settings import Settings
+from omnigraph.storage.handles import OPERATION_ID, TABLE_KEY
 
 CHILD = Path(__file__).with_name("fault_child.py")
 
@@ -166,3 +167,25 @@ def test_lost_permission_on_one_table(tmp_path: Path) -> None:
         (place / "data").unlink(missing_ok=True) if (place / "data").is_file() else None
         run(graph, 'insert Note { text: "x" }')
         assert state_of(reopen(graph)).sidecars == ()
+
+
+def test_nothing_needs_the_files_that_are_not_synced(tmp_path: Path) -> None:
+    """The substrate keeps each transaction inside the version it made, too: after a power cut that is enough."""
+    root = tmp_path / "g"
+    with make_graph(root) as graph:
+        for name in "abc":
+            run(graph, f'insert Person {{ name: "{name}" }}')
+        before = list(graph.export())
+    lost = [*root.rglob("*.txn"), *root.rglob("latest_version_hint.json")]
+    assert len(lost) > 6
+    for path in lost:
+        path.unlink()
+    with omnigraph.open(root) as graph:
+        assert list(graph.export()) == before
+        entry = graph.snapshot().entries["node:Person"]
+        stamped = graph.session.storage.transaction_of(entry.location, None, entry.version)
+        assert stamped is not None
+        assert (stamped.uuid, stamped.properties[TABLE_KEY]) == (entry.transaction_uuid, "node:Person")
+        assert stamped.properties[OPERATION_ID]
+        run(graph, 'update Person set { age: 1 } where name = "a"')
+        assert graph.verify().ok

@@ -203,6 +203,7 @@ QUIET: dict[str, Callable[[TableStore, SnapshotHandle], object]] = {
     "stage_merge_insert": lambda t, h: t.stage_merge_insert(h, some(1, 100), STAMP),
     "stage_overwrite": lambda t, h: t.stage_overwrite(h, some(0, 1), STAMP),
     "stage_delete": lambda t, h: t.stage_delete(h, STAMP, predicate="id = 'k1'"),
+    "stage_rewrite": lambda t, h: t.stage_rewrite(h, h.fragment_ids, STAMP),
     "stage_fragments": lambda t, h: t.stage_fragments(h, outside_fragments(t, h), "append", STAMP),
     "stage_indexes": lambda t, h: t.stage_indexes(h, [IndexPlan(IndexKind.BTREE, "id")], STAMP),
     "stage_create_btree_index": lambda t, h: t.stage_create_btree_index(h, "id", STAMP),

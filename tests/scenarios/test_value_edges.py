@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import graphs
-from omnigraph.core.errors import BadRequest, LoadFormatError, ParameterTypeError, SchemaError
-from omnigraph.pipeline import sources as reading
+from omnigraph.core.errors import BadRequest, LoadFormatError, ParameterTypeError, ResourceLimit, SchemaError
+from omnigraph.pipeline import csv_records
 
 SCHEMA = """
 node T {
@@ -134,9 +134,9 @@ def test_rows_of_a_column_file_are_set_aside_as_json(graph, tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("k,s\n1,a,b\n", "Expected 2 columns, got 3"),
-        ("k,s\n1\n", "Expected 2 columns, got 1"),
-        (b"k,s\n1,\xe9\n", "invalid UTF8"),
+        ("k,s\n1,a,b\n", ":2: the record has 3 fields, the header has 2"),
+        ("k,s\n1\n", ":2: the record has 1 field, the header has 2"),
+        (b"k,s\n1,\xe9\n", ":2: the record is not valid UTF-8"),
         ('k,s\n1,"abc\n2,def\n', "never closed"),
         ('k,days\n1,"[""0000-01-01""]"\n', "of the years 1 to 9999"),
         ('k,numbers\n1,"[1,1' + "0" * 5000 + ']"\n', "is not a JSON array of I32"),
@@ -151,13 +151,25 @@ def test_an_empty_csv_file_has_no_records(graph, tmp_path):
 
 
 def test_a_csv_record_may_be_longer_than_a_block(graph, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(csv_records, "CHUNK_BYTES", 1000)
     texts = {1: "short", 2: "x" * 5000, 3: "short"}
     load(graph, tmp_path, "k,s\n" + "".join(f"{k},{text}\n" for k, text in texts.items()), "T.csv")
     assert {k: row["s"] for k, row in rows(graph).items()} == texts
-    monkeypatch.setattr(reading, "RECORD_BYTES_MAX", 2000)
-    with pytest.raises(LoadFormatError, match=r"T\.csv:2: a record has more than 2,000 bytes"):
+    monkeypatch.setattr(csv_records, "RECORD_BYTES_MAX", 4000)
+    with pytest.raises(ResourceLimit) as caught:
         graph.load(tmp_path / "T.csv", mode="overwrite", engine="local")
+    assert "T.csv:3: record_bytes of one record is 5,002, at most 4,000" in (caught.value.hint or "")
+    report = graph.load(tmp_path / "T.csv", mode="overwrite", engine="local", rejects=tmp_path / "rejects")
+    assert (report.records_read, report.records_refused, set(rows(graph))) == (3, 1, {1, 3})
+    kept = json.loads((tmp_path / "rejects" / "rejects.jsonl").read_text())
+    assert (kept["line"], kept["record"], kept["reasons"][0]["kind"]) == (
+        3,
+        "2," + texts[2],
+        "resource_limit",
+    )
+    monkeypatch.setattr(csv_records, "RECORD_BYTES_MAX", 2000)
+    with pytest.raises(ResourceLimit, match="record_bytes"):  # more than a reader holds, as with a long line
+        graph.load(tmp_path / "T.csv", mode="overwrite", engine="local", rejects=tmp_path / "more")
 
 
 # --- columns ------------------------------------------------------------------------------------------------

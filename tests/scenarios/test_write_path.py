@@ -471,6 +471,16 @@ def test_generated_ids_are_in_the_receipt(graph: Graph) -> None:
     assert result.to_dict()["inserted"][0] == {"type": "Note", "id": note.id}
 
 
+def test_a_result_as_arrow_is_one_row_of_unsigned_counts(graph: Graph) -> None:
+    done = run(
+        graph, 'insert Person { name: "a" } insert Person { name: "b" } insert Knows { from: "a", to: "b" }'
+    )
+    counts = pa.schema([("affected_nodes", pa.uint64()), ("affected_edges", pa.uint64())])
+    assert done.to_arrow() == pa.table({"affected_nodes": [2], "affected_edges": [1]}, counts)
+    nothing = run(graph, 'delete Person where name = "nobody"')
+    assert nothing.to_arrow() == pa.table({"affected_nodes": [0], "affected_edges": [0]}, counts)
+
+
 def test_internal_branches_are_refused_before_io(graph: Graph) -> None:
     with hear() as heard, pytest.raises(BadRequest):
         run(graph, 'insert Note { text: "a" }', branch="__schema_apply_lock__")

@@ -99,6 +99,19 @@ def test_frames_are_checked_like_records(graph: Graph, engine: str, runtime: Spa
         graph.load_frames({"Thing": [{"k": "a", "w": 2**64}]}, mode="append", engine=engine)
 
 
+def test_an_overwrite_with_an_empty_spark_frame_leaves_no_rows(graph: Graph, runtime: SparkRuntime) -> None:
+    graph.load_frames(
+        {"Thing": [{"k": "a"}], "Link": [{"from": "a", "to": "a"}]}, mode="append", engine="local"
+    )
+    empty = runtime.spark.createDataFrame([], "k string")
+    with unchanged(graph), pytest.raises(ConstraintViolation):
+        graph.load_frames({"Thing": empty}, mode="overwrite")
+    ends = runtime.spark.createDataFrame([], "`from` string, `to` string")
+    report = graph.load_frames({"Thing": empty, "Link": ends}, mode="overwrite")
+    assert (report.engine, report.records_read) == ("spark", 0)
+    assert rows_of(graph, "Thing") == rows_of(graph, "Link") == {}
+
+
 def test_a_type_as_a_frame_is_pinned_to_its_commit(graph: Graph, runtime: SparkRuntime) -> None:
     numbers = range(10)
     rows = pa.table(

@@ -23,6 +23,11 @@ ENDS_SECONDS_MAX = 2.0
 LOADED_MACHINE_FACTOR = float(os.environ.get("OMNIGRAPH_TEST_TIME_FACTOR", "5"))
 """The suite runs beside other work; a load that is not interrupted at all takes longer than this too."""
 
+NOTHING = (
+    "interrupted: the load was interrupted before its first effect: nothing was changed",
+    "interrupted: the command had not begun: nothing was changed",
+)
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -105,7 +110,11 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(
     command, seconds, output, errors = interrupt(tmp_path, source, engine, ready)
     print(f"{engine}, {moment}: ended {seconds:.2f} s after the interrupt")
     assert (command.returncode, output) == (130, "")
-    assert errors == f"load -> {tmp_path / 'g'} (direct, local)\n"
+    said = errors.splitlines()
+    assert said[0] == f"load -> {tmp_path / 'g'} (direct, local)"
+    # The JVM comes up while the graph is opened: the command may not have begun.
+    assert [line for line in said[1:] if line not in NOTHING] == []
+    assert moment == "jvm" or NOTHING[0] in said
     assert seconds < ENDS_SECONDS_MAX * LOADED_MACHINE_FACTOR
     assert left_behind(tmp_path / "scratch") == set()
     assert state_of(graph) == before

@@ -41,7 +41,7 @@ def replay(graph: Graph, entries: list[dict]) -> list[Model]:
     assert mutations <= set(acknowledged), "a commit nobody was told about"
     assert set(acknowledged) <= mutations, "an acknowledged commit is not in the history"
     # What the index reconciler publishes changes no row.
-    assert {c.operation for c in history} <= {"init", "mutation", "ensure_indices"}
+    assert {c.operation for c in history} <= {"init", "mutation", "ensure_indices", "optimize"}
     states = [Model()]
     for commit in history[1:]:
         model = states[-1].copy()

@@ -149,7 +149,8 @@ class Branches:
         ```
 
         `on_conflict` is `ours` (the target wins) or `theirs`, for everything or per type; `resolve` is a
-        conflict list written by `preview` and edited. Raises `MergeConflicts`.
+        conflict list written by `preview` and edited. Raises `MergeConflicts`. A `KeyboardInterrupt` has a
+        note that says what became of the merge.
         """
         from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  most processes never merge
 

@@ -20,6 +20,7 @@ from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import TableKey
     from omnigraph.core.settings import Settings
     from omnigraph.engine.cancel import Cancellation
+    from omnigraph.engine.embedding import Embedder
     from omnigraph.engine.explain import Explanation
     from omnigraph.engine.lookup import Entity
     from omnigraph.engine.mutate import MutationResult
@@ -81,7 +83,7 @@ def _reconcile(
     session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey], *, always: bool = False
 ) -> None:
     """Build the indexes a publish made worthwhile; a process that only reads never loads what builds them."""
-    from omnigraph.maintenance.indices import reconcile  # noqa: PLC0415
+    from omnigraph.maintenance.reconciler import reconcile  # noqa: PLC0415
 
     reconcile(session, snapshot, tables, always=always)
 
@@ -137,34 +139,39 @@ class Graph(Exports):
         ```
 
         `source` is query text or a path. `if_commit` makes the write conditional on the head of the branch.
-        Raises `OmnigraphError`: the kind says whether trying again can help.
+        Raises `OmnigraphError`: the kind says whether trying again can help. A `KeyboardInterrupt` has a
+        note that says what became of the write.
         """
         from omnigraph.engine.mutate import run_mutation  # noqa: PLC0415 - loads the query language
         from omnigraph.planning.params import bind_params  # noqa: PLC0415
 
         target = writable_branch(branch)
         session = self._session
-        contract = session.begin_write(actor)
-        text, file = source_text(source)
-        # First of all: what is healed may be a schema change, and the query is checked against the result.
-        if heal_pending_sidecars_roll_forward(session.recovery).anything:
-            contract = session.schemas.current()
-        snapshot = session.manifest.current(target)
-        catalog = contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
-        try:
-            plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
-        except SourceFailure as error:
-            raise _in_file(error, file) from None
-        return run_mutation(
-            session,
-            plan,
-            bind_params(plan, params),
-            branch=target,
-            schema_hash=snapshot.schema_hash,
-            actor=actor,
-            if_commit=None if if_commit is None else CommitId(if_commit),
-            cancel=NEVER if cancel is None else cancel,
-        )
+        with WriteCourse("the mutation") as course:
+            contract = session.begin_write(actor)
+            text, file = source_text(source)
+            # First of all: what is healed may be a schema change, and the query is checked against that.
+            if heal_pending_sidecars_roll_forward(session.recovery).anything:
+                contract = session.schemas.current()
+            snapshot = session.manifest.current(target)
+            catalog = (
+                contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
+            )
+            try:
+                plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
+            except SourceFailure as error:
+                raise _in_file(error, file) from None
+            return run_mutation(
+                session,
+                plan,
+                bind_params(plan, params),
+                branch=target,
+                schema_hash=snapshot.schema_hash,
+                actor=actor,
+                if_commit=None if if_commit is None else CommitId(if_commit),
+                cancel=NEVER if cancel is None else cancel,
+                course=course,
+            )
 
     def load(
         self,
@@ -191,10 +198,10 @@ class Graph(Exports):
         ```
 
         `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
-        missing branch is made from `base`. With `rejects`, refused records are set aside in `rejects.jsonl`
-        of that directory, which must not be there yet, and the others are loaded. `resume` takes the id of a
-        load whose process died before its commit and goes on from what it had staged; everything left at its
-        default is then as it was.
+        missing branch is made from `base` when everything is checked. With `rejects`, refused records are set
+        aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded.
+        `resume` takes the id of a load whose process died before its commit and goes on from what it had
+        staged; everything left at its default is then as it was.
         """
         from omnigraph.pipeline.load import load_files  # noqa: PLC0415  only a load needs the pipeline
 
@@ -245,7 +252,8 @@ class Graph(Exports):
 
         A frame is a Spark or pandas DataFrame, an Arrow table or a list of dictionaries with the columns
         `id`, `from` and `to` for edges, and properties. What a dictionary lacks is not mentioned, as in a
-        record; a null of any frame is mentioned. Everything else is as in `load`.
+        record; a null of any frame is mentioned. An overwrite replaces every type that has a frame, also one
+        without rows. Everything else is as in `load`.
         """
         from omnigraph.pipeline.load import load_frames  # noqa: PLC0415  only a load needs the pipeline
 
@@ -507,6 +515,7 @@ def init(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     blob_sources: Sequence[str | os.PathLike[str]] | None = None,
+    embedder: Embedder | None = None,
 ) -> Graph:
     """Create a graph and open it. `schema` is schema text or a path; the rest is as in `open`.
 
@@ -527,6 +536,7 @@ def init(
         force=force,
         settings=_with_blob_sources(settings, blob_sources),
         storage_options=storage_options,
+        embedder=embedder,
     )
     return Graph(session)
 
@@ -550,6 +560,7 @@ def open_graph(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     blob_sources: Sequence[str | os.PathLike[str]] | None = None,
+    embedder: Embedder | None = None,
 ) -> Graph:
     """Open a graph for reading and writing; what dead writers left is settled first.
 
@@ -559,10 +570,13 @@ def open_graph(
     ```
 
     `blob_sources` are the places below which writes may read external blobs, addresses or directories; none
-    unless named here or in the settings. Raises `GraphNotFound`.
+    unless named here or in the settings. `embedder` embeds the texts that queries compare with vectors; else
+    the settings name one. Raises `GraphNotFound`.
     """
     chosen = _with_blob_sources(settings, blob_sources)
-    return Graph(open_session(os.fspath(uri), settings=chosen, storage_options=storage_options))
+    return Graph(
+        open_session(os.fspath(uri), settings=chosen, storage_options=storage_options, embedder=embedder)
+    )
 
 
 def open_read_only(
@@ -570,9 +584,17 @@ def open_read_only(
     *,
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
+    embedder: Embedder | None = None,
 ) -> Graph:
     """Open a graph without ever writing to it, not even to settle what dead writers left. Raises
     `GraphNotFound`.
     """
-    session = open_session(os.fspath(uri), read_only=True, settings=settings, storage_options=storage_options)
-    return Graph(session)
+    return Graph(
+        open_session(
+            os.fspath(uri),
+            read_only=True,
+            settings=settings,
+            storage_options=storage_options,
+            embedder=embedder,
+        )
+    )

@@ -15,6 +15,7 @@ from omnigraph.core.ids import show_branch
 from omnigraph.engine.cancel import NEVER
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -66,16 +67,16 @@ def branch_merge(
 
     Raises `MergeConflicts` with every conflict, `ExpectedVersionMismatch` when the target moved meanwhile.
     The source may move: the head seen at the start is merged. `bulk` computes deltas that are too large for
-    this process.
+    this process. An interrupt (Ctrl-C) carries a note about the outcome.
     """
     _refuse_names(source, target)
-    with merging(session):
+    with WriteCourse("the merge") as course, merging(session):
         plan = plan_merge(session, source, target, resolution, bulk)
         if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:
             return MergeReport.of(plan, actor, None)
         refuse_conflicts(plan)
         record = MergeRecord("merge", actor, plan.source.head)
-        published = write_merge(session, plan, record, cancel)
+        published = write_merge(session, plan, record, cancel, course)
     return MergeReport.of(plan, actor, published.commit)
 
 

@@ -10,6 +10,7 @@ from omnigraph.branching.report import MergeReport
 from omnigraph.branching.writing import MergeRecord, write_merge
 from omnigraph.core.errors import BadRequest
 from omnigraph.engine.cancel import NEVER
+from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
     from omnigraph.branching.bulk import BulkDeltas
@@ -35,7 +36,7 @@ def revert_commit(
     entities, `MergeConflicts` lists them and nothing happens. Raises `CommitNotFound`, and `BadRequest` for
     the first commit of a graph or a parent the commit does not have.
     """
-    with merging(session):
+    with WriteCourse("the revert") as course, merging(session):
         base = session.manifest.at_commit(commit_id)
         source = session.manifest.at_commit(_parent(base.commit, parent))
         plan = plan_between(
@@ -51,7 +52,7 @@ def revert_commit(
         refuse_conflicts(plan)
         # Not a merge in the history: the parent it takes the old values from is an ancestor already.
         record = MergeRecord(f"revert:{commit_id}", actor, None)
-        published = write_merge(session, plan, record, cancel)
+        published = write_merge(session, plan, record, cancel, course)
     return MergeReport.of(plan, actor, published.commit)
 
 

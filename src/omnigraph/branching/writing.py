@@ -19,15 +19,13 @@ from omnigraph.core.errors import (
     ExpectedVersionMismatch,
     InternalError,
     ReadSetConflict,
-    RecoveryRequired,
-    RowLevelCasContention,
-    UnpublishedWrite,
 )
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, new_ulid, show_branch
 from omnigraph.manifest.changes import CommitIntent, RegisterTable, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
+from omnigraph.recovery.outcome import left_to_recovery
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRead, SidecarSwitch, WriterKind
 from omnigraph.storage.handles import Stamp
 
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.changes import Change
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.recovery.outcome import WriteCourse
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
 
 
@@ -88,7 +87,7 @@ class _Effects:
 
 
 def write_merge(
-    session: GraphSession, plan: MergePlan, record: MergeRecord, cancel: Cancellation
+    session: GraphSession, plan: MergePlan, record: MergeRecord, cancel: Cancellation, course: WriteCourse
 ) -> Snapshot:
     """Make the planned merge visible as one commit, or change nothing a reader can see.
 
@@ -107,7 +106,7 @@ def write_merge(
     cancel.raise_if_requested()
     keys = [(key, plan.target.branch) for key in plan.expected]
     with session.queues.acquire_many(keys), session.lease.hold():
-        published = _commit_and_publish(session, plan, record, operation_id, staged)
+        published = _commit_and_publish(session, plan, record, operation_id, staged, course)
     _reconcile_indexes(session, plan, published)
     return published
 
@@ -196,6 +195,7 @@ def _commit_and_publish(
     record: MergeRecord,
     operation_id: OperationId,
     staged: dict[TableKey, StagedStep],
+    course: WriteCourse,
 ) -> Snapshot:
     """Phases A to D, under the queues and the lease."""
     _check_target(session, plan)
@@ -213,12 +213,13 @@ def _commit_and_publish(
     )
     effects = _Effects()
     sidecar = _sidecar(session, plan, record, operation_id, staged) if staged else None
+    course.intends(operation_id)
     if sidecar is not None:
         session.sidecars.write(sidecar)
     data_synced = session.submit(
         session.storage.make_durable, [part.staged for each in staged.values() for part in each.parts]
     )
-    try:
+    with left_to_recovery("the merge", operation_id, moved=lambda: bool(effects.achieved)):
         _apply_steps(session, plan, staged, effects)
         _make_durable(session, staged, effects, data_synced)
         if sidecar is not None:
@@ -226,16 +227,7 @@ def _commit_and_publish(
             session.sidecars.confirm_sidecar_phase_b(sidecar, effects.achieved)
             failpoint(Window.BRANCH_MERGE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
         published = session.publisher.publish(plan.target.branch, effects.changes, plan.expected, intent)
-    except RowLevelCasContention as error:
-        if effects.achieved:
-            raise UnpublishedWrite(operation_id, attempts=error.attempts) from error
-        raise
-    except Exception as error:
-        if effects.achieved and not isinstance(error, RecoveryRequired):
-            raise RecoveryRequired(
-                f"the merge stopped half-way and must be recovered: {error}", operation_id
-            ) from error
-        raise
+    course.published()
     if sidecar is not None:
         session.sidecars.delete_or_warn(operation_id)
     return published

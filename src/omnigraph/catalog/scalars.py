@@ -11,7 +11,7 @@ from omnigraph.catalog.types import ScalarKind
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _DATETIME: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})"
-    r"(?:[Tt ](\d{2}:\d{2})(?::(\d{2})(?:[.,](\d+))?)?(?:([Zz])|([+-]\d{2}):?([0-5]\d))?)?",
+    r"(?:[Tt ](\d{2}:\d{2})(?::(\d{2})(?:[.,](\d+))?)?(?:([Zz])|([+-]\d{2})(?::?([0-5]\d))?)?)?",
     re.ASCII,
 )
 
@@ -40,7 +40,7 @@ def parse_datetime(text: str) -> dt.datetime:
         raise Misfit("the text is not a date and time of the form YYYY-MM-DDTHH:MM:SSZ")
     day, minutes, seconds, fraction, _, hours_off, minutes_off = found.groups()
     milliseconds = ((fraction or "") + "000")[:3]
-    offset = f"{hours_off}:{minutes_off}" if hours_off else "+00:00"
+    offset = f"{hours_off}:{minutes_off or '00'}" if hours_off else "+00:00"
     try:
         moment = dt.datetime.fromisoformat(
             f"{day}T{minutes or '00:00'}:{seconds or '00'}.{milliseconds}{offset}"

@@ -21,8 +21,10 @@ from omnigraph.cli.parameters import (
     parameters,
     query_source,
 )
+from omnigraph.cli.progress import TerminalListener
 from omnigraph.cli.targets import addressed, reading
 from omnigraph.core.errors import UsageError
+from omnigraph.core.events import listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +119,7 @@ def export(
     if out is None:
         if as_json or overwrite or engine is ExportEngine.SPARK:
             raise UsageError("--json, --overwrite and --engine spark describe files", hint="pass --out PATH")
-        with reading(store) as graph, naming(file, param):
+        with reading(store) as graph, naming(file, param), listen(TerminalListener(quiet=quiet)):
             for chunk in _stream(graph, wanted):
                 output.write_bytes(chunk)
         return
@@ -166,8 +168,6 @@ def _write(
     quiet: bool,
 ) -> "ExportReport":
     from omnigraph.api.graph import open_read_only
-    from omnigraph.cli.progress import TerminalListener
-    from omnigraph.core.events import listen
 
     listener = TerminalListener(quiet=quiet)
     with open_read_only(uri, settings=settings) as graph, listen(listener, everywhere=True):

@@ -62,11 +62,24 @@ def writing(
     settings: "Settings | None" = None,
     blob_sources: "list[str] | None" = None,
 ) -> "Generator[Graph]":
-    """The addressed graph, opened for writing after its name was announced."""
+    """The addressed graph, opened for writing after its name was announced.
+
+    Ctrl-C ends the command with a line about the outcome, as far as it is known.
+    """
     uri = addressed(store)
     chosen = settings or effective_settings()
     announce(command, uri, quiet=quiet)
-    from omnigraph.api.graph import open_graph
+    known = "the command had not begun: nothing was changed"
+    try:
+        from omnigraph.api.graph import open_graph
 
-    with open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph:
-        yield graph
+        with open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph:
+            known = ""
+            yield graph
+            known = "the command is complete"
+    except KeyboardInterrupt as stop:
+        # Here and not at the top: the parser would turn it into a bare exit status before.
+        outcome = " ".join(getattr(stop, "__notes__", ())) or known
+        if outcome:
+            output.note(f"interrupted: {outcome}")
+        raise

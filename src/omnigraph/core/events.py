@@ -107,6 +107,16 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TextsEmbedded(Event):
+    """The texts of a query were turned into vectors."""
+
+    model: str
+    texts: int
+    dimension: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Warned(Event):
     """Something a user should know that does not stop the operation."""
 

@@ -69,6 +69,10 @@ class Window(StrEnum):
     """The index files of a table are written and the intent is durable; its HEAD has not moved."""
     ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT = "ensure_indices.post_phase_b_pre_manifest_commit"
     """Every table has its indexes at a new version; nothing is published."""
+    OPTIMIZE_POST_COMPACT_PRE_REINDEX = "optimize.post_compact_pre_reindex"
+    """Small fragments of a table are one at a new version; no index knows it, nothing is published."""
+    OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT = "optimize.post_phase_b_pre_manifest_commit"
+    """Every table has its small fragments as one and its indexes extended; nothing is published."""
     RECOVERY_SIDECAR_WRITE = "recovery.sidecar_write"
     """Phase A begins: nothing of the intent is written, no table has changed."""
     RECOVERY_SIDECAR_CONFIRM = "recovery.sidecar_confirm"
@@ -181,6 +185,14 @@ class Kill:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Interrupt:
+    """Send the process what a terminal sends on Ctrl-C (SIGINT); the main thread is interrupted."""
+
+    def __call__(self, window: Window) -> None:  # noqa: ARG002  every action is told its window
+        """Happen."""
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 class Pause:
     """Hold the arriving thread until `release()`. Every wait is bounded; passing the bound is an error."""
 
@@ -224,6 +236,7 @@ _NAMED_ACTIONS: Final[Mapping[str, Callable[[], Action]]] = {
     "raise": Raise,
     "exit": Exit,
     "kill": Kill,
+    "interrupt": Interrupt,
 }
 
 

@@ -71,6 +71,13 @@ COMMIT_PROJECTION_BATCH: Final = 64
 # Indexes
 UNCOVERED_FRAGMENTS_MAX: Final = 32
 """Fragments without index coverage that make the reconciler run after a publish."""
+SMALL_FRAGMENTS_MAX: Final = 32
+"""Fragments of about one size that the reconciler writes as one; each of them makes every commit of its table
+dearer by microseconds.
+"""
+FOLDED_ROWS_MAX: Final = 64 * 1024
+FOLDED_BYTES_MAX: Final = 32 * MIB
+"""More than either is never rewritten after a write: that is work for a time of its own."""
 BULK_INDEX_ROWS_MIN: Final = 10_000
 """Rows of one table in one load from which its declared indexes are built at the end of the load."""
 
@@ -109,6 +116,15 @@ QUERY_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
 """Working rows and values one query may hold (a setting)."""
 ARRAY_BYTES_MAX: Final = 2**31 - 1
 """Text of one column in one array: Arrow counts it with 32 bits."""
+EMBED_DEADLINE_MS_DEFAULT: Final = 60_000
+EMBED_TIMEOUT_MS_DEFAULT: Final = 30_000
+EMBED_RETRY_ATTEMPTS_DEFAULT: Final = 4
+EMBED_RETRY_BACKOFF_MS_DEFAULT: Final = 200
+"""How long embedding may take, how long one request; how often it is tried, after what pause (settings)."""
+EMBED_PAUSE_S_MAX: Final = 30.0
+"""A provider that wants to be left alone for longer is not asked again."""
+EMBED_ANSWER_BYTES_MAX: Final = 64 * MIB
+"""Bytes of one answer of an embedding provider."""
 
 # Loads
 QUICK_START_BYTES_MAX: Final = 64 * MIB

@@ -65,6 +65,18 @@ class Settings:
     blob_sources: tuple[str, ...] = ()
     """Places below which external blobs may be read: addresses, or directories of this machine. In the
     environment they are separated by blanks."""
+    embed_provider: str | None = None
+    """Who embeds the texts of queries; None: nobody, unless an address or a model is set. Its key is in the
+    environment only and never in here: settings are shown, and sent to workers."""
+    embed_base_url: str | None = None
+    embed_model: str | None = None
+    embed_deadline_ms: int = limits.EMBED_DEADLINE_MS_DEFAULT
+    """How long embedding may take, all attempts together; 0: no limit."""
+    embed_timeout_ms: int = limits.EMBED_TIMEOUT_MS_DEFAULT
+    embed_retry_attempts: int = limits.EMBED_RETRY_ATTEMPTS_DEFAULT
+    embed_retry_backoff_ms: int = limits.EMBED_RETRY_BACKOFF_MS_DEFAULT
+    embeddings_mock: bool = False
+    """Whether texts are embedded offline, whatever provider is named."""
     debug: bool = False
 
     def __post_init__(self) -> None:
@@ -86,6 +98,8 @@ class Settings:
         error: guessing there would decide about the safety of data.
         """
         values = {**(values or {}), **(_file_values(file) if file is not None else {})}
+        if "embed_api_key" in values:
+            raise BadRequest("a key does not belong into a file", hint="set OMNIGRAPH_EMBED_API_KEY")
         values |= _environment_values(os.environ if environ is None else environ)
         default = cls()
         return cls(
@@ -111,6 +125,16 @@ class Settings:
             query_seconds=_positive(values.get("query_seconds"), 0) or None,
             vector_probes=_positive(values.get("vector_probes"), 0) or None,
             blob_sources=_texts(values.get("blob_sources")),
+            embed_provider=_word(values.get("embed_provider")),
+            embed_base_url=_word(values.get("embed_base_url")),
+            embed_model=_word(values.get("embed_model")),
+            embed_deadline_ms=_or_none(values.get("embed_deadline_ms"), default.embed_deadline_ms),
+            embed_timeout_ms=_positive(values.get("embed_timeout_ms"), default.embed_timeout_ms),
+            embed_retry_attempts=_positive(values.get("embed_retry_attempts"), default.embed_retry_attempts),
+            embed_retry_backoff_ms=_positive(
+                values.get("embed_retry_backoff_ms"), default.embed_retry_backoff_ms
+            ),
+            embeddings_mock=str(values.get("embeddings_mock", "")).strip().lower() not in {"", "0", "false"},
             debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
         )
 
@@ -154,6 +178,16 @@ def _positive(value: Any, default: int) -> int:
     except (TypeError, ValueError):
         return default
     return number if number > 0 else default
+
+
+def _or_none(value: Any, default: int) -> int:
+    """As `_positive`, but 0 is given and means no limit."""
+    return 0 if str(value).strip() == "0" else _positive(value, default)
+
+
+def _word(value: Any) -> str | None:
+    """A text without blanks around it; a blank one counts as not given."""
+    return None if value is None else str(value).strip() or None
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
-    OmnigraphError,
     PreconditionFailed,
     ReadSetConflict,
-    RecoveryRequired,
-    RowLevelCasContention,
-    UnpublishedWrite,
 )
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.engine.ahead import Ahead
@@ -35,13 +31,14 @@ from omnigraph.engine.stage import (
 from omnigraph.engine.staging import MutationStaging, ReadSetMoved
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
+from omnigraph.recovery.outcome import left_to_recovery
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRead, WriterKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
-    from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
+    from omnigraph.core.ids import Branch, CommitId, TableKey
     from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.publisher import PreparedPublish
@@ -172,7 +169,8 @@ def _prepare_ahead(
     known = [change for change in changes if change is not None]
     if len(known) < len(changes):
         return None
-    expected, record = _expected(staging, staging.snapshot), _record(staging, intent)
+    expected = _expected(staging, staging.snapshot)
+    record = _record(staging, intent, staging.snapshot.head)
     return Ahead(
         session,
         _sidecar(session, staging, planned, intent),
@@ -210,22 +208,24 @@ def _commit_and_publish(
     # The handle's flag belongs to all its threads; whether *this* write may use what it prepared does not.
     moved = current is not staging.snapshot
     session.disturbed = moved
-    _check_authority(staging, current, head.token or "", intent)
+    _check_authority(session, staging, current, head.token or "", intent)
     tables = _settle(session, write, current)
-    expected = _expected(staging, current)
+    expected, record = _expected(staging, current), _record(staging, intent, current.head)
     cancel.raise_if_requested()
+    staging.course.intends(staging.operation_id)
     if ahead is not None and not moved:
         prepared = ahead.place()
         # Not before: two rounds of syncs at once wait for each other, and nothing moves without the sidecar.
         rows = () if prepared is None else prepared.files
         syncs.start([*_staged_files(tables), *(session.root.local_path(name) for name in rows)])
     else:
-        prepared = _write_now(session, staging, tables, expected, intent, syncs)
+        prepared = _write_now(session, staging, tables, expected, intent, record, syncs)
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
     _check_inline(staging, current)
     forked = _fork_all(session, staging, tables)
     committed = _commit_tables(session, staging, forked, syncs, threads=_commit_threads(intent, forked))
-    published = _publish(session, staging, committed, expected, intent, prepared)
+    published = _publish(session, staging, committed, expected, record, prepared)
+    staging.course.published()
     session.sidecars.delete_or_warn(staging.operation_id)
     return FinishedWrite(published, committed)
 
@@ -236,6 +236,7 @@ def _write_now(
     tables: Mapping[TableKey, StagedTable],
     expected: Mapping[TableKey, int],
     intent: WriteIntent,
+    record: CommitIntent,
     syncs: _Syncs,
 ) -> PreparedPublish | None:
     """Phase A, with the rows of the publish and the syncs of the staged files beside it."""
@@ -244,7 +245,7 @@ def _write_now(
     syncs.start(_staged_files(tables))
     prepared = None
     try:
-        prepared = _prepare_publish(session, staging, tables, expected, intent)
+        prepared = _prepare_publish(session, staging, tables, expected, record)
         if prepared is not None:
             syncs.start([session.root.local_path(name) for name in prepared.files])
     finally:
@@ -257,7 +258,7 @@ def _prepare_publish(
     staging: MutationStaging,
     tables: Mapping[TableKey, StagedTable],
     expected: Mapping[TableKey, int],
-    intent: WriteIntent,
+    record: CommitIntent,
 ) -> PreparedPublish | None:
     """Write the rows of the publish ahead of the commits, whose versions are known: each is the pin plus one.
 
@@ -267,7 +268,7 @@ def _prepare_publish(
     if forks or staging.inline_committed:
         return None
     changes = [_announced(table) for _, table in sorted(tables.items())]
-    return session.publisher.prepare(staging.branch, changes, expected, _record(staging, intent))
+    return session.publisher.prepare(staging.branch, changes, expected, record)
 
 
 def _announced(table: StagedTable) -> SubTableUpdate:
@@ -283,11 +284,16 @@ def _announced(table: StagedTable) -> SubTableUpdate:
 
 
 def _check_authority(
-    staging: MutationStaging, current: Snapshot, branch_identity: str, intent: WriteIntent
+    session: GraphSession,
+    staging: MutationStaging,
+    current: Snapshot,
+    branch_identity: str,
+    intent: WriteIntent,
 ) -> None:
     """Refuse a write whose ground is gone: the caller's condition, the branch itself, the schema."""
-    if intent.if_commit is not None and current.head != intent.if_commit:
-        raise PreconditionFailed(expected=intent.if_commit, actual=current.head)
+    expected = intent.if_commit
+    if expected is not None and not session.commits.shows_rows_of(current.commit, expected):
+        raise PreconditionFailed(expected=expected, actual=current.head)
     if branch_identity != staging.branch_identity:
         raise ReadSetConflict(
             "branch",
@@ -309,8 +315,11 @@ def _settle(session: GraphSession, write: StagedWrite, current: Snapshot) -> dic
             if seen is None or seen == pin:
                 continue
             mismatch = ExpectedVersionMismatch(table_key=key, expected=seen, actual=pin)
-            if staging.strict:
+            # Upkeep moves a table and changes no row: what was read still holds, only not where it was.
+            if staging.strict and not session.commits.shows_rows_of(current.commit, staging.snapshot.head):
                 raise mismatch
+            if staging.strict:
+                raise ReadSetMoved(mismatch)
             if key in staging.read_set:
                 raise ReadSetMoved(mismatch)
     for key in sorted(write.tables):
@@ -446,13 +455,9 @@ def _commit_tables(
         committed[key] = CommittedTable(_update(session, table, handle), handle, table)
         failpoint(Window.MUTATION_POST_TABLE_COMMIT)
 
-    try:
+    with left_to_recovery("the write", staging.operation_id, moved=lambda: bool(moved)):
         session.share(commit, sorted(tables), threads=threads)
         syncs.finish([path for each in committed.values() for path in session.storage.new_files(each.handle)])
-    except Exception as error:
-        if moved:
-            raise _stopped(staging.operation_id, error) from error
-        raise
     return [committed[key] for key in sorted(committed)]
 
 
@@ -476,40 +481,30 @@ def _publish(
     staging: MutationStaging,
     committed: Sequence[CommittedTable],
     expected: Mapping[TableKey, int],
-    intent: WriteIntent,
+    record: CommitIntent,
     prepared: PreparedPublish | None,
 ) -> Snapshot:
     changes = [*(each.update for each in committed), *staging.inline_committed.values()]
     changes.sort(key=lambda change: change.table_key)
-    try:
+    with left_to_recovery("the write", staging.operation_id, moved=lambda: True):
         failpoint(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
         if prepared is not None:
             if tuple(changes) == prepared.changes:
                 return session.publisher.publish_prepared(prepared, files_synced=True)
             session.publisher.discard(prepared)
-        return session.publisher.publish(staging.branch, changes, expected, _record(staging, intent))
-    except Exception as error:
-        raise _stopped(staging.operation_id, error) from error
+        return session.publisher.publish(staging.branch, changes, expected, record)
 
 
-def _record(staging: MutationStaging, intent: WriteIntent) -> CommitIntent:
+def _record(staging: MutationStaging, intent: WriteIntent, head: CommitId) -> CommitIntent:
+    """`head` was found to show what the caller's condition names."""
     return CommitIntent(
         commit_id=intent.commit_id,
         operation=intent.operation,
         actor=intent.actor,
         operation_id=staging.operation_id,
         summary=intent.summary,
-        expected_head=intent.if_commit,
+        expected_head=None if intent.if_commit is None else head,
     )
-
-
-def _stopped(operation_id: OperationId, error: Exception) -> OmnigraphError:
-    """The write has moved tables and cannot say that nothing happened; its sidecar stays."""
-    if isinstance(error, RecoveryRequired):
-        return error
-    if isinstance(error, RowLevelCasContention):
-        return UnpublishedWrite(operation_id, attempts=error.attempts)
-    return RecoveryRequired(f"the write stopped half-way and must be recovered: {error}", operation_id)
 
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import TableType
 from omnigraph.catalog.types import IndexKind
@@ -28,6 +28,9 @@ from omnigraph.storage.layout import (
 )
 from omnigraph.storage.objects import open_adapter
 
+if TYPE_CHECKING:
+    from omnigraph.engine.embedding import Embedder
+
 CREATE_THREADS: Final = 4
 _IN_A_CLUSTER: Final = re.compile(r"(.+)/graphs/[^/]+\.omni")
 _CLUSTER_STATE: Final = "__cluster/state.json"
@@ -43,6 +46,7 @@ def create_graph(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    embedder: "Embedder | None" = None,
 ) -> GraphSession:
     """Create an empty graph with this schema and open it.
 
@@ -54,7 +58,7 @@ def create_graph(
     contract = accept_schema(schema, file=schema_file)
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
     _refuse_managed(root)
-    session = GraphSession(root, settings=chosen, adapter=adapter, clock=clock)
+    session = GraphSession(root, settings=chosen, adapter=adapter, clock=clock, embedder=embedder)
     if session.manifest.exists():
         raise AlreadyInitialized(root.uri)
     if force:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from omnigraph.core.errors import EmbedderError
 from omnigraph.core.events import Event, StorageCall, TableRead
 from omnigraph.core.limits import GIB, KIB, MIB
 from omnigraph.engine.access import Path
+from omnigraph.engine.embedding import usable_embedder
 from omnigraph.engine.search import INDEXED_FUNCTIONS, TEXTS
 from omnigraph.engine.search_access import coverage_of, text_access, vector_access
 from omnigraph.planning import explain, ir, predicate, steps
@@ -125,6 +127,8 @@ class Operator:
     """Of a search: what the index on its column covers. Rows it does not cover are searched all the same."""
     recall: float | None = None
     """Of a search that is not exact, measured by `analyze`: the share of the true answer it found."""
+    embedding: str | None = None
+    """Of a comparison of vectors with a text: how the text becomes a vector."""
     inner: list[Operator] = field(default_factory=list["Operator"])
 
     def take(self, cost: StepCost | None) -> None:
@@ -148,6 +152,7 @@ class Operator:
             "exact": self.exact,
             "coverage": None if self.coverage is None else dict(self.coverage),
             "recall": self.recall,
+            "embedding": self.embedding,
             "inner": [each.to_dict() for each in self.inner] or None,
         }
         return {name: value for name, value in members.items() if value is not None}
@@ -170,6 +175,8 @@ class Operator:
             yield f"{'  ' * depth}    by {self.access}{reason}"
         if self.exact is not None:
             yield f"{'  ' * depth}    {self._answer_text()}"
+        if self.embedding is not None:
+            yield f"{'  ' * depth}    {self.embedding}"
         for each in self.inner:
             yield from each.lines(depth + 1)
 
@@ -274,6 +281,8 @@ def describe(
                 rows = rows * EQUALITY_SHARE if plan.grouping else 1.0
             case _:
                 pass
+        if name in {"project", "aggregate"}:
+            describer.embed(operator, *(column.expression for column in plan.columns))
         operator.estimated_rows = round(rows)
         operators.append(operator)
     if result_rows is not None:
@@ -299,6 +308,7 @@ class _Describer:
             operator.estimated_rows = round(rows)
             if isinstance(step, steps.Filter):
                 self._searches(operator, step.condition)
+                self.embed(operator, step.condition)
             operator.take(None if self.trace is None else self.trace.costs.get(id(step)))
             operators.append(operator)
         return operators, rows
@@ -375,6 +385,18 @@ class _Describer:
             self._search(part, arm, rows)
             operator.inner.append(part)
 
+    def embed(self, operator: Operator, *items: ir.ColumnExpr | ir.Condition) -> None:
+        """Say how the texts that are compared with vectors are embedded. Embeds none."""
+        searches = [search for item in items for search in ir.embedded_in(item)]
+        if not searches:
+            return
+        try:
+            model = usable_embedder(self.reading.session.embedder, searches).model
+        except EmbedderError as error:
+            operator.embedding = f"the text cannot be embedded: {error.message}"
+        else:
+            operator.embedding = f"the text is embedded by the model '{model}'"
+
     def _searches(self, operator: Operator, condition: ir.Condition) -> None:
         """Say how the search in a condition is answered, if there is one."""
         match condition:
@@ -400,6 +422,8 @@ class _Describer:
             operator.coverage = coverage_of(image, column, IndexKind.INVERTED)
         operator.access, operator.why, operator.exact = access.how, access.why, access.exact
         operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
+        if isinstance(search, ir.Nearest):
+            self.embed(operator, search)
 
 
 def keep_choices(planned: Sequence[Operator], measured: Sequence[Operator]) -> None:

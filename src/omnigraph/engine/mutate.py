@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from omnigraph.catalog.scalars import as_instant
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from omnigraph.manifest.state import Snapshot
     from omnigraph.planning.ir import MutationPlan
     from omnigraph.planning.values import Value
+    from omnigraph.recovery.outcome import WriteCourse
 
 OPTIMISTIC_ATTEMPTS: Final = 3
 """Attempts without locks; later ones are prepared under the queues of everything the write reads or
@@ -64,6 +67,11 @@ class MutationResult:
             "inserted": [{"type": each.type_name, "id": each.id} for each in self.inserted],
         }
 
+    def to_arrow(self) -> pa.Table:
+        """The counts as one row: `affected_nodes` and `affected_edges`, both unsigned."""
+        counts = {"affected_nodes": [self.affected_nodes], "affected_edges": [self.affected_edges]}
+        return pa.table(counts, pa.schema([(name, pa.uint64()) for name in counts]))
+
     def _repr_html_(self) -> str:
         from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
 
@@ -92,6 +100,7 @@ class MutationRequest:
     now: dt.datetime
     commit_id: CommitId
     cancel: Cancellation
+    course: WriteCourse
 
 
 def run_mutation(
@@ -104,16 +113,18 @@ def run_mutation(
     actor: str | None = None,
     if_commit: CommitId | None = None,
     cancel: Cancellation = NEVER,
+    course: WriteCourse,
 ) -> MutationResult:
     """Run a mutation as one commit on `branch`, or change nothing.
 
     `schema_hash` names the schema the plan was made for. The caller has healed pending sidecars before.
     A write of inserts only is prepared again when something it read moved, at most `REPREPARE_ATTEMPTS_MAX`
     times; one with updates or deletes fails with `ExpectedVersionMismatch`. `if_commit` is never retried.
+    `course` is told how far the write has come.
     """
     now = as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))
     request = MutationRequest(
-        plan, params, branch, schema_hash, actor, if_commit, now, CommitId(new_ulid()), cancel
+        plan, params, branch, schema_hash, actor, if_commit, now, CommitId(new_ulid()), cancel, course
     )
     moved: ReadSetMoved | None = None
     held: set[TableKey] = set()
@@ -125,7 +136,7 @@ def run_mutation(
             held |= lost.tables
     if moved is None:
         raise InternalError("a mutation ended without an outcome")
-    raise moved.cause
+    raise moved.given_up(REPREPARE_ATTEMPTS_MAX)
 
 
 class _AttemptLost(Exception):  # noqa: N818  control flow inside this module
@@ -145,9 +156,14 @@ def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey
             guards = stack.enter_context(session.queues.acquire_many((key, request.branch) for key in hold))
             stack.enter_context(session.lease.hold())
         head = session.manifest.head(request.branch)
-        _check_condition(head.snapshot, request)
+        _check_condition(session, head.snapshot, request)
         session.manifest.refuse_during_schema_apply()
-        staging = MutationStaging(head.snapshot, OperationId(new_ulid()), branch_identity=head.token or "")
+        staging = MutationStaging(
+            head.snapshot,
+            OperationId(new_ulid()),
+            branch_identity=head.token or "",
+            course=request.course,
+        )
         prepared = prepare_mutation(
             session, staging, request.plan, request.params, request.now, request.cancel
         )
@@ -179,9 +195,10 @@ def _moved_elsewhere(staging: MutationStaging) -> ReadSetMoved:
     return ReadSetMoved(ExpectedVersionMismatch(table_key=key, expected=pin, actual=pin))
 
 
-def _check_condition(snapshot: Snapshot, request: MutationRequest) -> None:
-    if request.if_commit is not None and snapshot.head != request.if_commit:
-        raise PreconditionFailed(expected=request.if_commit, actual=snapshot.head)
+def _check_condition(session: GraphSession, snapshot: Snapshot, request: MutationRequest) -> None:
+    expected = request.if_commit
+    if expected is not None and not session.commits.shows_rows_of(snapshot.commit, expected):
+        raise PreconditionFailed(expected=expected, actual=snapshot.head)
     if snapshot.schema_hash != request.schema_hash:
         raise ReadSetConflict(
             "schema", message="the schema changed while this write was prepared; re-read and retry"

@@ -63,8 +63,8 @@ def run_query(
 ) -> Rows:
     """Run one read query against one snapshot. `at_commit` is set when the caller named a commit.
 
-    Raises QuerySyntaxError, QueryTypeError, WrongQueryKind, the ParamError family, ResourceLimit,
-    DeadlineExceeded or Cancelled; never changes anything.
+    Raises QuerySyntaxError, QueryTypeError, WrongQueryKind, the ParamError family, EmbedderError,
+    ResourceLimit, DeadlineExceeded or Cancelled; never changes anything.
     """
     run = _Run(session, snapshot, text, params, name, cancellation)
     prepared = run.prepared
@@ -92,7 +92,7 @@ def explain_query(
 ) -> Explanation:
     """How a query would be answered at a snapshot; with `analyze` it is run and measured.
 
-    Raises as a run does.
+    Raises as a run does; but no text is embedded unless the query is run.
     """
     from omnigraph.engine.explain import Explanation, Trace, describe, keep_choices  # noqa: PLC0415  rare
 
@@ -161,6 +161,12 @@ class _Run:
     def columns(self) -> list[Any]:
         """The result columns: arrays, or Python values when the rows are few."""
         prepared, reading = self.prepared, self.reading
+        if prepared.embedded:
+            from omnigraph.engine.embedding import embed_texts  # noqa: PLC0415  most queries embed nothing
+
+            # Before anything is searched: whether a query can be answered does not depend on the rows.
+            embedder = reading.session.embedder
+            reading.vectors = embed_texts(embedder, prepared.embedded, reading.value, reading.limits)
         done, frame = 0, SINGLE
         if prepared.chain is not None and reading.trace is None:
             done, nodes = prepared.chain.run(reading)

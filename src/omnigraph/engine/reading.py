@@ -97,6 +97,8 @@ class Prepared:
     """The steps that run over lists while the rows are few."""
     bind: Callable[[Mapping[str, Any] | None], Mapping[str, Value]]
     """What turns the caller's parameters into values."""
+    embedded: tuple[ir.Nearest, ...]
+    """The comparisons of vectors with a text."""
 
 
 def prepare(plan: ir.ReadPlan) -> Prepared:
@@ -120,6 +122,7 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         references=_references(plan),
         chain=chain_of(steps, needed, as_set=as_set),
         bind=binder(plan),
+        embedded=ir.embedded_by(plan),
     )
 
 
@@ -374,6 +377,10 @@ class Reading:
     adjacency in memory are here only when the run is being explained."""
     fused: dict[ir.Rrf, Fused] = field(default_factory=dict[ir.Rrf, "Fused"])
     """The fused rankings of this run, over the rows before any is cut off."""
+    vectors: Mapping[tuple[str, int], NDArray[np.float32]] = field(
+        default_factory=dict[tuple[str, int], "NDArray[np.float32]"]
+    )
+    """The embedded texts of this run, by text and dimension."""
 
     @property
     def session(self) -> GraphSession:

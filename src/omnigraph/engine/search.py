@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.core.errors import EmbedderError, QueryRuntimeError
+from omnigraph.core.errors import QueryRuntimeError
 from omnigraph.engine.search_access import (
     Access,
     Path,
@@ -178,11 +178,8 @@ def relevance(reading: Reading, score: ir.Bm25, ordinals: Ordinals) -> Scores:
 def query_vector(reading: Reading, nearest: ir.Nearest) -> Vector | None:
     """The vector that is asked for; None when there is none."""
     query = reading.value(nearest.query)
-    if nearest.needs_embedding and isinstance(query, str):
-        raise EmbedderError(
-            "no embedder is configured, so a text cannot be compared with a vector",
-            hint="pass the query vector itself",
-        )
+    if isinstance(query, str):
+        return reading.vectors[query, nearest.property.type.vector_dim or 0]
     return np.array(query, dtype=np.float32) if isinstance(query, tuple) else None
 
 

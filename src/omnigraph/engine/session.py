@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.commit import CommittedTable
+    from omnigraph.engine.embedding import Embedder
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
 
@@ -111,7 +112,12 @@ class GraphSession:
         adapter: StorageAdapter,
         read_only: bool = False,
         clock: Clock = SYSTEM_CLOCK,
+        embedder: Embedder | None = None,
     ) -> None:
+        if embedder is not None:
+            from omnigraph.engine.embedding import check_embedder  # noqa: PLC0415  few handles are given one
+
+            check_embedder(embedder)
         self.root = root
         self.settings = settings
         self.adapter = adapter
@@ -140,6 +146,8 @@ class GraphSession:
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
         self._inherited = False
+        self._embedder = embedder
+        self._embedder_known = embedder is not None
         self.syncs = root.is_local and self.durability is not DurabilityMode.OS
         """Whether new files have to be synced at all."""
         self.disturbed = False
@@ -192,6 +200,16 @@ class GraphSession:
         """The accepted schema, of an open handle."""
         self.check_open()
         return self.schemas.current()
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What embeds the texts of queries: the one given, else the configured one. Raises EmbedderError."""
+        if not self._embedder_known:
+            from omnigraph.engine.embedding import configured_embedder  # noqa: PLC0415  few handles ask
+
+            self._embedder = configured_embedder(self.settings)
+            self._embedder_known = True
+        return self._embedder
 
     def close(self) -> None:
         """Finish the commit tables and let go of threads. Calling it again does nothing."""
@@ -285,11 +303,18 @@ class GraphSession:
                     failures[number] = error
 
         helping = [self.submit(take_part) for _ in range(min(threads, len(keys)) - 1)]
-        take_part()
+        try:
+            take_part()
+        except KeyboardInterrupt as stop:
+            failures[-1] = stop
         for each in helping:
             # One that has not begun yet has nothing left to do.
-            if not each.cancel():
-                each.result()
+            while not each.cancel() and not each.done():
+                try:
+                    wait([each])
+                except KeyboardInterrupt as stop:
+                    # Awaited all the same: it may be moving a table that nobody would cover afterwards.
+                    failures[-1] = stop
         if failures:
             raise failures[min(failures)]
         return [results[number] for number in range(len(keys))]
@@ -350,13 +375,16 @@ def open_session(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    embedder: Embedder | None = None,
 ) -> GraphSession:
     """Open an existing graph. Read-write opening first settles what dead writers left.
 
     Raises `GraphNotFound`, `SchemaContractMissing`, `FormatTooNew`.
     """
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
-    session = GraphSession(root, settings=chosen, adapter=adapter, read_only=read_only, clock=clock)
+    session = GraphSession(
+        root, settings=chosen, adapter=adapter, read_only=read_only, clock=clock, embedder=embedder
+    )
     if not session.manifest.dataset.exists():
         raise GraphNotFound(root.uri, hint="create it with `omnigraph init`")
     if not read_only:

@@ -26,6 +26,7 @@ from omnigraph.engine.key_segments import (
 )
 from omnigraph.manifest.changes import SubTableUpdate
 from omnigraph.manifest.state import Snapshot, TableEntry
+from omnigraph.recovery.outcome import WriteCourse
 
 
 class MutationOpKind(StrEnum):
@@ -61,6 +62,15 @@ class ReadSetMoved(Exception):  # noqa: N818  control flow between the commit an
     def __init__(self, cause: ExpectedVersionMismatch | ReadSetConflict) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+    def given_up(self, attempts: int) -> ExpectedVersionMismatch | ReadSetConflict:
+        """What the caller gets when the last of so many attempts was lost as well."""
+        self.cause.details["attempts"] = attempts
+        self.cause.hint = (
+            f"the write was prepared {attempts} times and something it reads was changed every time;"
+            " send it again when less is written"
+        )
+        return self.cause
 
 
 @dataclass(slots=True)
@@ -175,10 +185,19 @@ class MutationStaging:
     Not thread-safe: one write, one owner.
     """
 
-    def __init__(self, snapshot: Snapshot, operation_id: OperationId, *, branch_identity: str = "") -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        operation_id: OperationId,
+        *,
+        branch_identity: str = "",
+        course: WriteCourse | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self.operation_id = operation_id
         self.branch_identity = branch_identity
+        self.course = WriteCourse("the write") if course is None else course
+        """Of the call this write belongs to: a call may need several attempts, each with its own staging."""
         self.expected_versions: dict[TableKey, int] = {}
         self.paths: dict[TableKey, tuple[str, Branch]] = {}
         self.pending: dict[TableKey, PendingTable] = {}

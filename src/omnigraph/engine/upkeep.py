@@ -23,7 +23,7 @@ def settle_on_open(session: GraphSession) -> Swept:
     """What a read-write open does before it reads the schema, in this order.
 
     Torn manifests, internal migrations, interrupted schema renames, the full sweep, the commit tables.
-    Cost when nothing is pending: a few probes and one listing.
+    Cost when nothing is pending: a few probes and listings.
     """
     repair_torn_manifests(session.recovery)
     migrate(session.manifest, session.manifest.head(None))

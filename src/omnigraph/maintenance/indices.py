@@ -5,8 +5,6 @@ An index never decides an answer, only its speed, so nothing here may fail a log
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -15,18 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.catalog.types import IndexKind as DeclaredIndex
-from omnigraph.core.errors import (
-    OmnigraphError,
-    RecoveryRequired,
-    ResourceBusy,
-    RowLevelCasContention,
-    UnpublishedWrite,
-)
+from omnigraph.core.errors import RecoveryRequired, ResourceBusy
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
-from omnigraph.core.limits import BULK_INDEX_ROWS_MIN, UNCOVERED_FRAGMENTS_MAX
+from omnigraph.maintenance.folding import foldable
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
+from omnigraph.recovery.outcome import left_to_recovery
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
@@ -41,9 +34,8 @@ if TYPE_CHECKING:
 OPERATION: Final = "ensure_indices"
 RESTAGES_MAX: Final = 2
 """Builds thrown away because the table moved meanwhile; after that the queue is held while building."""
-BULK_OPERATIONS: Final = frozenset({"load"})
-FREE_QUEUE_WAIT_S: Final = 0.0
-"""The reconciler takes a queue that is free and leaves a busy table to a later write."""
+FOLD_OPERATION: Final = "optimize"
+"""What a commit is called in which fragments were folded as well."""
 
 _EXACT_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2", "num_partitions": 1}
 """The distance the language ranks by; one partition searches everything, so answers stay exact."""
@@ -212,6 +204,8 @@ class _Work:
     table_type: TableType
     entry: TableEntry
     plans: tuple[IndexPlan, ...]
+    folded: tuple[int, ...] = ()
+    """Small fragments that are written as one first; what the indexes miss is seen after that."""
 
     @property
     def key(self) -> TableKey:
@@ -223,7 +217,9 @@ class _Staged:
     work: _Work
     handle: SnapshotHandle
     staged: StagedHandle | None
-    """None: the branch does not own the table yet, so its files are written after the fork."""
+    """The folded fragments, else the indexes. None: the branch does not own the table yet, so its files are
+    written after the fork.
+    """
 
 
 def ensure_indices(
@@ -232,10 +228,12 @@ def ensure_indices(
     *,
     tables: Iterable[TableKey] | None = None,
     extend: bool = False,
+    fold: bool = False,
     queue_wait_s_max: float | None = None,
     actor: str | None = None,
 ) -> IndexesEnsured:
-    """Build the declared indexes that do not exist, in one commit; `extend` adds what existing ones miss.
+    """Build the declared indexes that do not exist, in one commit; `extend` adds what existing ones miss, and
+    `fold` writes small fragments as one before that.
 
     Steady state writes nothing at all. A vector column without a vector is reported as pending. Tables the
     branch inherits from main are left to main. Does not heal: a drifted table raises.
@@ -244,7 +242,7 @@ def ensure_indices(
     chosen = None if tables is None else frozenset(tables)
     for attempt in range(RESTAGES_MAX + 1):
         snapshot = session.manifest.current(branch)
-        works, pending = _missing(session, snapshot, chosen, extend=extend)
+        works, pending = _missing(session, snapshot, chosen, extend=extend, fold=fold)
         if not works:
             return IndexesEnsured(show_branch(branch), pending=pending)
         operation_id = OperationId(new_ulid())
@@ -267,7 +265,12 @@ def ensure_indices(
 
 
 def _missing(
-    session: GraphSession, snapshot: Snapshot, chosen: frozenset[TableKey] | None, *, extend: bool
+    session: GraphSession,
+    snapshot: Snapshot,
+    chosen: frozenset[TableKey] | None,
+    *,
+    extend: bool,
+    fold: bool,
 ) -> tuple[list[_Work], tuple[PendingIndex, ...]]:
     """What is to be built, in table order, and what cannot be built yet."""
     works: list[_Work] = []
@@ -279,24 +282,38 @@ def _missing(
         if snapshot.branch is not None and entry.branch is None:
             continue  # main's own indexes serve what a branch only inherits
         handle = session.open_entry(entry)
-        known = {each.name: each for each in session.storage.index_coverage(handle)}
-        plans: list[IndexPlan] = []
-        for plan in declared_plans(table_type, session.settings):
-            there = known.get(plan.name)
-            # A full-text index is made with the empty table; until it knows a row it is as good as missing.
-            if there is not None and there.covered and not (extend and there.uncovered):
-                continue
-            if not _buildable(session, handle, plan, there):
-                if there is None:
-                    pending.append(PendingIndex(table_type.name, plan.column, "no row has a vector yet"))
-                continue
-            plans.append(plan)
-        if plans:
-            works.append(_Work(table_type, entry, tuple(plans)))
+        plans, waiting = _due(session, table_type, handle, extend=extend)
+        pending.extend(
+            PendingIndex(table_type.name, each.column, "no row has a vector yet") for each in waiting
+        )
+        # A fold is no reason to fork a table, and what a scan gives of a blob cannot be written again.
+        mine = fold and entry.branch == snapshot.branch and not table_type.blob_columns
+        folded = foldable(session.storage.fragments(handle)) if mine else ()
+        if plans or folded:
+            works.append(_Work(table_type, entry, plans, folded))
     return works, tuple(pending)
 
 
-def _buildable(
+def _due(
+    session: GraphSession, table_type: TableType, handle: SnapshotHandle, *, extend: bool
+) -> tuple[tuple[IndexPlan, ...], tuple[IndexPlan, ...]]:
+    """The declared indexes to build at a version of a table, and those that do not exist and cannot be."""
+    known = {each.name: each for each in session.storage.index_coverage(handle)}
+    due: list[IndexPlan] = []
+    waiting: list[IndexPlan] = []
+    for plan in declared_plans(table_type, session.settings):
+        there = known.get(plan.name)
+        # A full-text index is made with the empty table; until it knows a row it is as good as missing.
+        if there is not None and there.covered and not (extend and there.uncovered):
+            continue
+        if is_buildable(session, handle, plan, there):
+            due.append(plan)
+        elif there is None:
+            waiting.append(plan)
+    return tuple(due), tuple(waiting)
+
+
+def is_buildable(
     session: GraphSession, handle: SnapshotHandle, plan: IndexPlan, known: IndexCoverage | None
 ) -> bool:
     """Whether what the index does not cover can be covered: a vector index needs a vector to learn from."""
@@ -335,6 +352,8 @@ def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: Ope
     if work.entry.branch != branch:
         return _Staged(work, handle, None)
     stamp = Stamp(operation_id, work.key)
+    if work.folded:
+        return _Staged(work, handle, session.storage.stage_rewrite(handle, work.folded, stamp))
     return _Staged(work, handle, session.storage.stage_indexes(handle, work.plans, stamp))
 
 
@@ -349,34 +368,31 @@ def _commit_and_publish(
     session.manifest.refuse_during_schema_apply()
     for each in staged:
         drift_guard(session.recovery, each.work.entry, branch)
-    sidecar = _sidecar(session, branch, staged, operation_id, actor)
+    folds = any(each.work.folded for each in staged)
+    kind = WriterKind.OPTIMIZE if folds else WriterKind.ENSURE_INDICES
+    sidecar = _sidecar(session, branch, staged, operation_id, actor, kind)
     session.storage.make_durable([each.staged for each in staged if each.staged is not None])
     session.sidecars.write(sidecar)
-    updates: list[SubTableUpdate] = []
-    try:
-        for each in staged:
-            # One by one: what has moved when a later table fails decides the error.
-            updates.append(_commit_table(session, branch, each, operation_id))  # noqa: PERF401
-        failpoint(Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT)
+    moved: list[TableKey] = []
+    with left_to_recovery("the index build", operation_id, moved=lambda: bool(moved)):
+        updates = [_commit_table(session, branch, each, operation_id, moved) for each in staged]
+        failpoint(
+            Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT
+            if folds
+            else Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT
+        )
         published = session.publisher.publish(
             branch,
             updates,
             {each.work.key: each.work.entry.version for each in staged},
             CommitIntent(
                 CommitId(new_ulid()),
-                OPERATION,
+                FOLD_OPERATION if folds else OPERATION,
                 actor,
                 operation_id,
-                summary={each.work.key: {"indexes": len(each.work.plans)} for each in staged},
+                summary={each.work.key: _summary(each.work) for each in staged},
             ),
         )
-    except OmnigraphError as error:
-        if updates and isinstance(error, RowLevelCasContention):
-            raise UnpublishedWrite(operation_id, attempts=error.attempts) from error
-        if updates and not isinstance(error, RecoveryRequired):
-            message = f"the index build stopped half-way and must be recovered: {error}"
-            raise RecoveryRequired(message, operation_id) from error
-        raise
     session.sidecars.delete_or_warn(operation_id)
     return published
 
@@ -387,13 +403,14 @@ def _sidecar(
     staged: Sequence[_Staged],
     operation_id: OperationId,
     actor: str | None,
+    kind: WriterKind,
 ) -> Sidecar:
     return Sidecar(
         operation_id=operation_id,
         started_at_us=session.clock.now_us(),
         branch=branch,
         actor=actor,
-        writer_kind=WriterKind.ENSURE_INDICES,
+        writer_kind=kind,
         tables=tuple(
             SidecarPin(
                 table_key=each.work.key,
@@ -407,20 +424,37 @@ def _sidecar(
     )
 
 
+def _summary(work: _Work) -> dict[str, int]:
+    folded = {"folded": len(work.folded)} if work.folded else {}
+    return {"indexes": len(work.plans), **folded}
+
+
 def _commit_table(
-    session: GraphSession, branch: Branch, each: _Staged, operation_id: OperationId
+    session: GraphSession, branch: Branch, each: _Staged, operation_id: OperationId, moved: list[TableKey]
 ) -> SubTableUpdate:
-    """Move one HEAD; the indexes of a table the branch did not own are built on its fork."""
+    """Move one HEAD; the indexes of a table the branch did not own are built on its fork.
+
+    `moved` gets the table with its first step: what follows may fail, and decides about the error.
+    """
     entry, handle, staged = each.work.entry, each.handle, each.staged
     identifier = entry.branch_identifier
+    stamp = Stamp(operation_id, entry.table_key)
     if staged is None:
         handle = session.fork_table(entry, branch)
         identifier = session.storage.branch_identifier(entry.location, branch) or ()
-        staged = session.storage.stage_indexes(handle, each.work.plans, Stamp(operation_id, entry.table_key))
+        staged = session.storage.stage_indexes(handle, each.work.plans, stamp)
         if staged is None:
             raise RecoveryRequired(f"nothing was built for '{entry.table_key}'", operation_id)
     failpoint(Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE)
     committed = session.storage.commit_staged(handle, staged)
+    moved.append(entry.table_key)
+    if each.work.folded:
+        failpoint(Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX)
+        # The new fragment is small, so its indexes are built in no time; no build before it can know it.
+        plans, _ = _due(session, each.work.table_type, committed, extend=True)
+        built = session.storage.stage_indexes(committed, plans, stamp)
+        if built is not None:
+            staged, committed = built, session.storage.commit_staged(committed, built)
     session.storage.make_durable([committed])
     return SubTableUpdate(
         table_key=entry.table_key,
@@ -430,91 +464,3 @@ def _commit_table(
         transaction_uuid=staged.transaction_uuid,
         branch_identifier=identifier,
     )
-
-
-# --- after a publish -------------------------------------------------------------------------------------
-
-
-class Reconciler:
-    """Builds and extends indexes after writes, when enough of a table is not covered.
-
-    Below the bound a write costs one count of fragments. Thread-safe; one per process is enough.
-    """
-
-    def __init__(self, uncovered_max: int = UNCOVERED_FRAGMENTS_MAX, tables_kept_max: int = 4096) -> None:
-        self._uncovered_max = uncovered_max
-        self._tables_kept_max = tables_kept_max
-        self._covered: OrderedDict[tuple[str, str, Branch], int] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __call__(
-        self, session: GraphSession, snapshot: Snapshot, tables: Sequence[TableKey], *, always: bool = False
-    ) -> None:
-        """Reconcile the tables a write touched, if that is worthwhile now.
-
-        `always`: whatever the bound, waiting for other writers (a merge that rewrote tables, B-46).
-        """
-        due = list(tables) if always else [key for key in tables if self._is_due(session, snapshot, key)]
-        if not due:
-            return
-        wait_s_max = None if always else FREE_QUEUE_WAIT_S
-        try:
-            ensure_indices(session, snapshot.branch, tables=due, extend=True, queue_wait_s_max=wait_s_max)
-        except ResourceBusy:
-            return  # another write of these tables is running, and it will ask again
-        except Exception:
-            # A build that fails is not tried at every write, but once the bound is reached anew.
-            for entry in (snapshot.entries[key] for key in due):
-                self._note(session, entry, session.open_entry(entry).fragment_count)
-            raise
-        current = session.manifest.current(snapshot.branch)
-        for key in due:
-            if key in current.entries:
-                self._look(session, current, key)
-
-    def _is_due(self, session: GraphSession, snapshot: Snapshot, key: TableKey) -> bool:
-        entry = snapshot.entries.get(key)
-        if entry is None or entry.row_count == 0:
-            return False
-        if snapshot.branch is not None and entry.branch is None:
-            return False
-        if _rows_of_bulk_load(snapshot, key) >= BULK_INDEX_ROWS_MIN:
-            return True
-        place = (session.root.identity, entry.location, entry.branch)
-        fragments = session.open_entry(entry).fragment_count
-        with self._lock:
-            known = self._covered.get(place, 0)
-        if fragments - known < self._uncovered_max:
-            return False
-        return fragments - self._look(session, snapshot, key) >= self._uncovered_max
-
-    def _look(self, session: GraphSession, snapshot: Snapshot, key: TableKey) -> int:
-        """How many fragments the least complete index covers; what cannot be covered counts as covered."""
-        entry = snapshot.entries[key]
-        handle = session.open_entry(entry)
-        existing = {each.name: each for each in session.storage.index_coverage(handle)}
-        covered = handle.fragment_count
-        for plan in declared_plans(session.catalog_of(snapshot).type_of(key), session.settings):
-            there = existing.get(plan.name)
-            count = 0 if there is None else len(there.covered)
-            if count < covered and _buildable(session, handle, plan, there):
-                covered = count
-        self._note(session, entry, covered)
-        return covered
-
-    def _note(self, session: GraphSession, entry: TableEntry, covered: int) -> None:
-        place = (session.root.identity, entry.location, entry.branch)
-        with self._lock:
-            self._covered[place] = covered
-            self._covered.move_to_end(place)
-            while len(self._covered) > self._tables_kept_max:
-                self._covered.popitem(last=False)
-
-
-def _rows_of_bulk_load(snapshot: Snapshot, key: TableKey) -> int:
-    commit = snapshot.commit
-    return sum(commit.summary.get(key, {}).values()) if commit.operation in BULK_OPERATIONS else 0
-
-
-reconcile: Final = Reconciler()
-"""The reconciler of this process."""

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from omnigraph.core.errors import BadRequest, BranchHasChildren, TagExists
+from omnigraph.core.errors import BadRequest, BranchHasChildren, SnapshotNotFound, TagExists
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import Branch, BranchName
+from omnigraph.core.ids import Branch, BranchName, show_branch
 from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name, refuse_taken
 from omnigraph.manifest.state import Snapshot
@@ -25,26 +25,34 @@ class BranchStore:
     def __init__(self, store: "ManifestStore") -> None:
         self._store = store
 
-    def create(self, name: str, from_branch: Branch = None) -> Snapshot:
-        """Make a branch that shows what `from_branch` shows now.
+    def create(self, name: str, from_branch: Branch = None, *, at: Snapshot | None = None) -> Snapshot:
+        """Make a branch that shows what `from_branch` shows now, or showed at `at`.
 
         Raises BadRequest for a bad name, BranchExists, BranchPrefixClash, TagExists, BranchNotFound for the
-        source. A failure on the way leaves no branch. Cost: independent of the number of types and of the
-        history.
+        source, SnapshotNotFound when `at` is gone from it. A failure on the way leaves no branch. Cost:
+        independent of the number of types and of the history.
         """
         branch = checked_branch_name(name)
         self._store.refuse_during_schema_apply()
-        return self._create(branch, from_branch)
+        return self._create(branch, from_branch, at)
+
+    def refuse_taken(self, name: str) -> BranchName:
+        """The name of a branch that may be made. Raises as `create` does for a name that may not."""
+        branch = checked_branch_name(name)
+        refuse_taken(branch, self._store.all_branches())
+        if self._store.adapter.exists(tag_reference(MANIFEST, branch)):
+            raise TagExists(branch)
+        return branch
 
     def take_schema_apply_lock(self) -> None:
         """Make the internal branch that stops every other writer. Raises BranchExists when it is taken."""
-        self._create(SCHEMA_APPLY_LOCK, None)
+        self._create(SCHEMA_APPLY_LOCK, None, None)
 
     def release_schema_apply_lock(self) -> None:
         """Let writers go on. Releasing a lock nobody holds is fine."""
         self.remove(SCHEMA_APPLY_LOCK)
 
-    def _create(self, branch: BranchName, from_branch: Branch) -> Snapshot:
+    def _create(self, branch: BranchName, from_branch: Branch, at: Snapshot | None) -> Snapshot:
         store = self._store
         with store.coordinator(branch):
             refuse_taken(branch, store.all_branches())
@@ -52,21 +60,29 @@ class BranchStore:
                 raise TagExists(branch)
             source = store.head(from_branch)
             refuse_newer_format(source.stamp)
+            shown = source.snapshot if at is None else self._still_there(from_branch, at)
             self._clear_leftover(branch)
             try:
-                self._make_reference(branch, source)
+                self._make_reference(branch, source, shown.manifest_version)
                 failpoint(Window.BRANCH_CREATE_AFTER_MANIFEST_BRANCH_CREATE)
-                self._sync(branch, source.version)
+                self._sync(branch, shown.manifest_version)
                 # What it shows is known: reading it back would cost more than making it.
-                return replace(source.snapshot, branch=branch)
+                return replace(shown, branch=branch)
             except BaseException:
                 self.remove(branch)
                 raise
 
-    def _make_reference(self, branch: BranchName, source: "Head") -> None:
+    def _still_there(self, branch: Branch, wanted: Snapshot) -> Snapshot:
+        """A former state. A branch of the same name that was made anew has another one in its place."""
+        found = self._store.at_version(branch, wanted.manifest_version)
+        if found.head != wanted.head:
+            raise SnapshotNotFound(f"{show_branch(branch)}@{wanted.manifest_version}")
+        return found
+
+    def _make_reference(self, branch: BranchName, source: "Head", version: int) -> None:
         main = source if source.snapshot.branch is None else self._store.head(None)
         self._store.dataset.create_branch(
-            main.handle, branch, from_branch=source.snapshot.branch, from_version=source.version
+            main.handle, branch, from_branch=source.snapshot.branch, from_version=version
         )
 
     def _sync(self, branch: BranchName, version: int) -> None:

@@ -23,7 +23,7 @@ from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
 from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.lineage import Lineage
 from omnigraph.manifest.projection import KEY, Projection
-from omnigraph.manifest.record import CommitRecord, record_from_json, record_to_json
+from omnigraph.manifest.record import UPKEEP_OPERATIONS, CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.state import Snapshot
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import COMMIT_ACTORS, COMMITS, GraphRoot
@@ -217,6 +217,23 @@ class CommitLog:
         if stored.num_rows == 0:
             raise CommitNotFound(commit_id)
         return record_from_json(stored["metadata"][0].as_py(), row=commit_id)
+
+    def shows_rows_of(self, record: CommitRecord, commit_id: CommitId) -> bool:
+        """Whether a commit shows exactly the rows of an earlier one: itself, or nothing but upkeep between.
+
+        History that is gone proves nothing. Cost: none for the commit itself and its parent; one lookup for
+        each further step.
+        """
+        while record.id != commit_id:
+            if record.operation not in UPKEEP_OPERATIONS or record.parent is None:
+                return False
+            if record.parent == commit_id:
+                return True
+            try:
+                record = self.show(record.parent)
+            except CommitNotFound:
+                return False
+        return True
 
     def list(
         self,

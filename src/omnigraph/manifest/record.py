@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import orjson
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, show_branch
+
+UPKEEP_OPERATIONS: Final = frozenset({"ensure_indices", "optimize"})
+"""Commits that show the rows of the commit before them: only where rows lie and how they are found is new."""
 
 TableSummary = Mapping[str, Mapping[str, int]]
 """Per table key, what the commit did there: counts under short names such as `inserted`."""

@@ -4,12 +4,13 @@ Column names are `id`, `from` and `to` (or `src` and `dst`) for the identity of 
 value is taken when it means the same in the property's type; otherwise the record is refused and named.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
@@ -25,8 +26,9 @@ from omnigraph.pipeline.convert import (
     misfits,
     refused_by,
 )
+from omnigraph.pipeline.csv_records import RefusedText
 from omnigraph.pipeline.exact import RESERVED_NAMES, meant, unknown_field
-from omnigraph.pipeline.problems import Problem, ProblemLog
+from omnigraph.pipeline.problems import Problem, ProblemLog, over_limit
 from omnigraph.pipeline.records import ParsedRows, keep
 from omnigraph.pipeline.texts import not_utf8
 
@@ -38,7 +40,9 @@ _TARGET_NAMES = ("to", "dst")
 
 def type_to_replace(catalog: Catalog, name: str) -> TableType:
     """The node or edge type an overwrite empties. Raises LoadFormatError."""
-    return type_named(catalog, name, hint="replace_types (--replace-type) names types of the schema")
+    return type_named(
+        catalog, name, hint="replace_types (--replace-type) and frames name types of the schema"
+    )
 
 
 def type_named(
@@ -55,7 +59,7 @@ def type_named(
 
 @dataclass(slots=True)
 class ColumnReader:
-    """Converts tables of one type. `order_base` is the order of row 0 of the split."""
+    """Converts tables of one type. `order_base` is the order of line 0 of the split."""
 
     catalog: Catalog
     type_name: str
@@ -67,11 +71,10 @@ class ColumnReader:
     """Whether columns of marks may stand beside others. Without one, a column is given for all rows."""
     refused: list[int] = field(default_factory=list[int])
 
-    def parse(self, table: pa.Table, first_row: int) -> ParsedRows:
+    def parse(self, table: pa.Table, lines: NDArray[np.int64]) -> ParsedRows:
         """The rows in stored types; rows with a value that does not fit are refused."""
         table_type = type_named(self.catalog, self.type_name)
         self._check_names(table, table_type)
-        lines = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
         bad = np.zeros(table.num_rows, np.bool_)
         columns: dict[str, pa.Array] = {}
         absent: dict[str, Any] = {}
@@ -93,6 +96,18 @@ class ColumnReader:
         ids = self._ids(table, table_type, lines, bad)
         rows = ParsedRows(table_type, lines, ids, ends[0], ends[1], columns, absent)
         return keep(rows, ~bad) if bad.any() else rows
+
+    def refuse(self, record: RefusedText) -> None:
+        """Note a record that has no columns."""
+        table_type = type_named(self.catalog, self.type_name)
+        self.refused.append(record.line)
+        order = self.order_base + record.line
+        if record.limit is not None:
+            problem = over_limit(order, "record_bytes", len(record.text), record.limit)
+        else:
+            problem = Problem(kind="format", order=order, message=record.message)
+        kind, name = table_type.kind.value, table_type.name
+        self.log.add_one(replace(problem, entity_kind=kind, type_name=name))
 
     def _absent(self, table: pa.Table, name: str) -> Any:
         if self.marked and MARK + name in table.column_names:
@@ -179,12 +194,13 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 
 def _text_column(column: pa.Array, name: str) -> pa.StringArray:
     """Ids and endpoints. Whole numbers are their own canonical text."""
-    if pa.types.is_integer(column.type) or pa.types.is_large_string(column.type):
+    type_ = column.type
+    if pa.types.is_integer(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return column.cast(pa.string())
-    if pa.types.is_null(column.type):
+    if pa.types.is_null(type_):
         return pa.nulls(len(column), pa.string())
-    if not pa.types.is_string(column.type):
-        raise BadRequest(f"the column '{name}' holds {column.type}, expected text")
+    if not pa.types.is_string(type_):
+        raise BadRequest(f"the column '{name}' holds {type_}, expected text", hint=_whole_numbers_hint(type_))
     return column
 
 
@@ -231,13 +247,23 @@ def _whole_numbers(column: pa.Array, prop: Property) -> Converted:
     """Integers within the bounds of the type; a decimal only when it is whole (U64 travels as a decimal)."""
     target = arrow_type(prop.type)
     if not (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
-        raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}")
+        raise BadRequest(
+            f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}",
+            hint=_whole_numbers_hint(column.type),
+        )
     try:
         return Converted(column.cast(target))
     except pa.ArrowInvalid:
         bad = refused_by(lambda numbers: numbers.cast(target), column)
         nulled = pc.if_else(pa.array(bad), pa.scalar(None, column.type), column)
         return Converted(nulled.cast(target), misfits(column, prop, bad))
+
+
+def _whole_numbers_hint(given: pa.DataType) -> str | None:
+    """For floats where whole numbers belong: 3.0 is no integer, but pandas makes it of one beside a null."""
+    if not pa.types.is_floating(given):
+        return None
+    return "cast the column to whole numbers; pandas keeps them beside nulls with the dtype 'Int64'"
 
 
 def _stored_list(column: pa.Array, prop: Property) -> Converted:

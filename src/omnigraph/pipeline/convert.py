@@ -20,7 +20,15 @@ from omnigraph.engine.blobs import decode_base64
 
 TEMPORAL_KINDS: Final = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
 _DATE_FORM: Final = r"^\d{4}-\d{2}-\d{2}$"
-_DATETIME_FORM: Final = r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?)?$"
+_DATETIME_FORM: Final = r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:[0-5]\d)?)?$"
+_SPELLINGS: Final = (
+    (r"^(.{10})[t ]", r"\1T"),
+    (",", "."),
+    ("z$", "Z"),
+    (r"(T.*[+-]\d{2})(\d{2})$", r"\1:\2"),
+    (r"(T.*[+-]\d{2})$", r"\1:00"),
+)
+"""What else `catalog.scalars.parse_datetime` takes, and the one form Arrow reads."""
 _ZONE: Final = r"T.*(Z|[+-]\d{2}:\d{2})$"
 _DAY_MS: Final = 86_400_000
 _UNITS_PER_DAY: Final = {ScalarKind.DATE: 1, ScalarKind.DATETIME: _DAY_MS}
@@ -172,7 +180,11 @@ def _dates(values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
 
 def _datetimes(values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
     target = pa.timestamp("ms", tz="UTC")
-    bad = _mask(pc.invert(pc.match_substring_regex(values, _DATETIME_FORM)))
+    bad = _not_datetimes(values)
+    if bad.any():
+        for form, read in _SPELLINGS:
+            values = pc.replace_substring_regex(values, form, read)
+        bad = _not_datetimes(values)
     # Arrow refuses more digits than its unit holds; the rule is to cut them off.
     texts = pc.replace_substring_regex(values, r"(\.\d{3})\d+", r"\1")
     texts = pc.replace_substring_regex(texts, r"T(\d{2}:\d{2})(Z|[+-]|$)", r"T\1:00\2")
@@ -183,6 +195,10 @@ def _datetimes(values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
         return _parsed(texts, bad, lambda t: t.cast(target), target)
     texts = pc.if_else(pa.array(zoned), texts, pc.binary_join_element_wise(_with_time(texts), "Z", ""))
     return _parsed(texts, bad, lambda t: t.cast(target), target)
+
+
+def _not_datetimes(texts: pa.Array) -> NDArray[np.bool_]:
+    return _mask(pc.invert(pc.match_substring_regex(texts, _DATETIME_FORM)))
 
 
 def _with_time(texts: pa.Array) -> pa.Array:

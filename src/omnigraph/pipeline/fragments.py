@@ -49,6 +49,9 @@ STAGED_BYTES_MAX: Final = 64 * MIB
 FACTS_BYTES_MAX: Final = 16 * MIB
 """Arrow bytes of key facts it holds: writing them sorts a copy."""
 
+_OUTSIDE_KINDS: Final = frozenset({"blob_policy", "blob_source", "resource_limit"})
+"""Problems that may lie in a blob, or in what a handle may read. A record that is too long is among them."""
+
 
 @dataclass(slots=True)
 class SplitResult:
@@ -73,6 +76,11 @@ class SplitResult:
     """Orders of records that break a value rule: never staged, but their ids count in the checks."""
     skipped: int = 0
     files: list[str] = field(default_factory=list[str])
+
+    @property
+    def judged_surroundings(self) -> bool:
+        """Whether a record was refused for something outside of the input, which may have changed since."""
+        return not _OUTSIDE_KINDS.isdisjoint(self.log.totals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +293,7 @@ class _SplitStage:
             self.facts.flush()
         if self._held_bytes <= bytes_max:
             return
+        give_back()  # what parsing left in reserve would come on top of what writing needs
         for key in sorted(self._held):
             rows = pa.concat_tables(self._held.pop(key))
             target = self.plan.target(self.plan.catalog.type_of(key))

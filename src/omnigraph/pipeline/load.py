@@ -107,8 +107,11 @@ def load_frames(session: GraphSession, frames: Mapping[str, Any], **words: Unpac
     """Load DataFrames, one per type, as one commit, or change nothing.
 
     A frame is a Spark DataFrame, a pandas one, an Arrow table or a list of rows. Columns are `id`, `from` and
-    `to` (or `src` and `dst`) and property names.
+    `to` (or `src` and `dst`) and property names. An overwrite replaces every type that has a frame, also one
+    without rows.
     """
+    if words.get("mode") == LoadMode.OVERWRITE:
+        words["replace_types"] = tuple(dict.fromkeys((*words.get("replace_types", ()), *frames)))
     if "spark" not in words:
         owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
         words["spark"] = None if owner is None else owner.sparkSession

@@ -36,7 +36,6 @@ from omnigraph.core.ids import (
     OperationId,
     TableKey,
     new_ulid,
-    normalize_branch,
     show_branch,
 )
 from omnigraph.core.limits import MIB, REPREPARE_ATTEMPTS_MAX
@@ -44,7 +43,6 @@ from omnigraph.engine.cancel import NEVER, Cancellation
 from omnigraph.engine.commit import WriteIntent, finalize
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode, ReadSetMoved
-from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.columns import type_to_replace
@@ -71,8 +69,10 @@ from omnigraph.pipeline.rejects import Reasons, RejectsFile
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
 from omnigraph.pipeline.resume import InputFile, Journal, LoadRecord, check_graph, stage_journaled
 from omnigraph.pipeline.sources import text_bytes
+from omnigraph.pipeline.target import TargetBranch
 from omnigraph.pipeline.verify import Verified, Verifier
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.layout import LOADS
 from omnigraph.storage.memory import give_back
@@ -165,22 +165,26 @@ class Load:
         self.log = ProblemLog()
         self.refused = _NO_ORDERS
         self.faults: list[Fault] = []
-        self.branch_created = earlier is not None and earlier.branch_created
+        self.course = WriteCourse("the load")
+        self.target = TargetBranch(session, request.branch, request.base)
         self._entered_commit = False
 
     def run(self, splits: list[Split]) -> LoadReport:
-        """Load the splits as one commit, or change nothing."""
+        """Load the splits as one commit, or change nothing. An interrupt gets a note about the outcome."""
+        with self.course:
+            return self._run(splits)
+
+    def _run(self, splits: list[Split]) -> LoadReport:
         self.splits = splits
         session = self.session
         session.begin_write()
         heal_pending_sidecars_roll_forward(session.recovery)
-        self._ensure_branch()
         staged: _Staged | None = None
         moved: ReadSetMoved | None = None
         try:
             for _attempt in range(REPREPARE_ATTEMPTS_MAX):
                 session.manifest.refuse_during_schema_apply()
-                snapshot = session.manifest.current(self.request.branch)
+                snapshot = self.target.snapshot()
                 if staged is not None and self._still_fits(staged, snapshot):
                     # The facts on disk are cut into as many partitions as before.
                     plan = self._plan(snapshot)
@@ -196,11 +200,14 @@ class Load:
             if self._entered_commit and self._had_no_effect(error):
                 self._entered_commit = False
             self._keep_or_clean_up(staged, error)
+            if not self._entered_commit:
+                self.target.take_back()
             raise
         if moved is None:
             raise InternalError("a load ended without an outcome")
         self._clean_up(staged)
-        raise moved.cause
+        self.target.take_back()
+        raise moved.given_up(REPREPARE_ATTEMPTS_MAX)
 
     def _had_no_effect(self, error: BaseException) -> bool:
         """Whether the commit gave up before Phase A: it says so, and no intent of it is pending."""
@@ -232,17 +239,6 @@ class Load:
             remove_files(staged.files())
         for result, _ in self.journal.entries().values():
             remove_files(result.files)
-
-    def _ensure_branch(self) -> None:
-        """A missing branch is made from the base, if one is given."""
-        request, session = self.request, self.session
-        if session.manifest.branch_exists(request.branch):
-            return
-        if request.base is None or request.branch is None:
-            raise session.manifest.unknown_branch(show_branch(request.branch))
-        with session.lease.hold():
-            BranchStore(session.manifest).create(request.branch, normalize_branch(request.base))
-        self.branch_created = True
 
     # --- stage ---
 
@@ -308,6 +304,8 @@ class Load:
             touched = {key for result, _ in done.values() for key in result.read} | plan.replaced_types
             check_graph(self.session, earlier, snapshot, touched)
             self._earlier = None
+        # A blob that was refused may be there by now: what depends on it is judged again.
+        judged_again = [done.pop(number) for number in sorted(done) if done[number][0].judged_surroundings]
         self._reused = len(done)
         with self._timed("stage"):
             tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits if split.number not in done]
@@ -315,6 +313,8 @@ class Load:
         by_split = {result.split: result for result in (*fresh, *(result for result, _ in done.values()))}
         results = [by_split[split.number] for split in self.splits]
         prove_nothing_lost(results)
+        for former, _ in judged_again:
+            remove_files(former.files)
         failpoint(Window.LOAD_POST_STAGE)
         left_out = np.concatenate([_NO_ORDERS, *(skip for _, skip in done.values())])
         return _Staged(plan, results, np.unique(left_out))
@@ -329,7 +329,6 @@ class Load:
             mode=request.mode.value,
             branch=request.branch,
             base=request.base,
-            branch_created=self.branch_created,
             actor=request.actor,
             if_commit=request.if_commit,
             replace_types=request.replace_types,
@@ -432,9 +431,9 @@ class Load:
 
     def _commit(self, staged: _Staged, verified: Verified, snapshot: Snapshot) -> CommitRecord | None:
         session, request = self.session, self.request
-        staging = MutationStaging(
-            snapshot, self.operation_id, branch_identity=session.branch_identity(request.branch)
-        )
+        self.target.make(snapshot)
+        identity = session.branch_identity(request.branch)
+        staging = MutationStaging(snapshot, self.operation_id, branch_identity=identity, course=self.course)
         for key in verified.tables_read:
             staging.record_read(TableKey(key))
         summary: dict[str, Mapping[str, int]] = {}
@@ -517,7 +516,8 @@ class Load:
         first_line: dict[int, int] = {}
         passed: dict[str, int] = {}
         for split in self.splits:
-            first_line[split.number] = passed.get(split.path, 0)
+            # A file may be named twice: its first split begins at its first line again.
+            first_line[split.number] = passed.get(split.path, 0) if split.start else 0
             passed[split.path] = first_line[split.number] + staged.results[split.number].lines
         return first_line
 
@@ -556,7 +556,7 @@ class Load:
         return LoadReport(
             branch=show_branch(self.request.branch),
             base_branch=self.request.base,
-            branch_created=self.branch_created,
+            branch_created=self.target.made,
             mode=self.request.mode.value,
             engine=self.executor.name,
             nodes=tuple(sorted(counts[True], key=lambda count: count.name)),

@@ -68,6 +68,18 @@ class Problem:
         return {name: value for name, value in members.items() if value is not None}
 
 
+def over_limit(order: int, resource: str, actual: int, limit: int) -> Problem:
+    """A record that is larger than one may be."""
+    return Problem(
+        kind="resource_limit",
+        order=order,
+        message=f"{resource} of one record is {actual:,}, at most {limit:,}",
+        property=resource,
+        limit=limit,
+        actual=actual,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Records that take part in violations of one rule by one type."""

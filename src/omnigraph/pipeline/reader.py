@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import BadRequest, LoadFormatError
 from omnigraph.pipeline.columns import ColumnReader, type_named
+from omnigraph.pipeline.csv_records import Piece, read_csv
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import ProblemLog, order_of
 from omnigraph.pipeline.records import ChunkParser, ParsedRows
@@ -52,19 +55,30 @@ class SplitReader:
             cells_are_text=self.split.format is SourceFormat.CSV,
             marked=self.split.marked,
         )
-        for table in read_tables(self.split):
+        for piece in self._pieces():
+            for record in piece.refused:
+                reader.refuse(record)
             try:
-                rows = reader.parse(table, self.lines)
+                rows = reader.parse(piece.table, piece.lines)
             except BadRequest as error:
                 raise BadRequest(f"{self.split.name}: {error.message}", hint=error.hint) from error
             except LoadFormatError as error:
                 raise LoadFormatError(
                     line=error.line, file=self.split.name, message=error.reason, hint=error.hint
                 ) from error
-            self.lines += table.num_rows
-            self.records += table.num_rows
-            self.bytes += int(table.nbytes)
+            self.records += piece.table.num_rows + len(piece.refused)
+            self.bytes += piece.bytes
             yield [rows] if rows.rows else []
         self.refused = reader.refused
         if reader.refused:
             self.refused_of[type_named(self.catalog, reader.type_name).table_key] = len(reader.refused)
+
+    def _pieces(self) -> Iterator[Piece]:
+        """CSV by the lines of its file; a Parquet file has none, so its rows are numbered."""
+        if self.split.format is SourceFormat.CSV:
+            yield from read_csv(self.split)
+            return
+        for table in read_tables(self.split):
+            lines = np.arange(self.lines, self.lines + table.num_rows, dtype=np.int64)
+            self.lines += table.num_rows
+            yield Piece(table, lines, bytes=int(table.nbytes))

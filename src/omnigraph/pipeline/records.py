@@ -20,7 +20,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, TableType
 from omnigraph.catalog.types import FLOAT_KINDS
 from omnigraph.pipeline.convert import TEMPORAL_KINDS, Converted, convert, wire_type
 from omnigraph.pipeline.exact import ExactRows, RecordRefused, checked, decode, resolve, type_of_record
-from omnigraph.pipeline.problems import Problem, ProblemLog
+from omnigraph.pipeline.problems import Problem, ProblemLog, over_limit
 
 RECORD_BYTES_MAX: Final = 33_554_432
 RECORD_STRUCTURE_MAX: Final = 131_072
@@ -174,16 +174,7 @@ class ChunkParser:
 
     def _refuse_size(self, line: int, resource: str, actual: int, limit: int) -> None:
         self.refused.append(line)
-        self.log.add_one(
-            Problem(
-                kind="resource_limit",
-                order=self.order_base + line,
-                message=f"{resource} of one record is {actual:,}, at most {limit:,}",
-                property=resource,
-                limit=limit,
-                actual=actual,
-            )
-        )
+        self.log.add_one(over_limit(self.order_base + line, resource, actual, limit))
 
     # --- parsing ---------------------------------------------------------------------------------
 

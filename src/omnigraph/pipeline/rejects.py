@@ -14,6 +14,7 @@ from omnigraph.core.errors import BadRequest, IoFailure
 from omnigraph.core.ids import new_ulid
 from omnigraph.engine.lines import object_lines
 from omnigraph.pipeline.columns import without_marks
+from omnigraph.pipeline.csv_records import read_csv
 from omnigraph.pipeline.exact import RecordRefused, decode
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
@@ -143,6 +144,9 @@ def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
     if split.format is SourceFormat.JSON_LINES:
         yield from _json_records(split, wanted)
         return
+    if split.format is SourceFormat.CSV:
+        yield from _csv_records(split, wanted)
+        return
     passed = 0
     for table in read_tables(split):
         rows = [line - passed for line in sorted(wanted) if passed <= line < passed + table.num_rows]
@@ -150,6 +154,18 @@ def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
             texts = object_lines(showable(without_marks(table.take(rows)))).splitlines()
             yield from zip((passed + row for row in rows), texts, strict=True)
         passed += table.num_rows
+
+
+def _csv_records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """A record by its columns; one that has none, as text."""
+    asked = np.array(sorted(wanted), np.int64)
+    for piece in read_csv(split):
+        rows = np.flatnonzero(np.isin(piece.lines, asked))
+        texts = object_lines(showable(piece.table.take(rows))).splitlines() if len(rows) else []
+        found = dict(zip(piece.lines[rows].tolist(), texts, strict=True))
+        for each in piece.refused:
+            found[each.line] = orjson.dumps(each.text.decode("utf-8", "replace"))
+        yield from sorted(found.items())
 
 
 def _json_records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:

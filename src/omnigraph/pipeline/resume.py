@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # tasks load this module too, and have no use for them
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _RECORD_SUFFIX: Final = ".json"
 _REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
@@ -70,7 +70,6 @@ class LoadRecord:
     mode: str
     branch: str | None
     base: str | None
-    branch_created: bool
     actor: str | None
     if_commit: str | None
     replace_types: tuple[str, ...]

@@ -39,6 +39,9 @@ _CANCEL_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _START_ENDS_SECONDS_MAX: Final = 1.0
 _STANDALONE: Final = "spark://"
+_CONNECT: Final = "sc://"
+_CONNECT_PORT: Final = 15002
+_PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 _MASTER_SECONDS_MAX: Final = 5.0
 """How long the address of a master is given to take a connection."""
 _NOISY_LOGGERS: Final = ("py4j", "py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -279,13 +282,13 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
     master = settings.spark_master or DEFAULT_MASTER
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if master.startswith("sc://"):
+    refuse_silent_master(master)
+    if master.startswith(_CONNECT):
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         builder: Any = SparkSession.builder
         remote = builder.remote(master).config(map=dict(settings.spark_conf)).getOrCreate()
         return SparkRuntime(session=remote, owned=True, start_seconds=time.monotonic() - began)
-    refuse_silent_master(master)
     scratch = LEFTOVERS.add(Path(tempfile.mkdtemp(prefix="omnigraph-spark-")))
     log = LEFTOVERS.add(Path(tempfile.gettempdir()) / f"omnigraph-spark-{os.getpid()}-{next(_counter)}.log")
     conf = base_conf(master, str(scratch)) | dict(settings.spark_conf)
@@ -323,14 +326,25 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
 
 
 def refuse_silent_master(master: str) -> None:
-    """Raise IoFailure when nobody listens at the address of a standalone master.
+    """Raise IoFailure when nobody listens at the address of a standalone master or of a Connect server.
 
-    Spark itself would try for a minute and then fail with whatever happens to use the session first.
+    Spark itself would try for a minute or more, and then fail with whatever uses the session first.
     """
-    if not master.startswith(_STANDALONE):
+    what, named = "Spark master", master
+    if master.startswith(_CONNECT):
+        if any(os.environ.get(name) for name in _PROXIES):
+            return  # what cannot be reached from here may be reached through a proxy
+        # What follows the address may be a secret.
+        what, named = "Spark Connect server", master.partition("/;")[0].rstrip("/")
+        address = named.removeprefix(_CONNECT)
+        has_port = address.rpartition(":")[2].isdigit()
+        addresses = [address if has_port else f"{address}:{_CONNECT_PORT}"]
+    elif master.startswith(_STANDALONE):
+        addresses = master.removeprefix(_STANDALONE).split(",")
+    else:
         return
     reason = "no host and port"
-    for address in master.removeprefix(_STANDALONE).split(","):
+    for address in addresses:
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _MASTER_SECONDS_MAX).close()
@@ -339,7 +353,7 @@ def refuse_silent_master(master: str) -> None:
         else:
             return  # one of several is enough: they know which of them leads
     raise IoFailure(
-        f"no Spark master answers at '{master}' ({reason})",
+        f"no {what} answers at '{named}' ({reason})",
         hint="start it, or name another one with --spark-master or OMNIGRAPH_SPARK_MASTER",
     )
 

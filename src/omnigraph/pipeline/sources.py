@@ -3,13 +3,12 @@
 import codecs
 import glob
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
-import numpy as np
 import pyarrow as pa
 
 from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, ResourceLimit
@@ -29,15 +28,13 @@ PARQUET_ROWS: Final = 65_536
 """Rows of a Parquet file read at a time; fewer when they are long."""
 PARQUET_BUFFER_BYTES: Final = 1 * MIB
 """Bytes of a column read ahead: without it a whole column of a row group is."""
-_TAIL_BYTES: Final = 4096
-_OPEN_QUOTE: Final = "a quote is opened and never closed"
-_QUOTE: Final = b'"'
-_BETWEEN_CELLS: Final = np.frombuffer(b",\r\n", np.uint8)
 TEXT_BYTES_PER_ROW: Final = 96
 TEXT_PER_PACKED_BYTE: Final = 8
 """Guesses, used for sizing only."""
 
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_NOT_READ: Final = frozenset({".bz2", ".xz", ".lzma", ".lz4", ".br", ".snappy", ".sz", ".zip", ".7z", ".z"})
+"""Ends of packed files nothing here unpacks."""
 _FORMATS: Final = {
     ".jsonl": SourceFormat.JSON_LINES,
     ".ndjson": SourceFormat.JSON_LINES,
@@ -95,29 +92,56 @@ def spool_pipes(files: Sequence[Path], directory: Path) -> list[Path]:
 def expand(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """The files a list of files, directories and patterns names, sorted within each entry.
 
-    Raises IoFailure for a name that matches nothing: an input somebody forgot is not an empty input.
+    Raises IoFailure for a name that matches nothing, and for a link to nothing: an input somebody forgot is
+    not an empty input. Raises BadRequest for data in a directory that is packed in a way nothing here reads.
     """
     files: list[Path] = []
     for source in sources:
         text = os.fspath(source)
         path = Path(text)
         if path.is_dir():
-            found = sorted(each for each in path.rglob("*") if each.is_file() and _wanted(each, path))
+            found = _files_below(path)
         elif path.exists():
             found = [path]
         else:
             matches = glob.iglob(text, recursive=True)  # noqa: PTH207 - a pattern may be absolute
-            found = sorted(Path(each) for each in matches if Path(each).is_file())
+            found = _readable(sorted(Path(each) for each in matches))
         if not found:
             raise IoFailure(f"no input file at '{text}'")
         files += found
     return files
 
 
-def _wanted(path: Path, below: Path) -> bool:
-    """Not what is hidden: an export or a Spark job that was killed leaves its files in a hidden directory."""
-    hidden = any(part.startswith((".", "_")) for part in path.relative_to(below).parts)
-    return not hidden and format_of(path) is not None
+def _files_below(directory: Path) -> list[Path]:
+    """The files of a directory that their names call data, sorted."""
+    seen = [each for each in sorted(directory.rglob("*")) if not _hidden(each, directory)]
+    packed = [
+        str(each) for each in seen if each.suffix.lower() in _NOT_READ and format_of(each.with_suffix(""))
+    ]
+    if packed:
+        raise BadRequest(
+            f"{_first(packed)}: a load reads gzip and zstd only",
+            hint="unpack it, pack it anew, or move it away: it is not left out silently",
+        )
+    return _readable([each for each in seen if format_of(each) is not None])
+
+
+def _hidden(path: Path, below: Path) -> bool:
+    """An export or a Spark job that was killed leaves its files in a hidden directory."""
+    return any(part.startswith((".", "_")) for part in path.relative_to(below).parts)
+
+
+def _readable(paths: Sequence[Path]) -> list[Path]:
+    """The files among them. Raises IoFailure for a link to nothing."""
+    broken = [str(each) for each in paths if each.is_symlink() and not each.exists()]
+    if broken:
+        raise IoFailure(f"{_first(broken)}: a link to nothing", hint="mend it, or remove it")
+    return [each for each in paths if each.is_file()]
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first name of several, and how many follow."""
+    return f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def compression_of(path: Path) -> str | None:
@@ -289,10 +313,9 @@ def _whole_lines(read: Callable[[int], bytes], chunk_bytes: int, *, limit: int |
 
 
 def read_tables(split: Split) -> Iterator[pa.Table]:
-    """The rows of a CSV or Parquet split, in pieces."""
-    tables = _parquet_tables(split) if split.format is SourceFormat.PARQUET else _csv_tables(split)
+    """The rows of a Parquet split, in pieces."""
     with reading(split.name):
-        yield from tables
+        yield from _parquet_tables(split)
 
 
 def _parquet_tables(split: Split) -> Iterator[pa.Table]:
@@ -321,137 +344,3 @@ def _runs(groups: Mapping[int, int], rows_max: int) -> Iterator[list[int]]:
         rows += count
     if run:
         yield run
-
-
-def _csv_tables(split: Split) -> Iterator[pa.Table]:
-    """Every cell as text; the reader of columns knows what the type wants."""
-    with pa.input_stream(split.path, compression=split.compression) as stream:
-        head = stream.read(CHUNK_BYTES)
-        first_line = head.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
-        unended = b"\n" not in first_line and b"\r" not in first_line and not stream.read(1)
-    if unended:  # Arrow does not take a header without an end for one
-        if has_open_quote([head]):
-            raise LoadFormatError(line=1, file=split.name, message=_OPEN_QUOTE)
-        return
-    names = csv_header(head)
-    passed = 0
-    # A record fits two blocks. One that does not is read again in blocks of the largest record there may be.
-    for block_bytes in (CHUNK_BYTES, RECORD_BYTES_MAX) if names else ():
-        rows = 0
-        try:
-            for table in _csv_blocks(split, names, block_bytes):
-                rows += table.num_rows
-                fresh = table.slice(max(0, table.num_rows - (rows - passed)))
-                passed = max(passed, rows)
-                if fresh.num_rows:
-                    yield fresh
-        except pa.ArrowInvalid as error:
-            if "straddl" not in str(error):
-                raise
-            continue
-        return
-    if names:
-        message = f"a record has more than {RECORD_BYTES_MAX:,} bytes"
-        raise LoadFormatError(line=passed + 1, file=split.name, message=message)
-
-
-def _csv_blocks(split: Split, names: Sequence[str], block_bytes: int) -> Iterator[pa.Table]:
-    import pyarrow.csv as pc  # noqa: PLC0415 - only for CSV sources
-
-    options = pc.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()),
-        strings_can_be_null=True,
-        null_values=[""],
-        quoted_strings_can_be_null=False,
-    )
-    last: Any = None
-    rows = 0
-    with pa.input_stream(split.path, compression=split.compression) as stream:
-        seen = _QuotesSeen(stream)
-        reader = pc.open_csv(
-            pa.PythonFile(seen, mode="r"),
-            read_options=pc.ReadOptions(use_threads=False, block_size=block_bytes),
-            parse_options=pc.ParseOptions(newlines_in_values=True),
-            convert_options=options,
-        )
-        for batch in reader:
-            if batch.num_rows:
-                last = batch.column(batch.num_columns - 1)[batch.num_rows - 1].as_py()
-                rows += batch.num_rows
-            yield pa.Table.from_batches([batch])
-    # Arrow ends an open quote where the file ends, with all lines up to there as one cell.
-    if seen.may_be_open(last) and has_open_quote(_csv_bytes(split)):
-        raise LoadFormatError(line=rows, file=split.name, message=_OPEN_QUOTE)
-
-
-class _QuotesSeen:
-    """A stream that counts the quotes it hands out, and keeps the last bytes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._quotes = 0
-        self._tail = b""
-        self.closed = False
-
-    def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(size)
-        self._quotes += data.count(_QUOTE)
-        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
-        return data
-
-    def close(self) -> None:
-        self.closed = True
-
-    def may_be_open(self, last: str | None) -> bool:
-        """Whether a quote may be open at the end of the text, whose last cell is `last`.
-
-        Then the cell stands there as it would without a closing quote, or the quotes make no pairs. Both are
-        rare in sound text.
-        """
-        raw = _QUOTE + (last or "").encode().replace(_QUOTE, _QUOTE * 2)
-        return self._quotes % 2 == 1 or (last is not None and self._tail.endswith(raw[-_TAIL_BYTES:]))
-
-
-def _csv_bytes(split: Split) -> Iterator[bytes]:
-    with pa.input_stream(split.path, compression=split.compression) as stream:
-        while block := stream.read(CHUNK_BYTES):
-            yield block
-
-
-def has_open_quote(blocks: Iterable[bytes]) -> bool:
-    """Whether a quoted cell of CSV text is never closed. A quote opens only where a cell begins.
-
-    The text ends inside of it, or it runs over line ends up to a quote that was meant to open another cell
-    and has text behind it. Cost: a step for each quote, so ask only about text that may be cut off.
-    """
-    quoted, opened_on, closed_at, passed, lines, before = False, 0, -2, 0, 0, b"\n"
-    for each in blocks:
-        block = each if passed else each.removeprefix(codecs.BOM_UTF8)
-        codes = np.frombuffer(before + block + b"\n", np.uint8)
-        at = np.flatnonzero(codes[1:-1] == _QUOTE[0])
-        ends = np.flatnonzero(codes[1:-1] == ord("\n"))
-        begins = np.isin(codes[at], _BETWEEN_CELLS)
-        goes_on = ~np.isin(codes[at + 2], (*_BETWEEN_CELLS, _QUOTE[0]))
-        line_of = np.searchsorted(ends, at) + lines
-        for place, line, begins_cell, text_behind in zip(
-            (at + passed).tolist(), line_of.tolist(), begins.tolist(), goes_on.tolist(), strict=True
-        ):
-            if not quoted:
-                # A quote right behind one that closes makes both of them one quote of the text.
-                again = place == closed_at + 1
-                quoted, opened_on = begins_cell or again, opened_on if again else line
-            elif text_behind and line > opened_on:
-                return True
-            else:
-                quoted, closed_at = False, place
-        passed, lines, before = passed + len(block), lines + len(ends), block[-1:] or before
-    return quoted
-
-
-def csv_header(head: bytes) -> list[str]:
-    """The column names of a CSV file from its first bytes; blank lines before them are passed over."""
-    import csv  # noqa: PLC0415 - only for CSV sources
-    import io  # noqa: PLC0415
-
-    text = io.StringIO(head.decode("utf-8-sig", "replace"), newline="")
-    return next((cells for cells in csv.reader(text) if cells), [])

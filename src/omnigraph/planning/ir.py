@@ -462,6 +462,29 @@ class ReadPlan:
 Plan: TypeAlias = ReadPlan | MutationPlan
 
 
+def embedded_in(item: ColumnExpr | Condition) -> tuple[Nearest, ...]:
+    """The comparisons with a text in an expression or condition: those need an embedder."""
+    match item:
+        case Nearest():
+            return (item,) if item.needs_embedding else ()
+        case Rrf():
+            return embedded_in(item.first) + embedded_in(item.second)
+        case Comparison():
+            return embedded_in(item.left) + embedded_in(item.right)
+        case NullCheck():
+            return embedded_in(item.operand)
+        case _:
+            return ()
+
+
+def embedded_by(plan: ReadPlan) -> tuple[Nearest, ...]:
+    """All comparisons with a text, wherever a query has them."""
+    items: list[ColumnExpr | Condition] = [column.expression for column in plan.columns]
+    items += [] if plan.ranking is None else [plan.ranking]
+    items += [condition for block in plan.match.walk() for condition in block.conditions]
+    return tuple(nearest for item in items for nearest in embedded_in(item))
+
+
 def variables_of(item: ColumnExpr | Condition) -> frozenset[str]:
     """The variables an expression or condition mentions."""
     match item:

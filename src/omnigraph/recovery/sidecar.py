@@ -362,6 +362,11 @@ class SidecarStore:
         """Remove a prepared sidecar that will not be written."""
         self._adapter.discard_text(prepared)
 
+    def unfinished(self, *, age_s_min: float) -> tuple[PreparedText, ...]:
+        """Sidecars that were begun at least so long ago and never got their name; they cover nothing."""
+        found = self._adapter.unfinished(RECOVERY, age_s_min=age_s_min)
+        return tuple(each for each in found if each.name.endswith(".json"))
+
     def confirm_sidecar_phase_b(self, sidecar: Sidecar, achieved: Mapping[TableKey, int]) -> Sidecar:
         """Write the sidecar again with the version every pinned table reached; a merge's commit point.
 

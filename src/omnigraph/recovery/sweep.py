@@ -1,19 +1,23 @@
 """The sweep of a read-write open: settle everything dead writers left."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Final
 
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
-from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
+from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX, LEASE_WAIT_S_MAX
 from omnigraph.manifest.recoveries import RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.heal import promote_schema, queue_keys
 from omnigraph.recovery.settle import RecoveryMode, settle
 from omnigraph.recovery.sidecar import Sidecar
+
+UNFINISHED_AGE_S_MIN: Final = 2 * LEASE_WAIT_S_MAX
+"""From this age on a sidecar without a name has no writer: nobody waits half as long for the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,9 @@ def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX
     Restores only while it has the lease alone; beside a writing thread of this process it rolls forward only;
     while another process has the lease it touches nothing, because the sidecar may be that writer's. What is
     left is reported and the open goes on. Raises when a sidecar cannot be read or contradicts the graph.
-    Cost: one listing when nothing is pending.
+    Cost: two listings when nothing is pending.
     """
+    _drop_unfinished(context)
     names = context.sidecars.list()
     if not names:
         return Swept()
@@ -58,6 +63,24 @@ def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX
     if pending:
         emit(Warned("interrupted writes are still pending", ", ".join(pending)))
     return Swept(tuple(settled), tuple(pending))
+
+
+def _drop_unfinished(context: RecoveryContext) -> None:
+    """Remove sidecars without a name that writers left who died while they wrote them.
+
+    Nobody writes one while this has the lease alone, and whoever waits for it gives up sooner than these are
+    old. A writer that waited longer, for writers of its own process, writes its sidecar again.
+    """
+    if not context.sidecars.unfinished(age_s_min=UNFINISHED_AGE_S_MIN):
+        return
+    try:
+        with context.lease.alone(wait_s_max=0):
+            for each in context.sidecars.unfinished(age_s_min=UNFINISHED_AGE_S_MIN):
+                # They cover nothing and no listing shows them: one that stays must not stop an open.
+                with suppress(OSError):
+                    context.sidecars.discard_prepared(each)
+    except ResourceBusy:
+        return  # somebody is writing; a later open finds them again
 
 
 def _enter(

@@ -57,6 +57,14 @@ class StorageAdapter(ABC):
     def discard_text(self, prepared: PreparedText) -> None:  # noqa: B027  nothing was written by default
         """Drop a prepared text that will not be placed."""
 
+    def unfinished(self, name: str, *, age_s_min: float) -> tuple[PreparedText, ...]:  # noqa: ARG002
+        """Texts directly below that were begun at least so long ago and have no name, for `discard_text`.
+
+        Their writers died, or have waited as long: `place_text` writes one again that was dropped meanwhile.
+        A store that takes a text whole has none.
+        """
+        return ()
+
     @abstractmethod
     def write_text_if_absent(self, name: str, text: str) -> bool:
         """Create the object; False, and nothing written, when it exists. One of many creators wins."""

@@ -1,6 +1,7 @@
 """Moving the HEAD of one table by exactly one version, or saying precisely why not."""
 
-from typing import Any
+import uuid
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
@@ -14,7 +15,17 @@ from omnigraph.storage.failures import (
     is_commit_conflict,
     substrate,
 )
-from omnigraph.storage.handles import SnapshotHandle, TransactionInfo, lance_dataset
+from omnigraph.storage.handles import (
+    RECOVERY_OF,
+    RESTORE_TO,
+    TABLE_KEY,
+    SnapshotHandle,
+    TransactionInfo,
+    lance_dataset,
+)
+
+if TYPE_CHECKING:
+    from lance.dataset import Transaction
 
 
 def commit_exactly(
@@ -32,7 +43,10 @@ def commit_exactly(
     Zero retries are not enough to be exact: Lance still carries a compatible commit over versions it did not
     know. So the version reached is compared, and any other than the next one raises ForeignCommit.
     """
-    dataset = _commit(pool, base, operation, transaction_uuid, properties, operation_id)
+    from lance.dataset import Transaction  # noqa: PLC0415  a heavy package
+
+    transaction = Transaction(base.version, operation, transaction_uuid, properties)
+    dataset = _commit(pool, base, transaction, operation_id)
     version = int(dataset.version)
     if version != base.version + 1:
         pool.evict(base.location, base.branch)
@@ -69,19 +83,10 @@ def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: in
     return TransactionInfo(str(transaction.uuid), properties, type(transaction.operation).__name__)
 
 
-def _commit(
-    pool: DatasetPool,
-    base: SnapshotHandle,
-    operation: Any,
-    transaction_uuid: str,
-    properties: dict[str, str],
-    operation_id: str,
-) -> Any:
+def _commit(pool: DatasetPool, base: SnapshotHandle, transaction: "Transaction", operation_id: str) -> Any:
     from lance import LanceDataset  # noqa: PLC0415  a heavy package
-    from lance.dataset import Transaction  # noqa: PLC0415
 
     uri = pool.root.dataset_uri(base.location, base.branch)
-    transaction = Transaction(base.version, operation, transaction_uuid, properties)
     if listening():
         emit(StorageCall("commit", uri))
         emit(DurableOperation("commit_table", uri, "before"))
@@ -91,13 +96,13 @@ def _commit(
                 lance_dataset(base), transaction, max_retries=0, storage_options=pool.storage_options
             )
     except OmnigraphError:
-        if not _landed(pool, base, transaction_uuid, operation_id):
+        if not _landed(pool, base, transaction.uuid, operation_id):
             raise
         dataset = pool.at_version(base.location, base.branch, base.version + 1)
     except OSError as error:
         if not is_commit_conflict(error):
             raise
-        if not _landed(pool, base, transaction_uuid, operation_id):
+        if not _landed(pool, base, transaction.uuid, operation_id):
             raise CommitConflict(
                 table_key=base.table_key,
                 base_version=base.version,
@@ -122,3 +127,18 @@ def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str, oper
             table_key=base.table_key, cause=str(error), operation_id=operation_id
         ) from error
     return found is not None and found.uuid == transaction_uuid
+
+
+def restore(pool: DatasetPool, head: SnapshotHandle, to_version: int, operation_id: str) -> SnapshotHandle:
+    """Append one version whose content is that of `to_version`, in the name of the write that is undone."""
+    from lance import LanceOperation  # noqa: PLC0415
+
+    return commit_exactly(
+        pool,
+        head,
+        LanceOperation.Restore(to_version),
+        transaction_uuid=str(uuid.uuid4()),
+        properties={RECOVERY_OF: operation_id, RESTORE_TO: str(to_version), TABLE_KEY: head.table_key},
+        operation_id=operation_id,
+        files=(),
+    )

@@ -130,8 +130,8 @@ def stage_indexes(
             fragments = _fragments_to_build(plan, known, present, rebuild=rebuild)
             if fragments is None:
                 continue
-            if known is not None and fragments == present:
-                replaced.extend(_segments(dataset, plan.name))
+            if known is not None:
+                replaced.extend(_replaced(dataset, plan.name, present, whole=fragments == present))
             wanted.append((plan, fragments))
         built = _build_all(pool, handle, wanted)
     emit(DurableOperation("stage_index", str(dataset.uri), "after"))
@@ -215,6 +215,12 @@ def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:
 
 def _partitions(rows: int) -> int:
     return max(1, min(_PARTITIONS_MAX, rows // _ROWS_PER_PARTITION))
+
+
+def _replaced(dataset: Any, name: str, present: list[int], *, whole: bool) -> list[Any]:
+    """The segments a build makes useless: all of them, or those that know only fragments long rewritten."""
+    segments = _segments(dataset, name)
+    return segments if whole else [each for each in segments if each.fragment_ids.isdisjoint(present)]
 
 
 def _segments(dataset: Any, name: str) -> list[Any]:

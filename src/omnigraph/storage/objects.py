@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -67,15 +68,29 @@ class LocalAdapter(StorageAdapter):
         emit(StorageCall("write_text", path))
         with self._durable_step("write_text", path):
             try:
-                with self._directory_locked(path):
-                    os.replace(prepared.place, path)
-            except BaseException:
-                _unlink_if_there(prepared.place)
-                raise
+                self._replace(prepared.place, path)
+            except FileNotFoundError:
+                # Somebody took it for a dead writer's: the wait for a turn may be long.
+                self._replace(self._write_temporary(path, prepared.text), path)
             self._sync_directory_of(path)
 
     def discard_text(self, prepared: PreparedText) -> None:
         _unlink_if_there(prepared.place)
+
+    def unfinished(self, name: str, *, age_s_min: float) -> tuple[PreparedText, ...]:
+        path = self._path(name)
+        emit(StorageCall("list_dir", path))
+        latest = time.time() - age_s_min
+        found: list[PreparedText] = []
+        with translated(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with os.scandir(path) as entries:
+                hidden = [entry for entry in entries if TEMPORARY.search(entry.name)]
+            for entry in hidden:
+                with contextlib.suppress(FileNotFoundError):  # its writer has just placed or dropped it
+                    if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime <= latest:
+                        intended = f"{name}/{TEMPORARY.sub('', entry.name)}"
+                        found.append(PreparedText(intended, "", entry.path))
+        return tuple(found)
 
     def write_text_if_absent(self, name: str, text: str) -> bool:
         path = self._path(name)
@@ -205,6 +220,14 @@ class LocalAdapter(StorageAdapter):
             emit(DurableOperation(kind, path, "before"))
             yield
             emit(DurableOperation(kind, path, "after"))
+
+    def _replace(self, temporary: str, path: str) -> None:
+        try:
+            with self._directory_locked(path):
+                os.replace(temporary, path)
+        except BaseException:
+            _unlink_if_there(temporary)
+            raise
 
     def _write_temporary(self, path: str, text: str) -> str:
         """Write the text, synced, under a temporary name beside the path."""

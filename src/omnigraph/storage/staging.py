@@ -165,6 +165,29 @@ def stage_fragments(
             return _staged_merge(pool, handle, tuple(metadata), where, stamp, hidden=hidden)
 
 
+def stage_rewrite(
+    pool: DatasetPool, handle: SnapshotHandle, fragments: Sequence[int], stamp: Stamp
+) -> StagedHandle:
+    """Write the live rows of some fragments as one, in this order; no row changes, only where it lies.
+
+    Indexes do not cover the new fragment. Not for tables with blobs: a scan gives only descriptions of them.
+    """
+    from lance import LanceOperation  # noqa: PLC0415
+
+    dataset = lance_dataset(handle)
+    replaced = [dataset.get_fragment(number) for number in fragments]
+    with substrate(lambda: circumstances(pool, handle)):
+        rows = dataset.scanner(fragments=replaced, scan_in_order=True).to_reader()
+    written = _write_rows(pool, handle, rows, mode="append")
+    group = LanceOperation.RewriteGroup([fragment.metadata for fragment in replaced], written)
+    work = Work(LanceOperation.Rewrite([group], []), stamp, tuple(written), data_root=str(dataset.uri))
+    before = sum(fragment.count_rows() for fragment in replaced)
+    staged = _staged(pool, handle, "stage_rewrite", work, removed=before)
+    if staged.rows != before:
+        raise InternalError(f"{before} rows of '{handle.table_key}' were rewritten as {staged.rows}")
+    return staged
+
+
 def rebase(
     pool: DatasetPool, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None
 ) -> StagedHandle:

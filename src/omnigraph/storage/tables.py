@@ -2,7 +2,6 @@
 
 # ruff: noqa: D102  the methods of TableStore keep the contracts written at TableStorage
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,16 +14,13 @@ from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.storage import branches, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
-from omnigraph.storage.commit import commit_exactly, manifest_files, transaction_of
+from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
 from omnigraph.storage.contents import circumstances, describe_fragments
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
-    RECOVERY_OF,
-    RESTORE_TO,
-    TABLE_KEY,
     FragmentInfo,
     SnapshotHandle,
     StagedHandle,
@@ -201,6 +197,10 @@ class TableStorage(ABC):
         before_fork: bool = False,
     ) -> StagedHandle:
         """Adopt fragments (JSON) that tasks elsewhere wrote under this handle's dataset."""
+
+    @abstractmethod
+    def stage_rewrite(self, handle: SnapshotHandle, fragments: Sequence[int], stamp: Stamp) -> StagedHandle:
+        """Write the live rows of these fragments as one fragment. Not for tables with blobs."""
 
     @abstractmethod
     def stage_indexes(
@@ -461,6 +461,9 @@ class TableStore(TableStorage):
             self._pool, handle, fragments, mode, stamp, addresses=addresses, before_fork=before_fork
         )
 
+    def stage_rewrite(self, handle: SnapshotHandle, fragments: Sequence[int], stamp: Stamp) -> StagedHandle:
+        return staging.stage_rewrite(self._pool, handle, fragments, stamp)
+
     def stage_indexes(
         self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
     ) -> StagedHandle | None:
@@ -507,18 +510,7 @@ class TableStore(TableStorage):
         )
 
     def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
-        from lance import LanceOperation  # noqa: PLC0415
-
-        properties = {RECOVERY_OF: operation_id, RESTORE_TO: str(to_version), TABLE_KEY: head.table_key}
-        return commit_exactly(
-            self._pool,
-            head,
-            LanceOperation.Restore(to_version),
-            transaction_uuid=str(uuid.uuid4()),
-            properties=properties,
-            operation_id=operation_id,
-            files=(),
-        )
+        return restore(self._pool, head, to_version, operation_id)
 
     def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
         return made.files if isinstance(made, StagedHandle) else made.new_files

@@ -76,3 +76,34 @@ def test_a_missing_or_broken_file_is_a_typed_error(tmp_path: Path) -> None:
     broken.write_text("settings = 3\n")
     with pytest.raises(BadRequest):
         Settings.from_environment({}, broken)
+
+
+def test_the_settings_of_embedding_have_defaults_and_zero_is_no_deadline(tmp_path: Path) -> None:
+    settings = Settings.from_environment(
+        {"OMNIGRAPH_EMBED_PROVIDER": " ", "OMNIGRAPH_EMBED_DEADLINE_MS": "x"}
+    )
+    assert (settings.embed_provider, settings.embed_base_url, settings.embed_model) == (None, None, None)
+    assert (settings.embed_deadline_ms, settings.embed_timeout_ms) == (60_000, 30_000)
+    assert (settings.embed_retry_attempts, settings.embed_retry_backoff_ms) == (4, 200)
+    assert Settings.from_environment({"OMNIGRAPH_EMBED_DEADLINE_MS": "0"}).embed_deadline_ms == 0
+    file = tmp_path / "omnigraph.toml"
+    file.write_text('[settings]\nembed_provider = "mock"\nembed_deadline_ms = 0\nembed_model = "m1"\n')
+    settings = Settings.from_environment({"OMNIGRAPH_EMBED_MODEL": "m2"}, file)
+    assert (settings.embed_provider, settings.embed_model, settings.embed_deadline_ms) == ("mock", "m2", 0)
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "False"])
+def test_the_mock_flag_is_read_like_every_flag(text: str) -> None:
+    assert not Settings.from_environment({"OMNIGRAPH_EMBEDDINGS_MOCK": text}).embeddings_mock
+    assert Settings.from_environment({"OMNIGRAPH_EMBEDDINGS_MOCK": f"{text}yes"}).embeddings_mock
+
+
+def test_a_key_is_refused_in_files_and_never_part_of_the_settings(tmp_path: Path) -> None:
+    file = tmp_path / "omnigraph.toml"
+    file.write_text('[settings]\nembed_api_key = "hush"\n')
+    for given in ({"file": file}, {"values": {"embed_api_key": "hush"}}):
+        with pytest.raises(BadRequest) as caught:
+            Settings.from_environment({}, **given)
+        assert "hush" not in str(caught.value.to_dict())
+        assert "OMNIGRAPH_EMBED_API_KEY" in (caught.value.hint or "")
+    assert "hush" not in repr(Settings.from_environment({"OMNIGRAPH_EMBED_API_KEY": "hush"}))

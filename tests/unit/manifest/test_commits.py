@@ -4,17 +4,21 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import lance
 import pytest
 
+from graphs import make_graph, run
 from omnigraph.core.errors import CommitNotFound
 from omnigraph.core.events import Event, StorageCall, Warned, listen
 from omnigraph.core.failpoints import EXIT_STATUS, InjectedFailure, Raise, Window, activate
 from omnigraph.core.ids import BranchName, CommitId, OperationId, new_ulid
 from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
+from omnigraph.manifest.changes import CommitIntent
 from omnigraph.manifest.publisher import ManifestBatchPublisher
+from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.store import ManifestStore
 from unit.manifest import publishing_child
 from unit.manifest.ground import CITY, PERSON, advance, intent, new_store, open_store, update
@@ -313,3 +317,23 @@ def test_a_killed_publisher_leaves_all_or_nothing(tmp_path: Path, window: Window
         ManifestBatchPublisher(store).publish(None, [update(CITY, 2)], {CITY: 1}, intent()).pin(PERSON)
         == now.pin(PERSON) + 1
     )
+
+
+def test_rows_are_the_same_over_upkeep_only(tmp_path: Path) -> None:
+    with make_graph(tmp_path / "g") as graph:
+        log = graph.session.commits
+        written = run(graph, 'insert Person { name: "a" }').commit
+
+        def upkeep() -> CommitRecord:
+            intent = CommitIntent(CommitId(new_ulid()), "optimize")
+            return graph.session.publisher.publish(None, [], {}, intent).commit
+
+        once, twice = upkeep(), upkeep()
+        for record in (written, once, twice):
+            assert log.shows_rows_of(record, written.id)
+        assert not log.shows_rows_of(written, once.id), "not the other way round"
+        later = run(graph, 'insert Person { name: "b" }').commit
+        assert not log.shows_rows_of(later, written.id)
+        assert not log.shows_rows_of(upkeep(), written.id)
+        lost = replace(twice, parents=(CommitId(new_ulid()),))
+        assert not log.shows_rows_of(lost, written.id), "history that is gone proves nothing"

@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import omnigraph
 from graphs import FAST
-from omnigraph.core.errors import BadRequest, LoadFormatError
-from omnigraph.pipeline.sources import has_open_quote
+from omnigraph.core.errors import BadRequest, ConstraintViolation, LoadFormatError
 
 SCHEMA = """
 node T { k: String @key  s: String?  i: I32?  tags: [String]?  pic: Blob? }
@@ -148,6 +148,57 @@ def test_a_table_has_no_marks(graph) -> None:
         graph.load_frames({"T": pa.table({"k": ["a"], "?i": [True]})}, mode="append", engine="local")
 
 
+# --- columns of other kinds ---
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_ids_and_ends_are_texts_of_any_kind(graph, load, kind: pa.DataType) -> None:
+    load(b"k\na\nb\n")
+    load(pa.table({"id": pa.array(["n1"]).cast(kind), "t": ["x"]}), "N.parquet")
+    ends = {"id": pa.array(["e1"]), "from": pa.array(["a"]), "to": pa.array(["b"])}
+    edges = pa.table({name: column.cast(kind) for name, column in ends.items()})
+    load(edges, "E.parquet")
+    graph.load_frames({"E": edges}, mode="merge", engine="local")
+    assert rows_of(graph, "E") == [{"from": "a", "to": "b"}]
+    assert rows_of(graph, "N") == [{"t": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "frame"),
+    [
+        ("T", pd.DataFrame({"k": ["a", "b"], "i": [1, None]})),
+        ("N", pd.DataFrame({"id": [1, None]})),
+        ("E", pd.DataFrame({"from": [1, None], "to": ["a", "b"]})),
+    ],
+)
+def test_whole_numbers_that_pandas_made_floats_say_how_to_keep_them(graph, type_name: str, frame) -> None:
+    with pytest.raises(BadRequest, match="holds double") as caught:
+        graph.load_frames({type_name: frame}, mode="append", engine="local")
+    assert "dtype 'Int64'" in (caught.value.hint or "")
+    kept = pd.DataFrame({"k": ["a", "b"], "i": pd.array([1, None], "Int64")})
+    graph.load_frames({"T": kept}, mode="append", engine="local")
+    assert rows_of(graph) == [{"k": "a", "i": 1}, {"k": "b"}]
+
+
+# --- frames without rows ---
+
+
+@pytest.mark.parametrize("empty", [[], pa.table({"k": pa.array([], pa.string())}), pd.DataFrame({"k": []})])
+def test_an_overwrite_with_a_frame_without_rows_leaves_none(graph, load, empty) -> None:
+    load(b"k\na\nb\n")
+    load(b"from,to\na,b\n", "E.csv")
+    for mode in ("append", "merge"):
+        assert graph.load_frames({"T": empty}, mode=mode, engine="local").commit is None
+    with pytest.raises(ConstraintViolation, match="E"):
+        graph.load_frames({"T": empty}, mode="overwrite", engine="local")
+    assert len(rows_of(graph)) == 2
+    report = graph.load_frames({"T": empty, "E": []}, mode="overwrite", engine="local")
+    assert (rows_of(graph), rows_of(graph, "E"), report.records_read) == ([], [], 0)
+    assert [count.name for count in (*report.nodes, *report.edges)] == ["T", "E"]
+    with pytest.raises(LoadFormatError, match="unknown type 'X'"):
+        graph.load_frames({"X": empty}, mode="overwrite", engine="local")
+
+
 # --- CSV ---
 
 
@@ -192,13 +243,6 @@ def test_a_csv_file_that_is_cut_off_inside_quotes_is_refused(graph, load, rows: 
 def test_a_quote_within_a_cell_opens_nothing(graph, load, rows: bytes) -> None:
     load(b"k,s\n" + rows)
     assert [row["s"] for row in rows_of(graph)] == CLOSED[rows]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_open_quotes_are_judged_the_same_in_blocks_of_any_size(size: int) -> None:
-    for text, expected in [*((each, True) for each in OPEN[:-1]), *((each, False) for each in CLOSED)]:
-        blocks = [text[at : at + size] for at in range(0, len(text), size)]
-        assert has_open_quote(blocks) is expected, text
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"k,s", b"k,s\n", b"\r\nk,s", b'\xef\xbb\xbf"k",s', b"k,s\n\n"])

@@ -119,3 +119,14 @@ def test_one_manager_per_root():
     first = queues_of("/graphs/a")
     assert queues_of("/graphs/a") is first
     assert queues_of("/graphs/b") is not first
+
+
+def test_guards_refuse_keys_that_are_not_held():
+    queues = WriteQueueManager()
+    with queues.acquire_many([PERSON]) as guards:
+        guards.require([PERSON])
+        guards.require([])
+        with pytest.raises(InternalError, match=r"do not cover: edge:Knows@main, node:Person@b$"):
+            guards.require([PERSON_ON_B, PERSON, KNOWS])
+    with pytest.raises(InternalError, match="released"):
+        guards.require([PERSON])

@@ -210,6 +210,44 @@ def test_delete_by_predicate_and_by_address(table_store: Store) -> None:
     assert content(tables, tables.commit_staged(after, again)) == {"a": 0}
 
 
+def test_rewritten_fragments_hold_the_same_rows_in_one(table_store: Store) -> None:
+    tables = table_store.tables()
+    base = filled(tables, ["a", "b"], ["c"], ["d"], ["e"])
+    dead = tables.stage_delete(base, STAMP, predicate="id = 'b'")
+    assert dead is not None
+    base = tables.commit_staged(base, dead)
+    first, second, _, last = base.fragment_ids
+    staged = tables.stage_rewrite(base, [first, second, last], STAMP)
+    assert (staged.rows, staged.rows_removed) == (3, 3)
+    assert content(tables, tables.open_head(PERSON, PLACE, None)) == dict.fromkeys("acde", 0), "staged only"
+    after = tables.commit_staged(base, staged)
+    assert content(tables, after) == dict.fromkeys("acde", 0)
+    assert sorted(info.physical_rows for info in tables.fragments(after)) == [1, 3]
+    assert not set(after.fragment_ids) & {first, second, last}, "an address never means two rows"
+    whole = tables.read(after, columns=["id"], fragments=[max(after.fragment_ids)])
+    assert whole.column("id").to_pylist() == ["a", "c", "e"]
+
+
+def test_segments_that_know_no_living_fragment_go_with_the_next_build(table_store: Store) -> None:
+    tables = table_store.tables()
+    handle = filled(tables, ["a"], ["b"])
+    for name in ("c", "d"):
+        built = tables.stage_create_btree_index(handle, "id", STAMP)
+        assert built is not None
+        handle = tables.commit_staged(handle, built)
+        handle = tables.commit_staged(handle, tables.stage_append(handle, rows([name]), STAMP))
+    assert [found.segments for found in tables.index_coverage(handle, "id")] == [2]
+    folded = tables.stage_rewrite(handle, handle.fragment_ids[2:], STAMP)
+    handle = tables.commit_staged(handle, folded)
+    built = tables.stage_create_btree_index(handle, "id", STAMP)
+    assert built is not None
+    handle = tables.commit_staged(handle, built)
+    (found,) = tables.index_coverage(handle, "id")
+    assert (found.segments, found.uncovered) == (2, frozenset())
+    for name in "abcd":
+        assert tables.read(handle, filter=f"id = '{name}'").num_rows == 1
+
+
 def test_fragments_written_elsewhere_are_adopted(table_store: Store) -> None:
     elsewhere = table_store.tables()
     base = filled(elsewhere, ["a", "b"])
