@@ -56,6 +56,7 @@ from omnigraph.pipeline.fragments import (
     stage_split,
 )
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
+from omnigraph.pipeline.probe import KeyIndexes
 from omnigraph.pipeline.problems import (
     LINE_BITS,
     PROBLEMS_KEPT_PER_KIND_MAX,
@@ -347,7 +348,7 @@ class Load:
     def _verify_and_commit(self, staged: _Staged, snapshot: Snapshot) -> LoadReport:
         self.request.cancel.raise_if_requested()
         with self._timed("verify"):
-            verified = self._verified(staged)
+            verified = self._verified(staged, KeyIndexes(self.session, snapshot))
         self._set_aside(staged)
         left_out = np.unique(np.concatenate([self.refused, *verified.superseded.values()]))
         left_out = np.setdiff1d(left_out, staged.never_staged(), assume_unique=True)
@@ -360,7 +361,7 @@ class Load:
         commit = self._committed(staged, verified, snapshot)
         return self._report(staged, verified, commit)
 
-    def _verified(self, staged: _Staged) -> Verified:
+    def _verified(self, staged: _Staged, indexes: KeyIndexes) -> Verified:
         """Run the checks. Refuse the load, or with `rejects` refuse records until nothing is at fault."""
         log = ProblemLog(kept_max=staged.plan.problems_kept)
         for result in staged.results:
@@ -373,6 +374,7 @@ class Load:
             input_facts=merged(result.facts for result in staged.results),
             given_ids=_summed([result.given_ids for result in staged.results]),
             records=staged.records,
+            indexes=indexes,
         )
         if self.request.rejects is None:
             verified = verifier.run(_NO_ORDERS)

@@ -1,14 +1,17 @@
 """Committed keys by lookup instead of by scan: a small load into a large table asks for what it names."""
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from omnigraph.catalog.schema import EdgeType, TableType
-from omnigraph.engine.key_segments import string_array
+from omnigraph.core.ids import TableKey
+from omnigraph.engine.key_segments import ABSENT, string_array
 from omnigraph.pipeline.exchange import FactFiles, FactWriter, read_facts
 from omnigraph.pipeline.fragments import ScanTask, add_committed, committed_columns
 from omnigraph.pipeline.needs import TableNeed
@@ -17,34 +20,85 @@ from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.tables import TableStore
 
 if TYPE_CHECKING:
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle
 
 PROBED_KEYS_MAX: Final = 10_000
-"""Keys of the input up to which a table is asked for them by name."""
+"""Records of the input up to which a table is asked for the keys they name."""
+FOUND_KEYS_MAX: Final = 500_000
+ROWS_PER_FOUND_ID: Final = 4
+"""The same for ids that an index in memory finds, at about a microsecond each; with fewer rows for each of
+them a scan is as quick.
+"""
+INDEXED_ROWS_MAX: Final = 4_000_000
+INDEXED_ROWS_PER_RECORD: Final = 100
+"""An index is made for a load of a table of at most so many rows, and so many for each record: asking for a
+record by name costs as much as reading a hundred ids, and the index serves whatever comes next.
+"""
 PROBED_ROWS_MIN: Final = 50_000
 """A smaller table is read as a whole."""
 
+FindIds = Callable[[pa.StringArray], Any]
+"""The row address of each id, or `ABSENT`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndexes:
+    """The key indexes this process has, or makes, of what a load is checked against."""
+
+    session: "GraphSession"
+    snapshot: "Snapshot"
+
+    def of(self, table_key: str, records: int) -> FindIds | None:
+        """What finds ids in a table; None where an index is neither there nor worth being made."""
+        session = self.session
+        handle = session.open_entry(self.snapshot.entries[TableKey(table_key)])
+        known = session.keys.known(session.root.identity, session.storage, handle)
+        if known is not None:
+            return known.index.find
+        if handle.row_count > min(INDEXED_ROWS_MAX, records * INDEXED_ROWS_PER_RECORD):
+            return None
+        return partial(session.keys.addresses, session.root.identity, session.storage, handle)
+
 
 def probe_committed(
-    plan: LoadPlan, wanted: Mapping[str, TableNeed], files: FactFiles, records: int
+    plan: LoadPlan, wanted: Mapping[str, TableNeed], files: FactFiles, records: int, indexes: KeyIndexes
 ) -> tuple[FactFiles, dict[str, TableNeed]]:
     """Facts of the committed rows that a small input names, and the tables that still have to be scanned.
 
     Cost: follows the number of records, whatever the size of the tables (given their indexes).
     """
-    if records > PROBED_KEYS_MAX or plan.mode is LoadMode.OVERWRITE:
+    if records > FOUND_KEYS_MAX or plan.mode is LoadMode.OVERWRITE:
         return {}, dict(wanted)
     store = open_tables(plan.root, plan.settings, plan.operation_id)
     writer = FactWriter(plan.root, plan.exchange, plan.partitions)
     left: dict[str, TableNeed] = {}
     for key, need in wanted.items():
         table_type = plan.catalog.type_of(key)
-        if plan.target(table_type).rows < PROBED_ROWS_MIN or not _can_probe(table_type, need):
+        rows = plan.target(table_type).rows
+        if rows < PROBED_ROWS_MIN or not _can_probe(table_type, need):
             left[key] = need
+            continue
+        find = indexes.of(key, records) if need.ids else None
+        few = records <= PROBED_KEYS_MAX
+        if few or (
+            find is not None
+            and records * ROWS_PER_FOUND_ID <= rows
+            and not _needs_rows(plan, table_type, need)
+        ):
+            _Probe(plan, table_type, files, store, writer, find).run(need)
         else:
-            _Probe(plan, table_type, files, store, writer).run(need)
+            left[key] = need
     writer.flush()
     return writer.files, left
+
+
+def _needs_rows(plan: LoadPlan, table_type: TableType, need: TableNeed) -> bool:
+    """Whether more of a committed row decides than that its id is there, and where."""
+    ends = tuple(sorted(need.ends))
+    task = ScanTask(plan, table_type.table_key, (), ids=need.ids, unique=need.unique, ends=ends)
+    return committed_columns(task, table_type) != ["id"]
 
 
 def _can_probe(table_type: TableType, need: TableNeed) -> bool:
@@ -64,13 +118,20 @@ class _Probe:
     """Lookups in one table."""
 
     def __init__(
-        self, plan: LoadPlan, table_type: TableType, files: FactFiles, store: TableStore, writer: FactWriter
+        self,
+        plan: LoadPlan,
+        table_type: TableType,
+        files: FactFiles,
+        store: TableStore,
+        writer: FactWriter,
+        find: FindIds | None,
     ) -> None:
         self.plan = plan
         self.type = table_type
         self.files = files
         self.store = store
         self.writer = writer
+        self.find = find
         target = plan.target(table_type)
         self.handle: SnapshotHandle = open_pinned(
             store, target.table_key, target.location, target.branch, target.version
@@ -118,11 +179,24 @@ class _Probe:
         distinct = keys.drop_null().unique()
         if len(distinct) == 0:
             return None
-        addresses = np.asarray(self.store.addresses_of(self.handle, distinct, column), np.uint64)
-        if len(addresses) == 0:
-            return None
         task = ScanTask(self.plan, self.type.table_key, (), ids=ids, unique=unique, ends=ends)
-        rows = self.store.take(self.handle, addresses, committed_columns(task, self.type))
-        rows = rows.append_column("_rowaddr", pa.array(addresses))
+        rows = self._rows(string_array(distinct), column, committed_columns(task, self.type))
+        if rows.num_rows == 0:
+            return None
         add_committed(task, self.type, rows, self.writer)
         return rows
+
+    def _rows(self, keys: pa.StringArray, column: str, wanted: list[str]) -> pa.Table:
+        """The committed rows whose column holds one of the keys, with their addresses."""
+        if column == "id" and self.find is not None:
+            found = self.find(keys)
+            there = found != ABSENT
+            addresses, known = found[there], {"id": keys.filter(pa.array(there))}
+        else:
+            addresses, known = np.asarray(self.store.addresses_of(self.handle, keys, column), np.uint64), {}
+        if len(addresses) == 0 or known.keys() == set(wanted):
+            rows = pa.table(known)
+        else:
+            addresses.sort()
+            rows = self.store.take(self.handle, addresses, wanted)
+        return rows.append_column("_rowaddr", pa.array(addresses))

@@ -15,7 +15,7 @@ from omnigraph.pipeline.executors import Executor
 from omnigraph.pipeline.fragments import ScanTask, scan_committed
 from omnigraph.pipeline.needs import TableNeed, needs
 from omnigraph.pipeline.plan import LoadPlan
-from omnigraph.pipeline.probe import probe_committed
+from omnigraph.pipeline.probe import KeyIndexes, probe_committed
 from omnigraph.pipeline.problems import Fault, ProblemLog
 from omnigraph.storage.fragments import open_pinned, open_tables
 
@@ -94,6 +94,7 @@ class Verifier:
     given_ids: Mapping[str, int]
     records: int
     """Records of the whole input."""
+    indexes: KeyIndexes
     _committed: FactFiles | None = None
     _read: frozenset[str] = frozenset()
 
@@ -102,7 +103,7 @@ class Verifier:
         if self._committed is None:
             wanted = needs(self.plan, self.touched, self.given_ids)
             self._read = frozenset(wanted)
-            probed, wanted = probe_committed(self.plan, wanted, self.input_facts, self.records)
+            probed, wanted = probe_committed(self.plan, wanted, self.input_facts, self.records, self.indexes)
             tasks = scan_tasks(self.plan, wanted)
             rows = sum(self.plan.targets[TableKey(key)].rows for key in wanted)
             executor = self.small if rows <= SCAN_ROWS_IN_PROCESS_MAX else self.executor

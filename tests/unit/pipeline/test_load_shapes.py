@@ -1,5 +1,7 @@
 """The outcome of a load does not depend on how it is cut: every load case again, in other shapes."""
 
+from types import FunctionType
+
 import pytest
 
 import cases.load_steps  # noqa: F401 - registers the verbs
@@ -10,6 +12,15 @@ CASES = [case for file in sorted((CASES_DIR / "load").glob("*.case")) for case i
 SMALL = [case for case in CASES if case.label != "L34"]
 SHAPES = {
     "every key looked up": [(probe, "PROBED_ROWS_MIN", 0)],
+    "every key asked of the table": [
+        (probe, "PROBED_ROWS_MIN", 0),
+        (probe.KeyIndexes, "of", lambda *_: None),
+    ],
+    "ids looked up, the rest scanned": [
+        (probe, "PROBED_ROWS_MIN", 0),
+        (probe, "PROBED_KEYS_MAX", 0),
+        (probe, "ROWS_PER_FOUND_ID", 0),
+    ],
     "many partitions": [(loading, "PARTITION_BYTES", 40), (loading, "PARTITION_ROWS", 1)],
     "many splits": [(sources.plan_splits, "split_bytes", 90), (sources.read_chunks, "chunk_bytes", 50)],
     "many flushes": [
@@ -24,7 +35,7 @@ SHAPES = {
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.id)
 def test_case_in_shape(case: Case, shape: str, monkeypatch) -> None:
     for where, name, value in SHAPES[shape]:
-        if callable(where):
+        if isinstance(where, FunctionType):
             monkeypatch.setitem(where.__kwdefaults__ or {}, name, value)
             if where.__defaults__ is not None:
                 monkeypatch.setattr(where, "__defaults__", (value,))
