@@ -165,17 +165,16 @@ def _prepare_ahead(
         return None
     if any(table.entry.branch != staging.branch for table in planned.values()):
         return None
-    changes = [table.announced() for table in planned.values()]
-    known = [change for change in changes if change is not None]
-    if len(known) < len(changes):
+    if not all(table.is_announced for table in planned.values()):
         return None
     expected = _expected(staging, staging.snapshot)
     record = _record(staging, intent, staging.snapshot.head)
-    return Ahead(
-        session,
-        _sidecar(session, staging, planned, intent),
-        lambda: session.publisher.prepare(staging.branch, known, expected, record),
-    )
+
+    def prepare() -> PreparedPublish:
+        changes = [table.announced() for table in planned.values()]
+        return session.publisher.prepare(staging.branch, changes, expected, record)
+
+    return Ahead(session, _sidecar(session, staging, planned, intent), prepare)
 
 
 def _expected(staging: MutationStaging, current: Snapshot) -> dict[TableKey, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from omnigraph.manifest.changes import SubTableUpdate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -32,8 +32,13 @@ if TYPE_CHECKING:
 STAGE_THREADS: Final = 2
 """Tables a mutation stages or commits at once: most of the time is spent waiting for threads of Lance."""
 
+SOUGHT_BESIDE_MIN: Final = 1024
+"""Ids from which on the rows they replace are looked up while the new rows are written."""
+
+Addresses: TypeAlias = "NDArray[np.uint64]"
+
 _NO_IDS: Final = pa.array([], pa.string())
-_NO_ADDRESSES: Final[NDArray[np.uint64]] = np.empty(0, np.uint64)
+_NO_ADDRESSES: Final[Addresses] = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +55,25 @@ class PlannedTable:
     """Rows in memory, with the table's own schema."""
     ids: pa.StringArray | None
     """Ids of the written rows in the order of writing; None when only the executors know them."""
-    hidden: NDArray[np.uint64]
-    """Addresses of the rows of `handle` that the commit hides."""
+    hides: Callable[[], Addresses]
+    """Gives the addresses of the rows of `handle` that the commit hides; may have to wait for them."""
 
-    def announced(self) -> SubTableUpdate | None:
-        """The change the publish will make, where it is known before the files are; else None."""
-        if self.pending is not None and (self.rows is None or self.pending.mode is PendingMode.OVERWRITE):
-            return None
+    @property
+    def is_announced(self) -> bool:
+        """Whether the change the publish will make is known before the files are."""
+        return self.pending is None or (
+            self.rows is not None and self.pending.mode is not PendingMode.OVERWRITE
+        )
+
+    def announced(self) -> SubTableUpdate:
+        """The change the publish will make. May wait for the addresses."""
         entry = self.entry
         added = 0 if self.rows is None else self.rows.num_rows
         return SubTableUpdate(
             table_key=entry.table_key,
             table_version=entry.version + 1,
             table_branch=entry.branch,
-            row_count=entry.row_count + added - len(self.hidden),
+            row_count=entry.row_count + added - len(self.hides()),
             transaction_uuid=self.transaction_uuid,
             branch_identifier=entry.branch_identifier,
         )
@@ -97,7 +107,7 @@ def plan_tables(session: GraphSession, staging: MutationStaging) -> dict[TableKe
         if key in staging.inline_committed:
             continue
         table = _plan(session, staging, key, staging.snapshot.entries[key])
-        if table.pending is not None or len(table.hidden):
+        if table.pending is not None or len(table.hides()):
             planned[key] = table
     return planned
 
@@ -142,21 +152,26 @@ def _plan(
     stamp = Stamp(staging.operation_id, table_key, own_uuid)
     removal = staging.deletions.get(table_key)
     if removal is not None:
-        hidden = removal.all_addresses()
-        return PlannedTable(entry, handle, stamp, own_uuid, None, None, _NO_IDS, hidden)
+        return PlannedTable(
+            entry, handle, stamp, own_uuid, None, None, _NO_IDS, _given(removal.all_addresses())
+        )
     pending = staging.pending[table_key]
     if pending.fragments:
-        hidden = _NO_ADDRESSES if pending.fragment_addresses is None else pending.fragment_addresses
-        return PlannedTable(entry, handle, stamp, own_uuid, pending, None, None, hidden)
+        hides = _given(pending.fragment_addresses)
+        return PlannedTable(entry, handle, stamp, own_uuid, pending, None, None, hides)
     rows = pending.combined()
     ids = string_array(rows.column("id"))
     rows = in_schema(rows, handle.schema)
-    hidden = _NO_ADDRESSES
+    hides = _given(None)
     if pending.mode is PendingMode.MERGE:
         same_base = entry.version == staging.expected_versions[table_key]
-        hidden = _replaced(session, pending, handle, ids, same_base=same_base)
+        hides = _replaced(session, pending, handle, ids, same_base=same_base)
     known = None if pending.mode is PendingMode.OVERWRITE else ids
-    return PlannedTable(entry, handle, stamp, own_uuid, pending, rows, known, hidden)
+    return PlannedTable(entry, handle, stamp, own_uuid, pending, rows, known, hides)
+
+
+def _given(addresses: Addresses | None) -> Callable[[], Addresses]:
+    return lambda: _NO_ADDRESSES if addresses is None else addresses
 
 
 def _replaced(
@@ -166,33 +181,35 @@ def _replaced(
     ids: pa.StringArray,
     *,
     same_base: bool,
-) -> NDArray[np.uint64]:
-    """Addresses of the committed rows the pending rows replace."""
+) -> Callable[[], Addresses]:
+    """What gives the addresses of the committed rows the pending rows replace."""
+
+    def sought() -> Addresses:
+        found = session.keys.addresses(session.root.identity, session.storage, handle, ids)
+        return found[found != ABSENT]
+
     known = pending.known_addresses(ids, same_base=same_base)
-    found = (
-        session.keys.addresses(session.root.identity, session.storage, handle, ids)
-        if known is None
-        else known
-    )
-    return found[found != ABSENT]
+    if known is not None:
+        return _given(known[known != ABSENT])
+    return _given(sought()) if len(ids) < SOUGHT_BESIDE_MIN else session.submit(sought).result
 
 
 def _stage(session: GraphSession, staging: MutationStaging, planned: PlannedTable) -> StagedTable:
     staged = _write(session, planned, before_fork=planned.entry.branch != staging.branch)
-    return StagedTable(planned.entry, planned.handle, staged, planned.ids, planned.hidden)
+    return StagedTable(planned.entry, planned.handle, staged, planned.ids, planned.hides())
 
 
 def _write(session: GraphSession, planned: PlannedTable, *, before_fork: bool) -> StagedHandle:
     storage, handle, stamp = session.storage, planned.handle, planned.stamp
-    pending, rows, hidden = planned.pending, planned.rows, planned.hidden
+    pending, rows, hides = planned.pending, planned.rows, planned.hides
     if pending is None:
-        deleted = storage.stage_delete(handle, stamp, addresses=hidden, before_fork=before_fork)
+        deleted = storage.stage_delete(handle, stamp, addresses=hides(), before_fork=before_fork)
         if deleted is None:
             raise InternalError(f"a delete of '{handle.table_key}' that hides nothing was staged")
         return deleted
     if rows is None:
         return storage.stage_fragments(
-            handle, pending.fragments, pending.mode.value, stamp, addresses=hidden, before_fork=before_fork
+            handle, pending.fragments, pending.mode.value, stamp, addresses=hides(), before_fork=before_fork
         )
     match pending.mode:
         case PendingMode.APPEND:
@@ -200,7 +217,10 @@ def _write(session: GraphSession, planned: PlannedTable, *, before_fork: bool) -
         case PendingMode.OVERWRITE:
             return storage.stage_overwrite(handle, rows if rows.num_rows else None, stamp)
         case PendingMode.MERGE:
-            return storage.stage_merge_insert(handle, rows, stamp, addresses=hidden, before_fork=before_fork)
+            many = rows.num_rows >= SOUGHT_BESIDE_MIN
+            return storage.stage_merge_insert(
+                handle, rows, stamp, addresses=hides if many else hides(), before_fork=before_fork
+            )
 
 
 __all__ = [

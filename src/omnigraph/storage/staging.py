@@ -74,23 +74,31 @@ def stage_merge_insert(
 ) -> StagedHandle:
     """Write rows that replace those with the same id and join where there is none.
 
-    `addresses` are the row addresses of the replaced rows, from whoever knows them; None means the ids are
-    looked up here. With `before_fork` only the rows are written: the deletion files follow in `rebase`, on
-    the branch that does not exist yet. Raises InternalError when the source names one id twice.
+    `addresses` are the row addresses of the replaced rows, from whoever knows them, or a call that gives
+    them; None means the ids are looked up here. With `before_fork` only the rows are written: the deletion
+    files follow in `rebase`, on the branch that does not exist yet. Raises InternalError when the source
+    names one id twice.
     """
     ids, source = _keys_of(data)
-    where = _as_addresses(addresses) if addresses is not None else None
-    if where is not None and len(where) >= SIDE_BY_SIDE_ROWS_MIN and not before_fork:
-        hidden, fragments = side_by_side(
-            lambda: _hide_rows(pool, handle, where), lambda: _write_rows(pool, handle, source, mode="append")
+
+    def replaced() -> Addresses:
+        return _as_addresses(addresses() if callable(addresses) else addresses)
+
+    def hide() -> tuple[Addresses, _Hidden]:
+        where = replaced()
+        return where, _hide_rows(pool, handle, where)
+
+    beside = callable(addresses) or (addresses is not None and len(addresses) >= SIDE_BY_SIDE_ROWS_MIN)
+    if beside and not before_fork:
+        (where, hidden), fragments = side_by_side(
+            hide, lambda: _write_rows(pool, handle, source, mode="append")
         )
         _require_unique(ids(), handle)
         return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
     fragments = _write_rows(pool, handle, source, mode="append")
     keys = ids()
     _require_unique(keys, handle)
-    if where is None:
-        where = probe_addresses(pool, handle, KEY_COLUMN, keys)
+    where = probe_addresses(pool, handle, KEY_COLUMN, keys) if addresses is None else replaced()
     hidden = None if before_fork else _hide_rows(pool, handle, where)
     return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
 

@@ -163,8 +163,9 @@ class TableStorage(ABC):
     ) -> StagedHandle:
         """Write rows (table or reader) that replace those with the same id and join where there is none.
 
-        `addresses`: of the rows replaced, when the caller knows them; None looks the ids up. `before_fork`:
-        the target branch does not own the table yet; `rebase` writes the deletion files after the fork.
+        `addresses`: of the rows replaced, when the caller knows them, or a call that gives them, made while
+        the rows are written; None looks the ids up. `before_fork`: the target branch does not own the table
+        yet; `rebase` writes the deletion files after the fork.
         """
 
     @abstractmethod

@@ -105,6 +105,28 @@ def test_merge_takes_addresses_from_who_knows_them(table_store: Store) -> None:
     assert content(tables, tables.commit_staged(base, staged)) == {"a": 7, "b": 0, "c": 7}
 
 
+def test_merge_asks_for_addresses_while_it_writes(table_store: Store) -> None:
+    tables = table_store.tables()
+    base = filled(tables, ["a", "b"], ["c"])
+    where = tables.addresses_of(base, pa.array(["c", "a"]))
+    staged = tables.stage_merge_insert(base, rows(["a", "c"], 7), STAMP, addresses=lambda: where)
+    assert (staged.rows, staged.rows_removed) == (2, 2)
+    assert content(tables, tables.commit_staged(base, staged)) == {"a": 7, "b": 0, "c": 7}
+
+
+def test_merge_whose_addresses_cannot_be_found_changes_nothing(table_store: Store) -> None:
+    tables = table_store.tables()
+    base = filled(tables, ["a"])
+
+    def lost() -> None:
+        raise InternalError("no address")
+
+    with pytest.raises(InternalError, match="no address"):
+        tables.stage_merge_insert(base, rows(["a"], 7), STAMP, addresses=lost)
+    assert tables.head_version(PLACE, None) == base.version
+    assert content(tables, base) == {"a": 0}
+
+
 def test_merge_of_a_stream_and_of_many_keys(table_store: Store) -> None:
     tables = table_store.tables()
     base = filled(tables, (f"k{n}" for n in range(5_000)))
