@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 from benchmarks._memory import PeakMemory
+from benchmarks._place import work_directory
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  city: String?  score: F64?  @range(age, 0..150) }
@@ -379,21 +380,25 @@ def main() -> int:
     parser.add_argument("--home", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("NAME", "SOURCE"))
     asked = parser.parse_args()
-    home = asked.home or Path(tempfile.mkdtemp(prefix="omnigraph-bench-loads-"))
-    home.mkdir(exist_ok=True)
     if asked.one is not None:
         name, source = asked.one
-        print(json.dumps(one(name, Path(source), home)))
+        print(json.dumps(one(name, Path(source), asked.home)))
         return 0
-    only = asked.only.split(",")
-    missed = measure(home, asked.people, [name for name in only if name != "ten"], asked.forms.split(","))
+    with work_directory("omnigraph-bench-loads-") if asked.home is None else nullcontext(asked.home) as home:
+        home.mkdir(exist_ok=True)
+        return 1 if run(home, asked.people, asked.only.split(","), asked.forms.split(",")) else 0
+
+
+def run(home: Path, people: int, only: list[str], forms: list[str]) -> int:
+    """All that was asked for; how many goals were missed."""
+    missed = measure(home, people, [name for name in only if name != "ten"], forms)
     if "ten" in only:
         for engine, seconds in ten_rows(home).items():
             late = seconds > TEN_ROWS_SECONDS_MAX[engine]
             missed += late
             goal = f"goal <= {TEN_ROWS_SECONDS_MAX[engine]:.0f} s{' MISSED' if late else ''}"
             print(f"ten rows, whole command, {engine}: {seconds:.2f} s, {goal}")
-    return 1 if missed else 0
+    return missed
 
 
 if __name__ == "__main__":

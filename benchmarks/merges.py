@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from benchmarks._place import area, work_directory
 
 import omnigraph
 from omnigraph.core.ids import CommitId, OperationId, new_ulid
@@ -117,9 +118,7 @@ def merges(
     diverged: bool = False,
 ) -> None:
     types, rows = size
-    with omnigraph.init(
-        home / f"m{types}-{delta}-{diverged}", schema=schema_of(types), settings=settings
-    ) as graph:
+    with omnigraph.init(area(home, "merged") / "g", schema=schema_of(types), settings=settings) as graph:
         fill(graph, rows)
         times = []
         for number in range(MERGE_ROUNDS):
@@ -134,7 +133,7 @@ def merges(
 
 
 def creations(home: Path, told: Goals, settings: Settings, types: int) -> None:
-    with omnigraph.init(home / f"c{types}", schema=schema_of(types), settings=settings) as graph:
+    with omnigraph.init(area(home, "created") / "g", schema=schema_of(types), settings=settings) as graph:
         graph.mutate('query q() { insert T0 { name: "a" } }')
         times = [timed(lambda n=n: graph.branches.create(f"b{n}")) for n in range(15)]
         told.tell(f"branch create, {types:>3} tables", times[1:], CREATE_GOAL_MS)
@@ -156,7 +155,7 @@ def grown(
     home: Path, settings: Settings, types: int, rows: int, commits: int, *, fragments: bool
 ) -> omnigraph.Graph:
     """A graph with a history of so many commits."""
-    graph = omnigraph.init(home / f"grown-{commits}-{fragments}", schema=schema_of(types), settings=settings)
+    graph = omnigraph.init(area(home, "grown") / "g", schema=schema_of(types), settings=settings)
     fill(graph, rows)
     for number in range(commits):
         name = f"h{number}" if fragments else "h"
@@ -207,8 +206,7 @@ def main() -> int:
     given = parser.parse_args()
     settings = Settings(durability=given.durability)
     told = Goals()
-    with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
+    with work_directory("omnigraph-bench-merges-") as home:
         if given.growth:
             for fragments in (False, True):
                 growth(home, told, settings, fragments=fragments)

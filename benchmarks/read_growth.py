@@ -8,15 +8,14 @@ the table of people costs bare pylance is printed beside it.
 
 import argparse
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks._place import area, work_directory
 from benchmarks._read_peers import FAST, lance_tables
 from benchmarks.reads import WORKLOADS, cold, make_data, shown
 
@@ -109,17 +108,15 @@ def main() -> int:
     chosen = parser.parse_args()
     numbers = np.random.default_rng(1).integers(0, chosen.persons, ROUNDS * TURN)
     keys = [f"person-{number:08d}" for number in numbers]
-    root = Path(tempfile.mkdtemp(prefix="omnigraph-read-growth-"))
-    try:
-        make_data(root / "young", chosen.persons, chosen.edges)
-        make_data(root / "old", chosen.persons, chosen.edges)
-        age(root / "young", keys, YOUNG_COMMITS)
-        age(root / "old", keys, chosen.commits)
+    with work_directory("omnigraph-read-growth-") as root:
+        young, old = area(root, "young") / "data", area(root, "old") / "data"
+        make_data(young, chosen.persons, chosen.edges)
+        make_data(old, chosen.persons, chosen.edges)
+        age(young, keys, YOUNG_COMMITS)
+        age(old, keys, chosen.commits)
         commits = f"{YOUNG_COMMITS} and {chosen.commits:,} commits"
         print(f"{chosen.persons:,} persons, {chosen.edges:,} edges; {commits}", flush=True)
-        return 1 if compare(root / "young", root / "old", keys) else 0
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+        return 1 if compare(young, old, keys) else 0
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 Run by `python -m benchmarks.writes`. Every round measures every contender once, so that a busy machine slows
 all of them alike, and begins with another one, so that none always pays for what the same one left. Growth is
 measured in the same way, on a young and on an old graph in turn. `raw` is an append of 128 bytes with
-fdatasync, `create` the making of an empty file: the latter rises for half a minute after mass deletes nearby,
-which slows everything that makes files, so nothing is deleted before the end.
+fdatasync, `create` the making of an empty file: the latter rises for minutes after mass deletes nearby, which
+slows everything that makes files (`_place`), so nothing is deleted before the end.
 `pylance` is neither atomic over tables nor durable; `sqlite` (WAL, synchronous=full) and `ladybug` are both.
 Exit status 1: a goal was missed.
 """
 
 import argparse
 import os
-import shutil
 import sqlite3
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks._place import area, work_directory
 
 import omnigraph
 from omnigraph.api.graph import Graph
@@ -139,8 +138,7 @@ def raw_append(place: Path) -> Contender:
 
 
 def file_create(place: Path) -> Contender:
-    home = place / "created"
-    home.mkdir()
+    home = area(place, "created")
     return Contender(lambda number: os.close(os.open(home / str(number), os.O_CREAT | os.O_WRONLY)))
 
 
@@ -166,7 +164,8 @@ def sqlite_insert(place: Path, tables: int) -> Contender:
 
 
 def pylance_append(place: Path, tables: int) -> Contender:
-    uris = [str(place / f"bare{tables}-{n}.lance") for n in range(tables)]
+    home = area(place, "bare")
+    uris = [str(home / f"{n}.lance") for n in range(tables)]
     for uri in uris:
         lance.write_dataset(rows(["first"], [0]), uri)
 
@@ -253,7 +252,7 @@ def upsert(graph: Graph, batch: Callable[[int], pa.Table]) -> Contender:
 
 
 def filled(place: Path, count: int, settings: Settings) -> Graph:
-    graph = omnigraph.init(place / f"filled{count}", schema=SCHEMA, settings=settings)
+    graph = omnigraph.init(area(place, "filled") / "g", schema=SCHEMA, settings=settings)
     stage_and_publish(graph, people(count), PendingMode.APPEND, MutationOpKind.INSERT)
     return graph
 
@@ -275,11 +274,12 @@ def batches(count: int) -> Callable[[int], pa.Table]:
 def upsert_contenders(place: Path, graph: Graph, count: int) -> dict[str, Contender]:
     batch, whole = batches(count), people(count)
     found = {OURS: upsert(graph, batch)}
-    bare = lance.write_dataset(whole, str(place / "big.lance"))
+    uri = str(area(place, "big") / "t.lance")
+    bare = lance.write_dataset(whole, uri)
     bare.create_scalar_index("id", "BTREE")
 
     def merge_insert(table: pa.Table) -> None:
-        dataset = lance.dataset(str(place / "big.lance"))
+        dataset = lance.dataset(uri)
         dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
 
     found["pylance"] = Contender(merge_insert, batch)
@@ -300,6 +300,18 @@ def upsert_contenders(place: Path, graph: Graph, count: int) -> dict[str, Conten
     except ImportError:
         print("ladybug is not installed and left out")
     return found
+
+
+def upsert_by_load(place: Path, graph: Graph, count: int) -> Contender:
+    """The same rows as a user brings them: a file, every check, and indexes of the new rows at the end."""
+    batch = batches(count)
+
+    def write(number: int) -> str:
+        file = str(place / f"T0-{number}.parquet")
+        pq.write_table(batch(number).drop_columns(["id"]), file)
+        return file
+
+    return Contender(lambda file: graph.load(file, mode="merge", type_name="T0", engine="local"), write)
 
 
 def ladybug_upsert(place: Path, whole: pa.Table, batch: Callable[[int], pa.Table]) -> Contender:
@@ -332,12 +344,13 @@ def with_history(place: Path, name: str, commits: int, settings: Settings, *, ta
     graph itself.
     """
     # History is made without waiting for the device; the graph is opened anew for what is measured.
-    quick = omnigraph.init(place / name, schema=SCHEMA, settings=Settings(durability="os"))
+    home = area(place, name) / "g"
+    quick = omnigraph.init(home, schema=SCHEMA, settings=Settings(durability="os"))
     for number in range(commits):
         table = f"T{number % tables}"
         quick.mutate(f"query h($k: String) {{ insert {table} {{ name: $k, age: 1 }} }}", {"k": f"h{number}"})
     quick.close()
-    return omnigraph.open(place / name, settings=settings)
+    return omnigraph.open(home, settings=settings)
 
 
 def growth(report: Report, place: Path, commits: int, rounds: int, settings: Settings) -> None:
@@ -359,7 +372,7 @@ def growth(report: Report, place: Path, commits: int, rounds: int, settings: Set
 
 def run(report: Report, place: Path, chosen: argparse.Namespace) -> None:
     settings = Settings(durability=chosen.durability)
-    graph = omnigraph.init(place / "small", schema=SCHEMA, settings=settings)
+    graph = omnigraph.init(area(place, "small") / "g", schema=SCHEMA, settings=settings)
     print(f"durability {chosen.durability}")
     raw, create = raw_append(place), file_create(place)
     one = {
@@ -377,13 +390,17 @@ def run(report: Report, place: Path, chosen: argparse.Namespace) -> None:
     few = max(5, chosen.rounds // 4)
     if chosen.rows:
         large = filled(place, chosen.rows, settings)
-        report.race("10k upsert", {**upsert_contenders(place, large, chosen.rows), "raw": raw}, few)
+        others = upsert_contenders(place, large, chosen.rows)
+        report.race("10k upsert", {**others, "raw": raw}, few)
         small_count = chosen.rows // 10
         small = filled(place, small_count, settings)
         print(f"\ngrowth from {small_count} to {chosen.rows} rows, in turn (median of {few})")
         sizes = (upsert(small, batches(small_count)), upsert(large, batches(chosen.rows)))
         interleave({OURS: sizes[0]}, few)  # as many as the large one has had
         report.growth("10k upsert", *sizes, few)
+        large.ensure_indices()
+        by_load = upsert_by_load(place, large, chosen.rows)
+        report.race("10k upsert, a file by `load --engine local`", {**others, OURS: by_load}, few)
         large.close()
         small.close()
     if chosen.commits:
@@ -401,11 +418,8 @@ def main() -> int:
     parser.add_argument("--directory", default=home, help="where to write, on the disk to be measured")
     chosen = parser.parse_args()
     report = Report()
-    place = Path(tempfile.mkdtemp(prefix="omnigraph-bench-", dir=chosen.directory))
-    try:
+    with work_directory("omnigraph-bench-", chosen.directory) as place:
         run(report, place, chosen)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
     print(f"\nmissed: {'; '.join(report.missed)}" if report.missed else "\nevery goal met")
     return 1 if report.missed else 0
 
