@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance import LanceDataset, LanceOperation
+from lance.fragment import write_fragments
 from lance.optimize import Compaction
 
 from guards.substrate import append, commit, dataset, head, numbers, rows
@@ -167,6 +168,28 @@ def test_guard_compaction_plan_execute_no_head_move(tmp_path: Path) -> None:
     results = [task.execute(base) for task in Compaction.plan(base, {"target_rows_per_fragment": 100}).tasks]
     Compaction.commit(base, results)
     assert head(base).version == after.version + 3, "the append, the reservation of fragment ids, the rewrite"
+
+
+def test_guard_rewrite_leaves_its_fragment_uncovered(tmp_path: Path) -> None:
+    """Folding writes rows anew and remaps no index: the index must not be taken to know where they are now."""
+    base = dataset(tmp_path, schema=TEXTS)
+    for word in ("red", "blue", "green"):
+        base = append(base, texts([word]))
+    base.create_scalar_index("text", "INVERTED", name="text_idx")
+    base = head(base)
+    base = commit(base, LanceOperation.CreateIndex([build(base, "id", "BTREE")], []))
+    folded = [base.get_fragment(number) for number in numbers(base)[1:]]
+    written = write_fragments(
+        base.scanner(fragments=folded, scan_in_order=True).to_table(), base, mode="append"
+    )
+    group = LanceOperation.RewriteGroup([fragment.metadata for fragment in folded], written)
+    after = commit(base, LanceOperation.Rewrite([group], []))
+    (new,) = set(numbers(after)) - set(numbers(base))
+    for index in after.describe_indices():
+        assert all(new not in segment.fragment_ids for segment in index.segments)
+    for word in ("red", "blue", "green"):
+        assert after.to_table(filter=f"id = '{word}'")["id"].to_pylist() == [word]
+        assert searched(after, word) == [word]
 
 
 def test_guard_blob_compaction_bytes(tmp_path: Path) -> None:
