@@ -134,10 +134,8 @@ def _load(
     _refuse_taken_rejects(session, request, load_id)
     session.begin_write(request.actor)
     executor = _executor(session, words, size)
-    with only_driver(session, load_id):
+    with only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
-        if workspace is not None:
-            workspace.mkdir(parents=True)
         load = Load(session, request, executor, workspace, load_id)
         return _run(load, partial(make_splits, workspace, executor))
 
@@ -174,7 +172,7 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
     )
     _refuse_taken_rejects(session, request, load_id)
     session.begin_write(request.actor)
-    with only_driver(session, load_id):
+    with only_driver(session, load_id, new=False):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)
         executor = _executor(session, words, sum(each.size for each in record.inputs))
@@ -184,14 +182,25 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
 
 
 def _run(load: Load, make_splits: Callable[[], list[Split]]) -> LoadReport:
-    """Run a load, and take away its journal and its workspace unless another run may need them."""
     try:
+        if load.workspace is not None:  # made in here, so that no interrupt comes between making and removing
+            load.workspace.mkdir(parents=True, exist_ok=True)
         return load.run(make_splits())
     finally:
-        if not load.resumable:
-            load.journal.end()
-            if load.workspace is not None:
-                shutil.rmtree(load.workspace, ignore_errors=True)
+        try:
+            _put_away(load)
+        except KeyboardInterrupt:  # it came when the load had ended already
+            _put_away(load)
+            raise
+
+
+def _put_away(load: Load) -> None:
+    """Take away the journal and the workspace of a load that ended, unless another run may need them."""
+    if load.resumable:
+        return
+    load.journal.end()
+    if load.workspace is not None:
+        shutil.rmtree(load.workspace, ignore_errors=True)
 
 
 def _request(words: LoadWords) -> LoadRequest:

@@ -211,7 +211,9 @@ class Load:
         raise moved.given_up(REPREPARE_ATTEMPTS_MAX)
 
     def _had_no_effect(self, error: BaseException) -> bool:
-        """Whether the commit gave up before Phase A: it says so, and no intent of it is pending."""
+        """Whether the commit gave up before Phase A, or says so and no intent of it is pending."""
+        if not self.course.begun:
+            return True
         if not isinstance(error, (Cancelled, ExpectedVersionMismatch, PreconditionFailed, ReadSetConflict)):
             return False
         return all(self.operation_id not in name for name in self.session.sidecars.list())

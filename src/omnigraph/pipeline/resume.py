@@ -164,8 +164,12 @@ class _Lock(Protocol):
 
 
 @contextlib.contextmanager
-def only_driver(session: "GraphSession", load_id: str) -> Generator[None]:
-    """Be the only process that drives this load. Raises LoadNotResumable while another one does."""
+def only_driver(session: "GraphSession", load_id: str, *, new: bool) -> Generator[None]:
+    """Be the only process that drives this load. Raises LoadNotResumable while another one does.
+
+    Of a `new` load nobody else knows: whatever is there of its lock is removed, also when an interrupt came
+    while it was taken.
+    """
     name = f"{LOADS}/{load_id}.lock"
     lock: _Lock
     if session.root.is_local:
@@ -173,18 +177,25 @@ def only_driver(session: "GraphSession", load_id: str) -> Generator[None]:
         lock = FileLock(session.root.local_path(name))
     else:
         lock = ObjectLock(session.adapter, name, session.clock)
-    if not lock.acquire(0.0):
-        raise LoadNotResumable(load_id, ("another process still runs it",))
+    mine = False
     try:
+        mine = lock.acquire(0.0)
+        if not mine:
+            raise LoadNotResumable(load_id, ("another process still runs it",))
         yield
     finally:
-        if session.root.is_local:
-            for suffix in _LOCK_SUFFIXES:
-                Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
-        lock.release()
-        # A released lock stays as an object. Without a record nobody can want it any more.
-        if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
-            session.adapter.delete(name)
+        if mine or new:
+            _give_up(session, load_id, lock, name)
+
+
+def _give_up(session: "GraphSession", load_id: str, lock: _Lock, name: str) -> None:
+    if session.root.is_local:
+        for suffix in _LOCK_SUFFIXES:
+            Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
+    lock.release()
+    # A released lock stays as an object. Without a record nobody can want it any more.
+    if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
+        session.adapter.delete(name)
 
 
 # --- entries, written by tasks ---
@@ -193,18 +204,23 @@ def only_driver(session: "GraphSession", load_id: str) -> Generator[None]:
 def stage_journaled(task: StageTask) -> SplitResult:
     """Stage a split, then note it: its fragments are durable and its facts are written."""
     adapter, load_id = _adapter(task.plan.root), task.plan.operation_id
-    result = stage_split(task)
-    _refuse_if_ended(adapter, load_id, result)
-    write_entry(adapter, load_id, result, np.empty(0, np.int64))
-    _refuse_if_ended(adapter, load_id, result)
+    result: SplitResult | None = None
+    try:
+        result = stage_split(task)
+        _refuse_if_ended(adapter, load_id)
+        write_entry(adapter, load_id, result, np.empty(0, np.int64))
+        _refuse_if_ended(adapter, load_id)
+    except BaseException:  # an interrupt as well: without an entry nobody else knows the files
+        if result is not None:
+            remove_files(result.files)
+        raise
     failpoint(Window.LOAD_SPLIT_STAGED)
     return result
 
 
-def _refuse_if_ended(adapter: StorageAdapter, load_id: str, result: SplitResult) -> None:
+def _refuse_if_ended(adapter: StorageAdapter, load_id: str) -> None:
     """Leave nothing behind a load that ended meanwhile: Spark does not reach into a task that it cancels."""
     if not adapter.exists(load_record_name(load_id)):
-        remove_files(result.files)
         adapter.delete_prefix(f"{LOADS}/{load_id}")
         raise Cancelled("the load was stopped; nothing was changed")
 

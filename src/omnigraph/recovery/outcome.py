@@ -51,6 +51,11 @@ class WriteCourse:
         self._visible = True
 
     @property
+    def begun(self) -> bool:
+        """Whether there may be an effect, seen by nobody yet or by everybody."""
+        return self._operation_id is not None
+
+    @property
     def note(self) -> str:
         """What is known about the outcome, in one line."""
         if self._visible:
