@@ -88,17 +88,17 @@ def stage_merge_insert(
         where = replaced()
         return where, _hide_rows(pool, handle, where)
 
+    def write() -> list[Any]:
+        fragments = _write_rows(pool, handle, source, mode="append")
+        _require_unique(ids(), handle)
+        return fragments
+
     beside = callable(addresses) or (addresses is not None and len(addresses) >= SIDE_BY_SIDE_ROWS_MIN)
     if beside and not before_fork:
-        (where, hidden), fragments = side_by_side(
-            hide, lambda: _write_rows(pool, handle, source, mode="append")
-        )
-        _require_unique(ids(), handle)
+        (where, hidden), fragments = side_by_side(hide, write)
         return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
-    fragments = _write_rows(pool, handle, source, mode="append")
-    keys = ids()
-    _require_unique(keys, handle)
-    where = probe_addresses(pool, handle, KEY_COLUMN, keys) if addresses is None else replaced()
+    fragments = write()
+    where = probe_addresses(pool, handle, KEY_COLUMN, ids()) if addresses is None else replaced()
     hidden = None if before_fork else _hide_rows(pool, handle, where)
     return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
 
