@@ -22,7 +22,7 @@ SPLIT_BYTES_MAX: Final = 64 * MIB
 SPLIT_BYTES_MIN: Final = 8 * MIB
 """A smaller piece is not worth a task of its own."""
 SPLITS_PER_CORE: Final = 2
-CHUNK_BYTES: Final = 8 * MIB
+CHUNK_BYTES: Final = 4 * MIB
 """Bytes parsed at a time."""
 PARQUET_ROWS: Final = 65_536
 """Rows of a Parquet file read at a time; fewer when they are long."""
