@@ -80,13 +80,11 @@ def probe_committed(
         if rows < PROBED_ROWS_MIN or not _can_probe(table_type, need):
             left[key] = need
             continue
-        find = indexes.of(key, records) if need.ids else None
         few = records <= PROBED_KEYS_MAX
-        if few or (
-            find is not None
-            and records * ROWS_PER_FOUND_ID <= rows
-            and not _needs_rows(plan, table_type, need)
-        ):
+        found = records * ROWS_PER_FOUND_ID <= rows and not _needs_rows(plan, table_type, need)
+        # Asked for only where it decides: an index may have to be brought up to the snapshot.
+        find = indexes.of(key, records) if need.ids and (few or found) else None
+        if few or (found and find is not None):
             _Probe(plan, table_type, files, store, writer, find).run(need)
         else:
             left[key] = need
