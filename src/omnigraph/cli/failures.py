@@ -17,13 +17,14 @@ from omnigraph.core.errors import (
     PreconditionFailed,
     UsageError,
 )
+from omnigraph.core.settings import is_set
 
 CONFLICTS_SHOWN_MAX: Final = 20
 
 
 def debugging() -> bool:
     """Whether the user asked for tracebacks."""
-    return os.environ.get("OMNIGRAPH_DEBUG", "").lower() not in {"", "0", "false"}
+    return is_set(os.environ.get("OMNIGRAPH_DEBUG"))
 
 
 def from_parser(error: typer.TyperException) -> UsageError:

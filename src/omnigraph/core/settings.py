@@ -134,8 +134,8 @@ class Settings:
             embed_retry_backoff_ms=_positive(
                 values.get("embed_retry_backoff_ms"), default.embed_retry_backoff_ms
             ),
-            embeddings_mock=str(values.get("embeddings_mock", "")).strip().lower() not in {"", "0", "false"},
-            debug=str(values.get("debug", "")).lower() in {"1", "true", "yes", "on"},
+            embeddings_mock=is_set(values.get("embeddings_mock")),
+            debug=is_set(values.get("debug")),
         )
 
 
@@ -170,6 +170,11 @@ def _file_values(file: Path | str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise BadRequest(f"the settings file '{path}' has a 'settings' that is not a table")
     return dict(cast("dict[str, Any]", table))
+
+
+def is_set(value: Any) -> bool:
+    """Whether a yes-or-no setting says yes: everything does but nothing, `0` and `false`."""
+    return str("" if value is None else value).strip().lower() not in {"", "0", "false"}
 
 
 def _positive(value: Any, default: int) -> int:
