@@ -14,7 +14,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 from benchmarks._memory import PeakMemory
-from benchmarks._place import work_directory
+from benchmarks._place import area, work_directory
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  city: String?  score: F64?  @range(age, 0..150) }
@@ -129,7 +128,7 @@ def warm_up(home: Path) -> None:
 
 def fresh(home: Path, name: str) -> Path:
     """A new place: removing old graphs would slow down the creation of files for a while."""
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=home)) / "g"
+    return area(home, name) / "g"
 
 
 def ours(name: str, source: Path, home: Path) -> dict[str, float]:
