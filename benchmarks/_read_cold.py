@@ -32,7 +32,7 @@ def open_omnigraph(where: Path, key: str) -> dict[str, Any]:
     from benchmarks._read_peers import FAST
 
     import omnigraph
-    from omnigraph.engine import query  # noqa: F401 - imported on first use otherwise
+    from omnigraph.engine.read import query  # noqa: F401 - imported on first use otherwise
     from omnigraph.planning import compile as _  # noqa: F401
 
     opened = omnigraph.open_read_only  # naming it imports what it needs
@@ -75,7 +75,7 @@ def group_by_cold(where: Path, _: str) -> dict[str, Any]:
     from benchmarks._read_peers import FAST
 
     import omnigraph
-    from omnigraph.engine import query  # noqa: F401
+    from omnigraph.engine.read import query  # noqa: F401
     from omnigraph.planning import compile as _  # noqa: F401
 
     settings = dataclasses.replace(FAST, cache_dir=Path("off"))

@@ -117,7 +117,7 @@ def generate(home: Path, people: int) -> tuple[Path, Path]:
 def warm_up(home: Path) -> None:
     """A session is warm once its workers have loaded what a task needs: a load that makes every core work."""
     import omnigraph
-    from omnigraph.pipeline.session import spark_runtime
+    from omnigraph.pipeline.spark.session import spark_runtime
 
     spark_runtime()
     for n in range(4):

@@ -28,11 +28,11 @@ from benchmarks._place import area, work_directory
 
 import omnigraph
 from omnigraph.api.graph import Graph
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.ids import CommitId, OperationId, new_ulid
 from omnigraph.core.settings import Settings
-from omnigraph.engine.cancel import NEVER
-from omnigraph.engine.commit import WriteIntent, finalize
-from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.commit import WriteIntent, finalize
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.manifest.changes import CommitIntent
 from omnigraph.recovery.sidecar import WriterKind
 

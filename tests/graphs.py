@@ -12,7 +12,8 @@ from omnigraph.api.graph import Graph
 from omnigraph.core.events import Event, listen
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
-from omnigraph.engine import query, session
+from omnigraph.engine import session
+from omnigraph.engine.read import query
 
 PEOPLE = """
 node Person {

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from omnigraph.branching.report import MergePreview, MergeReport
     from omnigraph.catalog.blobs import BlobReference
     from omnigraph.core import errors, events
+    from omnigraph.core.cancel import Cancellation
     from omnigraph.core.errors import OmnigraphError
     from omnigraph.core.settings import Settings
-    from omnigraph.engine.blob_cells import Blob
-    from omnigraph.engine.cancel import Cancellation
-    from omnigraph.engine.embedding import Embedder
-    from omnigraph.engine.explain import Explanation
-    from omnigraph.engine.mutate import MutationResult
-    from omnigraph.engine.result import Rows
+    from omnigraph.engine.entities.blob_cells import Blob
+    from omnigraph.engine.read.explain import Explanation
+    from omnigraph.engine.read.result import Rows
+    from omnigraph.engine.search.embedding import Embedder
+    from omnigraph.engine.write.mutate import MutationResult
     from omnigraph.manifest.record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
-    from omnigraph.pipeline.datasource import register_spark
-    from omnigraph.pipeline.export import ExportReport
+    from omnigraph.pipeline.output.datasource import register_spark
+    from omnigraph.pipeline.output.export import ExportReport
     from omnigraph.pipeline.report import LoadReport
     from omnigraph.recovery.verify import VerifyReport
 
@@ -32,31 +32,31 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Nothing is imported until it is asked for: `import omnigraph` stays light.
 _HOMES: Final[Mapping[str, str]] = {
-    "Blob": "omnigraph.engine.blob_cells",
+    "Blob": "omnigraph.engine.entities.blob_cells",
     "BlobReference": "omnigraph.catalog.blobs",
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
-    "Cancellation": "omnigraph.engine.cancel",
+    "Cancellation": "omnigraph.core.cancel",
     "CommitRecord": "omnigraph.manifest.record",
     "Diff": "omnigraph.branching.history",
-    "Embedder": "omnigraph.engine.embedding",
-    "Explanation": "omnigraph.engine.explain",
-    "ExportReport": "omnigraph.pipeline.export",
+    "Embedder": "omnigraph.engine.search.embedding",
+    "Explanation": "omnigraph.engine.read.explain",
+    "ExportReport": "omnigraph.pipeline.output.export",
     "Graph": "omnigraph.api.graph",
     "LoadReport": "omnigraph.pipeline.report",
     "MergePreview": "omnigraph.branching.report",
     "MergeReport": "omnigraph.branching.report",
-    "MutationResult": "omnigraph.engine.mutate",
+    "MutationResult": "omnigraph.engine.write.mutate",
     "OmnigraphError": "omnigraph.core.errors",
     "Picture": "omnigraph.notebook.picture",
-    "Rows": "omnigraph.engine.result",
+    "Rows": "omnigraph.engine.read.result",
     "Settings": "omnigraph.core.settings",
     "VerifyReport": "omnigraph.recovery.verify",
     "init": "omnigraph.api.graph",
     "open": "omnigraph.api.graph",
     "open_read_only": "omnigraph.api.graph",
     "picture": "omnigraph.notebook.picture",
-    "register_spark": "omnigraph.pipeline.datasource",
+    "register_spark": "omnigraph.pipeline.output.datasource",
 }
 _MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.events"}
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}

@@ -167,7 +167,8 @@ def test_a_load_takes_the_settings_of_the_file_too(here: Run, place: Path) -> No
     seen: list[Settings] = []
     with (
         patch(
-            "omnigraph.pipeline.session.start_early", side_effect=lambda settings, **_: seen.append(settings)
+            "omnigraph.pipeline.spark.session.start_early",
+            side_effect=lambda settings, **_: seen.append(settings),
         ),
         patch("omnigraph.api.graph.Graph.load", side_effect=og.errors.BadRequest("enough")),
     ):

@@ -11,7 +11,7 @@ import pytest
 import omnigraph as og
 from cli.conftest import Run
 from omnigraph.cli.tables import display_width, jsonl_lines, kv_lines, table_lines
-from omnigraph.engine.result import Rows
+from omnigraph.engine.read.result import Rows
 
 HARBOR = """node Ship { imo: String @key   name: String   tonnage: I32? }
 node Port { code: String @key  city: String }

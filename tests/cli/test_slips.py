@@ -14,7 +14,7 @@ import omnigraph as og
 from cli.conftest import COMMAND, Run, clean_environment
 from omnigraph.cli.tables import display_width, kv_lines, table_lines
 from omnigraph.core.settings import Settings
-from omnigraph.engine.result import Rows
+from omnigraph.engine.read.result import Rows
 
 SCHEMA = """node Person { handle: String @key  name: String  age: I32? }
 edge Knows: Person -> Person { since: Date? }

@@ -7,7 +7,7 @@ import pytest
 import omnigraph as og
 from cli.conftest import Run
 from omnigraph.core.settings import Settings
-from omnigraph.engine.offline_embedder import OfflineEmbedder
+from omnigraph.engine.search.offline_embedder import OfflineEmbedder
 
 SCHEMA = """node Doc {
   slug: String @key

@@ -7,7 +7,7 @@ import pytest
 from graphs import make_graph
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.events import TableRead, listen
-from omnigraph.pipeline import probe
+from omnigraph.pipeline.checks import probe
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }

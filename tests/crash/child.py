@@ -30,7 +30,7 @@ from crash.people import SCHEMA, WRITERS, prepare, seed  # noqa: E402
 from omnigraph.core import failpoints  # noqa: E402
 from omnigraph.core.events import DurableOperation, listen  # noqa: E402
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
-from omnigraph.recovery import back, observe, sidecar  # noqa: E402
+from omnigraph.recovery import observe, roll_back, sidecar  # noqa: E402
 from omnigraph.recovery.classify import ClassificationMode  # noqa: E402
 
 
@@ -195,7 +195,7 @@ def break_protocol(part):
             sidecar.SidecarStore.write = lambda self, note: None
             sidecar.SidecarStore.write_prepared = lambda self, note, prepared: None
         case "restore":
-            back._restored = lambda context, note, seen: (
+            roll_back._restored = lambda context, note, seen: (
                 context.storage.open_version(
                     seen.pin.table_key, seen.location, seen.pin.table_branch, seen.facts.head
                 ),

@@ -20,10 +20,13 @@ from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core import limits
 from omnigraph.core.settings import Settings
-from omnigraph.engine import adjacency, cache_files, images, key_cache, key_files, query, session
-from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.key_cache import KeyIndexCache
-from omnigraph.engine.reading import ReadCaches
+from omnigraph.engine import session
+from omnigraph.engine.edges import adjacency
+from omnigraph.engine.read import query
+from omnigraph.engine.read.reading import ReadCaches
+from omnigraph.engine.tables import cache_files, images, key_cache, key_files
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.key_cache import KeyIndexCache
 from omnigraph.maintenance import folding, reconciler
 from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION
 from omnigraph.planning.compile import compile_read

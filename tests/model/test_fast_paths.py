@@ -11,7 +11,8 @@ import omnigraph
 from model.programs import SCHEMA, graphs, queries, seed
 from model.test_queries import compare
 from omnigraph.core.settings import Settings
-from omnigraph.engine import aggregate, chains, frame, match, project, query, traverse
+from omnigraph.engine.edges import traverse
+from omnigraph.engine.read import aggregate, chains, frame, match, project, query
 
 numbers = itertools.count()
 FAST = Settings(durability="os")

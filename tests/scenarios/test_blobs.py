@@ -99,7 +99,7 @@ def test_a_load_holds_few_blobs_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     place = Place(tmp_path)
     for n in range(8):
         (place.pictures / f"{n}.bin").write_bytes(bytes([n]) * 1_000)
-    monkeypatch.setattr("omnigraph.pipeline.blobs.EXTERNAL_BLOB_BATCH_BYTES_MAX", 2_500)
+    monkeypatch.setattr("omnigraph.pipeline.load.blobs.EXTERNAL_BLOB_BATCH_BYTES_MAX", 2_500)
     asked: list[int] = []
     contents = blob_sources.BlobSources.contents
 
@@ -137,7 +137,7 @@ def test_a_source_that_goes_away_while_records_are_staged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With rejects some splits are staged twice; what was found the first time must still hold."""
-    from omnigraph.pipeline.loading import Load
+    from omnigraph.pipeline.load.run import Load
 
     place = Place(tmp_path)
     again = Load._stage_again
@@ -164,7 +164,7 @@ def test_bad_sources_are_refused_when_the_graph_is_opened(tmp_path: Path) -> Non
 def test_a_long_value_is_not_repeated_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from omnigraph.engine import prepare
+    from omnigraph.engine.write import prepare
 
     graph = make_graph(tmp_path / "g", "node Note { text: String }")
     run(graph, " ".join(f'insert Note {{ text: "{n}" }}' for n in range(5)))
@@ -190,7 +190,7 @@ def test_a_long_value_is_not_repeated_beyond_the_limit(
 
 
 def test_a_cell_is_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omnigraph.engine.blob_cells.BLOB_RANGE_BYTES_MAX", 4)
+    monkeypatch.setattr("omnigraph.engine.entities.blob_cells.BLOB_RANGE_BYTES_MAX", 4)
     place = Place(tmp_path)
     with place.open(place.pictures) as graph:
         records = [doc("a", b64(b"0123456789")), doc("e", "base64:"), doc("n", None), doc("m", b64(MARK))]

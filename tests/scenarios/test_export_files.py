@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from graphs import FAST, hear, make_graph, run
 from omnigraph.api.graph import Graph
+from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import BadRequest, Cancelled, IoFailure, TargetConflict, TypeNotFound
 from omnigraph.core.events import Progress
-from omnigraph.engine.cancel import Cancellation
 
 KINDS = """
 node Thing {

@@ -14,6 +14,7 @@ import pytest
 
 from graphs import FAST, FIXTURE_M, hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.api.graph import Graph
+from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import (
     BadRequest,
     BranchNotFound,
@@ -30,8 +31,7 @@ from omnigraph.core.events import Progress, TableCommitted
 from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activate
 from omnigraph.core.failpoints import Pass as PassBy
 from omnigraph.core.ids import TableKey
-from omnigraph.engine.cancel import Cancellation
-from omnigraph.pipeline.records import RECORD_STRUCTURE_MAX
+from omnigraph.pipeline.input.records import RECORD_STRUCTURE_MAX
 
 
 def person(name: str, **data) -> dict:

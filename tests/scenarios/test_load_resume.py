@@ -23,7 +23,8 @@ from omnigraph.core.errors import (
     StorageTransient,
 )
 from omnigraph.core.failpoints import Callback, Raise, Window, activate
-from omnigraph.pipeline import reader, resume
+from omnigraph.pipeline.input import reader
+from omnigraph.pipeline.load import journal as resume
 from omnigraph.storage.layout import LOADS
 
 SCHEMA = """

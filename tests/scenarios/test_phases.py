@@ -8,8 +8,8 @@ import pytest
 from graphs import hear, make_graph, run
 from omnigraph.core.events import DurableOperation, Published, SidecarDeleted, SidecarWritten, TableCommitted
 from omnigraph.core.settings import Durability, Settings
-from omnigraph.engine.commit import COMMITTED_SIDE_BY_SIDE_MIN
-from omnigraph.engine.stage import STAGE_THREADS
+from omnigraph.engine.write.commit import COMMITTED_SIDE_BY_SIDE_MIN
+from omnigraph.engine.write.stage import STAGE_THREADS
 
 TYPES = [f"N{number}" for number in range(6)]
 SCHEMA = "\n".join(f"node {name} {{ k: String @key }}" for name in TYPES)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import graphs
 import omnigraph
+from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit, WrongQueryKind
 from omnigraph.core.events import StorageCall
 from omnigraph.core.settings import Settings
-from omnigraph.engine import query, reading
-from omnigraph.engine.cancel import Cancellation
+from omnigraph.engine.read import query, reading
 
 TYPED = """
 node Row {

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphs
-from omnigraph.engine import query as query_module
-from omnigraph.engine import search_access
-from omnigraph.engine import text as text_module
-from omnigraph.engine.cache_work import BACKGROUND
+from omnigraph.engine.read import query as query_module
+from omnigraph.engine.search import choice as search_access
+from omnigraph.engine.search import fulltext as text_module
+from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.storage import indexes as storage_indexes
 from omnigraph.storage.text import analyse_query
 

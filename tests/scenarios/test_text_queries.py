@@ -13,8 +13,8 @@ import omnigraph as og
 from omnigraph.core.errors import BadRequest, Cancelled, DeadlineExceeded, EmbedderError
 from omnigraph.core.events import TextsEmbedded, listen
 from omnigraph.core.settings import Settings
-from omnigraph.engine import query as query_module
-from omnigraph.engine.offline_embedder import OfflineEmbedder
+from omnigraph.engine.read import query as query_module
+from omnigraph.engine.search.offline_embedder import OfflineEmbedder
 
 SCHEMA = """
 node Doc {

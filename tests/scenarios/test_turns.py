@@ -18,8 +18,8 @@ from omnigraph.core.errors import (
 from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET, REPREPARE_ATTEMPTS_MAX
-from omnigraph.engine import mutate
-from omnigraph.engine.staging import ReadSetMoved
+from omnigraph.engine.write import mutate
+from omnigraph.engine.write.gathered import ReadSetMoved
 
 PERSON = TableKey("node:Person")
 EVENTS = """

@@ -13,7 +13,7 @@ import pytest
 
 import graphs
 from omnigraph.core.errors import BadRequest, LoadFormatError, ParameterTypeError, ResourceLimit, SchemaError
-from omnigraph.pipeline import csv_records
+from omnigraph.pipeline.input import csv_records
 
 SCHEMA = """
 node T {

@@ -10,6 +10,7 @@ from lance.commit import CommitConflictError
 import omnigraph
 from graphs import FAST, hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.api.graph import Graph
+from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import (
     BadRequest,
     Cancelled,
@@ -27,8 +28,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted,
 from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activate
 from omnigraph.core.ids import OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
-from omnigraph.engine.cancel import Cancellation
-from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 
 PERSON = TableKey("node:Person")
 
@@ -441,7 +441,7 @@ def test_insert_new_refuses_an_existing_key(graph: Graph) -> None:
 
 
 def test_mutation_rows_limit_points_to_load(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    from omnigraph.engine import prepare
+    from omnigraph.engine.write import prepare
 
     monkeypatch.setattr(prepare, "MUTATION_ROWS_MAX", 2)
     three = " ".join(f'insert Person {{ name: "p{i}" }}' for i in range(3))
@@ -543,7 +543,7 @@ def test_schema_source_edits(graph: Graph) -> None:
 
 
 def test_many_values_are_found_by_reading_the_column(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    from omnigraph.engine import prepare, validate
+    from omnigraph.engine.write import prepare, validate
 
     for module in (prepare, validate):
         monkeypatch.setattr(module, "PROBED_VALUES_MAX", 1)

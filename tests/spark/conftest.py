@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from omnigraph.pipeline.launch import ARCHIVE_SETTING
-from omnigraph.pipeline.session import SparkRuntime, spark_runtime
+from omnigraph.pipeline.spark.launch import ARCHIVE_SETTING
+from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
 
 # The suite uses an archive that is there and never trains one behind the tests' back.
 os.environ.setdefault(ARCHIVE_SETTING, "use")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import omnigraph
-from omnigraph.pipeline.java import find_java, java_options
-from omnigraph.pipeline.launch import spark_home
+from omnigraph.pipeline.spark.java import find_java, java_options
+from omnigraph.pipeline.spark.launch import spark_home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -16,8 +16,8 @@ from graphs import hear, make_graph, run
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import BadRequest, BranchNotFound, QueryTypeError, TargetConflict
 from omnigraph.core.events import Warned
-from omnigraph.pipeline.datasource import PUSHDOWN_SETTING, GraphSource, register_spark
-from omnigraph.pipeline.session import SparkRuntime
+from omnigraph.pipeline.output.datasource import PUSHDOWN_SETTING, GraphSource, register_spark
+from omnigraph.pipeline.spark.session import SparkRuntime
 
 SCHEMA = """
 node Thing {

@@ -10,8 +10,9 @@ from graphs import make_graph, run
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import InternalError, OmnigraphError
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline import export, files
-from omnigraph.pipeline.session import SparkRuntime
+from omnigraph.pipeline.output import export
+from omnigraph.pipeline.output import sinks as files
+from omnigraph.pipeline.spark.session import SparkRuntime
 
 SCHEMA = """
 node Thing { k: String @key  w: U64?  f: F32?  t: DateTime?  raw: Blob?  tags: [String]?  v: Vector(3)? }

@@ -18,7 +18,7 @@ from omnigraph.core.errors import (
     TargetConflict,
     TypeNotFound,
 )
-from omnigraph.pipeline.session import SparkRuntime
+from omnigraph.pipeline.spark.session import SparkRuntime
 
 KINDS = """
 node Thing {

@@ -12,7 +12,7 @@ import pytest
 
 from graphs import make_graph, state_of
 from omnigraph.core.failpoints import Window
-from omnigraph.pipeline.session import SparkRuntime
+from omnigraph.pipeline.spark.session import SparkRuntime
 from omnigraph.storage.layout import LOADS
 from spark.test_interrupt import processes
 

@@ -13,10 +13,10 @@ import pytest
 from omnigraph.core.errors import BadRequest, InternalError, IoFailure
 from omnigraph.core.events import Progress, listen
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline.doctor import doctor
-from omnigraph.pipeline.java import Java, archive_path, find_java
-from omnigraph.pipeline.launch import launch, useful_line
-from omnigraph.pipeline.session import SparkRuntime, base_conf, spark_runtime
+from omnigraph.pipeline.spark.doctor import doctor
+from omnigraph.pipeline.spark.java import Java, archive_path, find_java
+from omnigraph.pipeline.spark.launch import launch, useful_line
+from omnigraph.pipeline.spark.session import SparkRuntime, base_conf, spark_runtime
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -223,7 +223,7 @@ def test_doctor_names_what_is_missing(monkeypatch) -> None:
     def no_java(*_args):
         raise BadRequest("Spark needs Java 17 or newer")
 
-    monkeypatch.setattr("omnigraph.pipeline.doctor.find_java", no_java)
+    monkeypatch.setattr("omnigraph.pipeline.spark.doctor.find_java", no_java)
     report = doctor()
     assert not report.ok
     assert "Java 17" in report.to_fix[0]

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.ids import CommitId
-    from omnigraph.engine.blob_cells import Blob
-    from omnigraph.engine.explain import Explanation
-    from omnigraph.engine.lookup import Entity
-    from omnigraph.engine.result import Rows
+    from omnigraph.engine.entities.blob_cells import Blob
+    from omnigraph.engine.entities.lookup import Entity
+    from omnigraph.engine.read.explain import Explanation
+    from omnigraph.engine.read.result import Rows
 
 
 @dataclass(frozen=True, slots=True)

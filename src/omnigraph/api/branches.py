@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
-from omnigraph.engine.cancel import NEVER
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.manifest.record import commit_dict
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from omnigraph.branching.listing import BranchDetail
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
+    from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch
-    from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.record import CommitRecord
 

@@ -26,7 +26,7 @@ class SparkWhenLarge:
         unshared: Unshared,
     ) -> TableDelta:
         """See `BulkDeltas.delta`."""
-        from omnigraph.pipeline.merge import spark_delta  # noqa: PLC0415  most merges never need Spark
+        from omnigraph.pipeline.output.deltas import spark_delta  # noqa: PLC0415  most merges never need Spark
 
         return spark_delta(session, old, new, unshared)
 

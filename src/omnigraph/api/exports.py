@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
-from omnigraph.engine.cancel import NEVER
-from omnigraph.engine.export import export_csv, export_lines, select_types
+from omnigraph.engine.entities.export import export_csv, export_lines, select_types
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from omnigraph.engine.blob_cells import Blob
-    from omnigraph.engine.cancel import Cancellation
-    from omnigraph.engine.result import Rows
+    from omnigraph.core.cancel import Cancellation
+    from omnigraph.engine.entities.blob_cells import Blob
+    from omnigraph.engine.read.result import Rows
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
-    from omnigraph.pipeline.export import ExportReport
+    from omnigraph.pipeline.output.export import ExportReport
 
 
 class Exports:
@@ -88,7 +88,7 @@ class Exports:
         file, any other is a directory with files per type. `engine` is `auto` (Spark above the bulk limits of
         the settings), `local` or `spark`. An existing target is refused unless `overwrite` is set.
         """
-        from omnigraph.pipeline.export import export_rows, export_types, plan_target  # noqa: PLC0415
+        from omnigraph.pipeline.output.export import export_rows, export_types, plan_target  # noqa: PLC0415
 
         place = plan_target(target, format, overwrite=overwrite)
         stop = NEVER if cancel is None else cancel
@@ -121,7 +121,7 @@ class Exports:
         spark: Any = None,
     ) -> Any:
         """One type as a Spark DataFrame, pinned to one commit. Edges have the columns `src` and `dst`."""
-        from omnigraph.pipeline.frames import graph_frame  # noqa: PLC0415  only this needs Spark
+        from omnigraph.pipeline.load.frames import graph_frame  # noqa: PLC0415  only this needs Spark
 
         snapshot = self._state(branch, at)
         return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)
@@ -145,7 +145,7 @@ class Exports:
         `kind`, `node` or `edge`, tells types of one name apart. Raises `TypeNotFound`, `EntityNotFound`,
         `BlobNull`.
         """
-        from omnigraph.engine.blob_cells import find_blob  # noqa: PLC0415  few processes read blobs
+        from omnigraph.engine.entities.blob_cells import find_blob  # noqa: PLC0415  few processes read blobs
 
         if kind not in {None, "node", "edge"}:
             raise BadRequest(f"unknown kind '{kind}'", hint="use node or edge")

@@ -14,9 +14,9 @@ from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
-from omnigraph.engine.cancel import NEVER
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from omnigraph.branching.history import Diff
     from omnigraph.branching.report import MergeReport
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import TableKey
     from omnigraph.core.settings import Settings
-    from omnigraph.engine.cancel import Cancellation
-    from omnigraph.engine.embedding import Embedder
-    from omnigraph.engine.explain import Explanation
-    from omnigraph.engine.lookup import Entity
-    from omnigraph.engine.mutate import MutationResult
-    from omnigraph.engine.result import Rows
+    from omnigraph.engine.entities.lookup import Entity
+    from omnigraph.engine.read.explain import Explanation
+    from omnigraph.engine.read.result import Rows
+    from omnigraph.engine.search.embedding import Embedder
+    from omnigraph.engine.write.mutate import MutationResult
     from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
-    from omnigraph.pipeline.load import Sources
+    from omnigraph.pipeline.load.journal import ResumableLoad
+    from omnigraph.pipeline.load.load import Sources
     from omnigraph.pipeline.report import LoadReport
-    from omnigraph.pipeline.resume import ResumableLoad
     from omnigraph.recovery.verify import VerifyReport
 
 
@@ -74,7 +74,7 @@ def _in_file(error: SourceFailure, file: str | None) -> SourceFailure:
 @cache
 def _run_query() -> Callable[..., Rows]:
     """What runs a query; imported with the first one, because a writer never needs it."""
-    from omnigraph.engine.query import run_query  # noqa: PLC0415
+    from omnigraph.engine.read.query import run_query  # noqa: PLC0415
 
     return run_query
 
@@ -142,7 +142,7 @@ class Graph(Exports):
         Raises `OmnigraphError`: the kind says whether trying again can help. A `KeyboardInterrupt` has a
         note that says what became of the write.
         """
-        from omnigraph.engine.mutate import run_mutation  # noqa: PLC0415 - loads the query language
+        from omnigraph.engine.write.mutate import run_mutation  # noqa: PLC0415 - loads the query language
         from omnigraph.planning.params import bind_params  # noqa: PLC0415
 
         target = writable_branch(branch)
@@ -203,7 +203,7 @@ class Graph(Exports):
         `resume` takes the id of a load whose process died before its commit and goes on from what it had
         staged; everything left at its default is then as it was.
         """
-        from omnigraph.pipeline.load import load_files  # noqa: PLC0415  only a load needs the pipeline
+        from omnigraph.pipeline.load.load import load_files  # noqa: PLC0415  only a load needs the pipeline
 
         return load_files(
             self._session,
@@ -225,7 +225,7 @@ class Graph(Exports):
 
     def resumable_loads(self) -> list[ResumableLoad]:
         """Loads that ended before their commit and left what they had staged, oldest first."""
-        from omnigraph.pipeline.resume import resumable_loads  # noqa: PLC0415  only a load needs the pipeline
+        from omnigraph.pipeline.load.journal import resumable_loads  # noqa: PLC0415  only a load needs the pipeline
 
         self._session.begin_read()
         return resumable_loads(self._session)
@@ -255,7 +255,7 @@ class Graph(Exports):
         record; a null of any frame is mentioned. An overwrite replaces every type that has a frame, also one
         without rows. Everything else is as in `load`.
         """
-        from omnigraph.pipeline.load import load_frames  # noqa: PLC0415  only a load needs the pipeline
+        from omnigraph.pipeline.load.load import load_frames  # noqa: PLC0415  only a load needs the pipeline
 
         return load_frames(
             self._session,
@@ -321,7 +321,7 @@ class Graph(Exports):
         print(graph.explain("queries.gq", {"handle": "ada"}, name="friends", analyze=True))
         ```
         """
-        from omnigraph.engine.query import explain_query  # noqa: PLC0415  as in query
+        from omnigraph.engine.read.query import explain_query  # noqa: PLC0415  as in query
 
         snapshot = self._state(branch, at)
         text, file = source_text(source)
@@ -423,7 +423,7 @@ class Graph(Exports):
         graph.entity("Person", "ada").properties["name"]
         ```
         """
-        from omnigraph.engine.lookup import find_entity  # noqa: PLC0415
+        from omnigraph.engine.entities.lookup import find_entity  # noqa: PLC0415
 
         return find_entity(self._session, self._state(branch, at), type_name, entity_id)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.arrays.key_segments import ABSENT, KeySegment, hash_keys
 from omnigraph.branching.changes import RowPairs, RowSet, id_order
 from omnigraph.branching.merge_plan import (
     DELETED_AND_CHANGED,
@@ -21,7 +22,6 @@ from omnigraph.branching.merge_plan import (
     RowChanges,
     RowMerge,
 )
-from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from omnigraph.branching.tokens import FeedFilter, Place, write_token
 from omnigraph.core.errors import ConflictError, IoFailure
 from omnigraph.core.ids import new_ulid
-from omnigraph.engine.export import export_lines, select_types
+from omnigraph.engine.entities.export import export_lines, select_types
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -13,8 +13,8 @@ from omnigraph.catalog.types import arrow_type
 from omnigraph.core import html
 from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
-from omnigraph.engine.lookup import find_entity, named_type
-from omnigraph.engine.result import json_values
+from omnigraph.engine.entities.lookup import find_entity, named_type
+from omnigraph.engine.read.result import json_values
 
 if TYPE_CHECKING:
     from omnigraph.catalog.schema import Property

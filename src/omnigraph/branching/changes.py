@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.arrays.key_segments import ABSENT, KeySegment, hash_keys, string_array
 from omnigraph.branching.equality import in_fields, row_bytes, rows_differ, tables_differ
-from omnigraph.branching.held import hold, may_hold
+from omnigraph.branching.rows_in_memory import hold, may_hold
 from omnigraph.core.errors import InternalError
 from omnigraph.core.limits import MERGE_HELD_ROWS_MAX
-from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys, string_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.branching.equality import Addresses, Mask
-    from omnigraph.branching.held import HeldRows
+    from omnigraph.branching.rows_in_memory import HeldRows
     from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
     from omnigraph.storage.tables import TableStorage
 

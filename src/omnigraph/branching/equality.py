@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.branching.held import HeldRows
+from omnigraph.branching.rows_in_memory import HeldRows
 from omnigraph.core.limits import MERGE_STAGE_BATCH_ROWS, MIB
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.tables import TableStorage

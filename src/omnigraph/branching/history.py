@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from omnigraph.arrays.key_segments import ABSENT
 from omnigraph.branching.changes import TableDelta, id_order, table_delta
 from omnigraph.branching.equality import row_bytes, same_value
 from omnigraph.catalog.schema import EdgeType
@@ -18,8 +19,7 @@ from omnigraph.core import html
 from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
 from omnigraph.core.ids import CommitId, TableKey, normalize_branch
 from omnigraph.core.limits import MIB
-from omnigraph.engine.key_segments import ABSENT
-from omnigraph.engine.result import json_values
+from omnigraph.engine.read.result import json_values
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:

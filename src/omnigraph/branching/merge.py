@@ -10,9 +10,9 @@ from omnigraph.branching.merge_plan import UNRESOLVED
 from omnigraph.branching.planning import MergeOutcome, plan_merge
 from omnigraph.branching.report import MergePreview, MergeReport
 from omnigraph.branching.writing import MergeRecord, write_merge
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.ids import show_branch
-from omnigraph.engine.cancel import NEVER
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.outcome import WriteCourse
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.planning import MergePlan
     from omnigraph.branching.report import ConflictList
+    from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch
-    from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.arrays.key_segments import ABSENT, KeySegment, hash_keys
 from omnigraph.branching.changes import NO_PAIRS, NO_ROWS, RowPairs, RowSet, TableDelta, id_order
-from omnigraph.engine.key_segments import ABSENT, KeySegment, hash_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from omnigraph.branching.bulk import BulkDeltas
     from omnigraph.branching.equality import Addresses, Mask
-    from omnigraph.branching.held import HeldRows
     from omnigraph.branching.merge_plan import RowMerge
     from omnigraph.branching.report import ConflictList
+    from omnigraph.branching.rows_in_memory import HeldRows
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot, TableEntry

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.arrays.key_segments import ABSENT, string_array
 from omnigraph.branching.bulk import TABLES_AT_ONCE
 from omnigraph.branching.changes import NO_IDS
 from omnigraph.branching.equality import chunk_rows, read_rows
@@ -22,9 +23,8 @@ from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.ids import TableKey, edge_table_key, node_table_key
 from omnigraph.core.limits import MERGE_CONFLICTS_REPORTED_MAX
-from omnigraph.engine.key_segments import ABSENT, string_array
-from omnigraph.engine.keys import in_filter
-from omnigraph.engine.validate import PROBED_VALUES_MAX, TableChange, validate
+from omnigraph.engine.tables.keys import in_filter
+from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.branching.equality import Addresses
-    from omnigraph.branching.held import HeldRows
     from omnigraph.branching.merge_plan import RowChanges
+    from omnigraph.branching.rows_in_memory import HeldRows
     from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.core.errors import Violation
     from omnigraph.engine.session import GraphSession

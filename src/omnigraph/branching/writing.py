@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from omnigraph.branching.equality import Addresses
     from omnigraph.branching.planning import MergePlan, MergeStep
+    from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import TableKey
-    from omnigraph.engine.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.changes import Change
     from omnigraph.manifest.state import Snapshot

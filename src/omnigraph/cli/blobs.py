@@ -14,7 +14,7 @@ from omnigraph.core.errors import BlobRange, IoFailure, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from omnigraph.engine.blob_cells import Blob
+    from omnigraph.engine.entities.blob_cells import Blob
 
 
 class EntityKind(StrEnum):

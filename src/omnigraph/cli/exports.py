@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.settings import Settings
-    from omnigraph.pipeline.export import ExportReport
+    from omnigraph.pipeline.output.export import ExportReport
 
 
 class ExportEngine(StrEnum):
@@ -150,7 +150,7 @@ def _stream(graph: "Graph", wanted: _Wanted) -> "Iterator[bytes]":
         return graph.export_chunks(
             branch=wanted.branch, at=wanted.at, types=wanted.types, format=chosen.value
         )
-    from omnigraph.pipeline.export import encoded_text
+    from omnigraph.pipeline.output.export import encoded_text
     from omnigraph.pipeline.plan import SourceFormat
 
     rows = graph.query(wanted.query, wanted.values, name=wanted.name, branch=wanted.branch, at=wanted.at)

@@ -199,7 +199,7 @@ def _sources(mode: Mode | None, data: list[str] | None, resume: str | None) -> "
 
 def _start_spark(settings: "Settings", data: list[str] | None) -> None:
     """Let the JVM come up while the graph is opened: the two have nothing to wait for in each other."""
-    from omnigraph.pipeline.session import start_early
+    from omnigraph.pipeline.spark.session import start_early
 
     size = 0
     for name in data or ():
@@ -255,7 +255,7 @@ def _count_line(count: "TypeCount") -> str:
 
 def spark_doctor(as_json: Json = False) -> int:
     """Look at Java and Spark, and run one small job."""
-    from omnigraph.pipeline.doctor import doctor
+    from omnigraph.pipeline.spark.doctor import doctor
 
     report = doctor(spark_settings(None, None))
     if as_json:

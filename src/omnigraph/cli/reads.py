@@ -28,7 +28,7 @@ from omnigraph.core.errors import UsageError
 from omnigraph.core.events import listen
 
 if TYPE_CHECKING:
-    from omnigraph.engine.result import Rows
+    from omnigraph.engine.read.result import Rows
 
 
 class Format(StrEnum):

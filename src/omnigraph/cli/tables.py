@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from omnigraph.engine.result import Rows
+    from omnigraph.engine.read.result import Rows
 
 COLUMN_WIDTH_MAX: Final = 80
 COLUMN_WIDTH_MIN: Final = 8
@@ -51,7 +51,7 @@ def table_lines(rows: "Rows", *, width_max: int = COLUMN_WIDTH_MAX, wrap: bool =
 
 def value_rows(rows: "Rows") -> Iterator[tuple[Any, ...]]:
     """The rows by position: two columns may have one name, and both are shown."""
-    from omnigraph.engine.result import json_values
+    from omnigraph.engine.read.result import json_values
 
     return zip(*(json_values(column) for column in rows.table.columns), strict=True)
 

@@ -29,7 +29,7 @@ from omnigraph.storage.layout import (
 from omnigraph.storage.objects import open_adapter
 
 if TYPE_CHECKING:
-    from omnigraph.engine.embedding import Embedder
+    from omnigraph.engine.search.embedding import Embedder
 
 CREATE_THREADS: Final = 4
 _IN_A_CLUSTER: Final = re.compile(r"(.+)/graphs/[^/]+\.omni")

@@ -22,20 +22,20 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import refuse_reserved_actor
 from omnigraph.core.settings import Settings
-from omnigraph.engine.cache_files import CacheFiles
-from omnigraph.engine.cache_work import BACKGROUND
 from omnigraph.engine.forks import fork_table
-from omnigraph.engine.key_cache import KeyIndexCache
 from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
+from omnigraph.engine.tables.cache_files import CacheFiles
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.key_cache import KeyIndexCache
 from omnigraph.engine.upkeep import check_schema_published, refresh_session, settle_on_open
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
 from omnigraph.storage.durability import DurabilityMode, make_durable
-from omnigraph.storage.kept import VersionsKept
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter, open_adapter
+from omnigraph.storage.recent_versions import VersionsKept
 from omnigraph.storage.tables import TableStore
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch, TableKey
-    from omnigraph.engine.commit import CommittedTable
-    from omnigraph.engine.embedding import Embedder
+    from omnigraph.engine.search.embedding import Embedder
+    from omnigraph.engine.write.commit import CommittedTable
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
 
@@ -115,7 +115,7 @@ class GraphSession:
         embedder: Embedder | None = None,
     ) -> None:
         if embedder is not None:
-            from omnigraph.engine.embedding import check_embedder  # noqa: PLC0415  few handles are given one
+            from omnigraph.engine.search.embedding import check_embedder  # noqa: PLC0415  few handles are given one
 
             check_embedder(embedder)
         self.root = root
@@ -205,7 +205,7 @@ class GraphSession:
     def embedder(self) -> Embedder | None:
         """What embeds the texts of queries: the one given, else the configured one. Raises EmbedderError."""
         if not self._embedder_known:
-            from omnigraph.engine.embedding import configured_embedder  # noqa: PLC0415  few handles ask
+            from omnigraph.engine.search.embedding import configured_embedder  # noqa: PLC0415  few handles ask
 
             self._embedder = configured_embedder(self.settings)
             self._embedder_known = True

@@ -13,7 +13,7 @@ from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.recovery.sweep import Swept, sweep
-from omnigraph.recovery.torn import repair_torn_manifests
+from omnigraph.recovery.torn_manifests import repair_torn_manifests
 
 if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession

@@ -28,7 +28,7 @@ from omnigraph.storage.durability import DurabilityMode, make_durable, sync_dire
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
 from omnigraph.storage.objects import StorageAdapter
-from omnigraph.storage.whole import require_whole, written_sizes
+from omnigraph.storage.short_files import require_whole, written_sizes
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from omnigraph.engine.neighbourhood import Neighbourhood, PictureNode, neighbourhood
+from omnigraph.engine.entities.neighbourhood import Neighbourhood, PictureNode, neighbourhood
 
 if TYPE_CHECKING:
     from omnigraph.api.graph import Graph

@@ -11,7 +11,6 @@ from omnigraph.core.errors import (
 from omnigraph.core.ids import OperationId
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot
-from omnigraph.recovery.changed import rows_readable
 from omnigraph.recovery.classify import (
     Owner,
     RolledPastExpected,
@@ -23,6 +22,7 @@ from omnigraph.recovery.classify import (
 )
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin
+from omnigraph.recovery.written_rows import rows_readable
 from omnigraph.storage.handles import OPERATION_ID, TransactionInfo
 from omnigraph.storage.layout import branch_directory
 

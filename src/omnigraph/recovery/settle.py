@@ -10,11 +10,11 @@ from omnigraph.core.ids import Branch
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.audit import finish, finish_from_record, publish_recovery
-from omnigraph.recovery.back import remove_added_tables, roll_back
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.decide import Decision, RollBackPath, decide, roll_back_path
-from omnigraph.recovery.forward import converged, roll_forward
 from omnigraph.recovery.observe import Observation, observe, published_record
+from omnigraph.recovery.roll_back import remove_added_tables, roll_back
+from omnigraph.recovery.roll_forward import converged, roll_forward
 from omnigraph.recovery.sidecar import Sidecar, WriterKind
 
 

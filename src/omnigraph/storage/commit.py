@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
 from omnigraph.core.ids import Branch
-from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool, manifest_object
 from omnigraph.storage.failures import (
     CommitConflict,
@@ -23,6 +22,7 @@ from omnigraph.storage.handles import (
     TransactionInfo,
     lance_dataset,
 )
+from omnigraph.storage.version_files import circumstances
 
 if TYPE_CHECKING:
     from lance.dataset import Transaction

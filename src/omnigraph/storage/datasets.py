@@ -15,8 +15,8 @@ from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecond
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
 from omnigraph.storage.failures import Circumstances, substrate
-from omnigraph.storage.kept import VersionsKept
 from omnigraph.storage.layout import GraphRoot, branch_directory
+from omnigraph.storage.recent_versions import VersionsKept
 
 if TYPE_CHECKING:
     import pyarrow as pa

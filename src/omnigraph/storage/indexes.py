@@ -14,13 +14,13 @@ from enum import StrEnum
 from typing import Any, Final, cast
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
-from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
 from omnigraph.storage.memory import giving_back
+from omnigraph.storage.short_files import require_whole
 from omnigraph.storage.staging import Work
-from omnigraph.storage.whole import require_whole
+from omnigraph.storage.version_files import circumstances
 
 
 class IndexKind(StrEnum):

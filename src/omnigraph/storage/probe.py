@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
-from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
+from omnigraph.storage.version_files import circumstances
 
 FEW_KEYS_MAX: Final = 500
 """So few keys are always looked up by an `IN` list, index or not."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit
 from omnigraph.storage.commit import manifest_files
-from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 from omnigraph.storage.indexes import IndexKind, IndexPlan, default_options
+from omnigraph.storage.version_files import circumstances
 
 
 class InlineCommitResidual:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnigraph.core.events import StorageCall, TableRead, emit, listening
-from omnigraph.storage.contents import circumstances
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
+from omnigraph.storage.version_files import circumstances
 
 if TYPE_CHECKING:
     import pyarrow as pa

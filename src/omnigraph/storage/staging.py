@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from omnigraph.arrays.addresses import by_fragment
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
-from omnigraph.storage.addresses import by_fragment
-from omnigraph.storage.contents import base_roots, circumstances, fragment_files
 from omnigraph.storage.datasets import DatasetPool, field_ids
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
@@ -28,7 +27,8 @@ from omnigraph.storage.handles import (
 )
 from omnigraph.storage.parallel import each_of, side_by_side
 from omnigraph.storage.probe import probe_addresses
-from omnigraph.storage.whole import file_name, require_whole, written_sizes
+from omnigraph.storage.short_files import file_name, require_whole, written_sizes
+from omnigraph.storage.version_files import base_roots, circumstances, fragment_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,6 @@ from omnigraph.core.settings import Settings
 from omnigraph.storage import branches, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
-from omnigraph.storage.contents import circumstances, describe_fragments
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
 from omnigraph.storage.durability import DurabilityMode, make_durable
@@ -35,6 +34,7 @@ from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.probe import probe_addresses
 from omnigraph.storage.residual import InlineCommitResidual
 from omnigraph.storage.search import ScanReport, TableSearch
+from omnigraph.storage.version_files import circumstances, describe_fragments
 
 if TYPE_CHECKING:
     import pyarrow as pa

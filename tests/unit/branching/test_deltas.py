@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphs import FAST, hear
+from omnigraph.arrays.key_segments import ABSENT
 from omnigraph.branching import changes as deltas
-from omnigraph.branching import held
+from omnigraph.branching import rows_in_memory as held
 from omnigraph.branching.agreement import agreed
 from omnigraph.branching.changes import table_delta
 from omnigraph.branching.equality import rows_differ
@@ -16,7 +17,6 @@ from omnigraph.branching.merge_plan import Choice, Resolution, RowMerge, settle,
 from omnigraph.core.events import StorageCall
 from omnigraph.core.ids import BranchName, TableKey
 from omnigraph.core.limits import MERGE_HELD_ROWS_MAX
-from omnigraph.engine.key_segments import ABSENT
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter

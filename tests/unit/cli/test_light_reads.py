@@ -9,9 +9,9 @@ from omnigraph.core.settings import Settings
 
 NEVER_FOR_A_READ = (
     "omnigraph.branching",
-    "omnigraph.engine.commit",
-    "omnigraph.engine.explain",
-    "omnigraph.engine.mutate",
+    "omnigraph.engine.write.commit",
+    "omnigraph.engine.read.explain",
+    "omnigraph.engine.write.mutate",
     "omnigraph.maintenance",
     "omnigraph.pipeline",
     "pandas",

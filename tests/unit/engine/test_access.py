@@ -9,13 +9,14 @@ import graphs
 from omnigraph.core import limits
 from omnigraph.core.events import StorageCall, listen
 from omnigraph.core.settings import Settings
-from omnigraph.engine import access, cache_work
-from omnigraph.engine.access import Kind, Path, choose, follow_edges, follow_neighbours
-from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
-from omnigraph.engine.cache_work import BACKGROUND, Background
-from omnigraph.engine.derived import DerivedCache
-from omnigraph.engine.images import ColumnCache, TableImage
-from omnigraph.engine.traverse import connected, expand, expand_edges, reach
+from omnigraph.engine.edges import choice as access
+from omnigraph.engine.edges.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.edges.choice import Kind, Path, choose, follow_edges, follow_neighbours
+from omnigraph.engine.edges.traverse import connected, expand, expand_edges, reach
+from omnigraph.engine.tables import cache_work
+from omnigraph.engine.tables.cache_work import BACKGROUND, Background
+from omnigraph.engine.tables.derived import DerivedCache
+from omnigraph.engine.tables.images import ColumnCache, TableImage
 from omnigraph.planning.steps import Direction
 
 SCHEMA = "node Person { name: String @key } edge Knows: Person -> Person { since: I32? }"

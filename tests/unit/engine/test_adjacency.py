@@ -6,13 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphs
-from omnigraph.engine import adjacency
-from omnigraph.engine.adjacency import AdjacencyCache, EdgeTables
-from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.derived import DerivedCache
-from omnigraph.engine.images import ColumnCache, TableImage, arrange
-from omnigraph.engine.query import read_caches
-from omnigraph.engine.traverse import connected, expand, expand_edges
+from omnigraph.engine.edges import adjacency
+from omnigraph.engine.edges.adjacency import AdjacencyCache, EdgeTables
+from omnigraph.engine.edges.traverse import connected, expand, expand_edges
+from omnigraph.engine.read.query import read_caches
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.derived import DerivedCache
+from omnigraph.engine.tables.images import ColumnCache, TableImage, arrange
 from omnigraph.planning.steps import Direction
 
 SCHEMA = """

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from omnigraph.core.settings import Settings
-from omnigraph.engine import cache_files
-from omnigraph.engine.cache_files import CacheFiles, directory_of
+from omnigraph.engine.tables import cache_files
+from omnigraph.engine.tables.cache_files import CacheFiles, directory_of
 from omnigraph.storage.layout import GraphRoot
 
 ARRAYS = {

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.catalog.types import ScalarKind
-from omnigraph.engine import columns as engine_columns
-from omnigraph.engine.columns import JOINED_ROWS_MAX, NUMBER_TYPES, Numbers, Picker
-from omnigraph.engine.formulas import formula_mask
-from omnigraph.engine.frame import FEW_ROWS, first_places
+from omnigraph.engine.read.formulas import formula_mask
+from omnigraph.engine.read.frame import FEW_ROWS, first_places
+from omnigraph.engine.tables import columns as engine_columns
+from omnigraph.engine.tables.columns import JOINED_ROWS_MAX, NUMBER_TYPES, Numbers, Picker
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import predicate as p
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
-from omnigraph.engine.compare import Column, Constant, as_array, compare
+from omnigraph.engine.read.compare import Column, Constant, as_array, compare
 from omnigraph.language.query_tree import Operator
 
 OPERATORS = {

@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import BadRequest, Cancelled, DeadlineExceeded, EmbedderError
 from omnigraph.core.events import Warned, listen
 from omnigraph.core.settings import Settings
-from omnigraph.engine.cancel import Cancellation
-from omnigraph.engine.embedding import (
+from omnigraph.engine.read.reading import Limits
+from omnigraph.engine.search.embedding import (
     Embedder,
     _awaited,
     check_embedder,
     configured_embedder,
     unit_vectors,
 )
-from omnigraph.engine.http_embedder import HttpEmbedder
-from omnigraph.engine.offline_embedder import OfflineEmbedder
-from omnigraph.engine.reading import Limits
+from omnigraph.engine.search.http_embedder import HttpEmbedder
+from omnigraph.engine.search.offline_embedder import OfflineEmbedder
 
 OFFLINE = OfflineEmbedder("m")
 

@@ -15,9 +15,9 @@ from graphs import make_graph, run
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import TypeNotFound
 from omnigraph.core.settings import Settings
-from omnigraph.engine import ordered
-from omnigraph.engine.lines import json_lines, object_lines
-from omnigraph.engine.result import json_values
+from omnigraph.engine.entities import ordered
+from omnigraph.engine.entities.lines import json_lines, object_lines
+from omnigraph.engine.read.result import json_values
 
 ALL = compile_schema(
     """

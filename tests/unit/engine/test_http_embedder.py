@@ -16,8 +16,8 @@ import omnigraph as og
 from omnigraph.core.errors import EmbedderError
 from omnigraph.core.limits import EMBED_ANSWER_BYTES_MAX
 from omnigraph.core.settings import Settings
-from omnigraph.engine import http_embedder as module
-from omnigraph.engine.http_embedder import HttpEmbedder
+from omnigraph.engine.search import http_embedder as module
+from omnigraph.engine.search.http_embedder import HttpEmbedder
 
 KEY = "sk-hush-hush"
 GOOD = {"data": [{"index": 0, "embedding": [3.0, 4.0]}]}

@@ -6,9 +6,9 @@ import pytest
 
 import graphs
 from omnigraph.core.events import StorageCall, listen
-from omnigraph.engine import images
-from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.images import ColumnCache, TableImage
+from omnigraph.engine.tables import images
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.images import ColumnCache, TableImage
 
 NAMES = [f"p{number}" for number in range(12)]
 

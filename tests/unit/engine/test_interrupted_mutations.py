@@ -8,7 +8,9 @@ import omnigraph
 from graphs import make_graph
 from interrupting import interrupted_at
 from omnigraph.api import graph as api
-from omnigraph.engine import ahead, commit, mutate, stage, staging
+from omnigraph.engine.write import commit, mutate, stage
+from omnigraph.engine.write import early as ahead
+from omnigraph.engine.write import gathered as staging
 from omnigraph.manifest import publisher
 
 DRIVING = {api, ahead, commit, mutate, stage, staging, publisher}

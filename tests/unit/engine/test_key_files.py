@@ -9,10 +9,10 @@ from graphs import forget_everything
 from omnigraph.core import limits
 from omnigraph.core.ids import TableKey
 from omnigraph.core.settings import Settings
-from omnigraph.engine import key_cache, key_files
-from omnigraph.engine.cache_work import BACKGROUND
-from omnigraph.engine.key_files import load_exact, save_index
-from omnigraph.engine.keys import build, describe
+from omnigraph.engine.tables import key_cache, key_files
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.key_files import load_exact, save_index
+from omnigraph.engine.tables.keys import build, describe
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }

@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs import make_graph, reopen, run
-from omnigraph.core.ids import TableKey
-from omnigraph.engine import key_cache, key_segments, keys
-from omnigraph.engine.key_cache import KeyIndexCache
-from omnigraph.engine.key_segments import (
+from omnigraph.arrays import key_segments
+from omnigraph.arrays.key_segments import (
     ABSENT,
     KeySegment,
     hash_keys,
@@ -21,7 +19,10 @@ from omnigraph.engine.key_segments import (
     last_occurrences,
     string_array,
 )
-from omnigraph.engine.keys import TableKeys, advance, build, describe, in_filter, probe
+from omnigraph.core.ids import TableKey
+from omnigraph.engine.tables import key_cache, keys
+from omnigraph.engine.tables.key_cache import KeyIndexCache
+from omnigraph.engine.tables.keys import TableKeys, advance, build, describe, in_filter, probe
 
 PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)

@@ -6,13 +6,14 @@ import pyarrow as pa
 import pytest
 
 from graphs import make_graph, run
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import StorageError
 from omnigraph.core.ids import CommitId, OperationId, new_ulid
-from omnigraph.engine import commit, key_cache
-from omnigraph.engine.cancel import NEVER
-from omnigraph.engine.commit import WriteIntent, finalize
-from omnigraph.engine.stage import SOUGHT_BESIDE_MIN
-from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.tables import key_cache
+from omnigraph.engine.write import commit
+from omnigraph.engine.write.commit import WriteIntent, finalize
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.stage import SOUGHT_BESIDE_MIN
 from omnigraph.recovery.sidecar import WriterKind
 
 MANY = SOUGHT_BESIDE_MIN + 200

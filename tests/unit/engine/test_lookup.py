@@ -6,7 +6,7 @@ import pytest
 
 from graphs import make_graph, run
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
-from omnigraph.engine import key_cache, keys
+from omnigraph.engine.tables import key_cache, keys
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine.offline_embedder import OfflineEmbedder, fnv1a
+from omnigraph.engine.search.offline_embedder import OfflineEmbedder, fnv1a
 
 OFFLINE = OfflineEmbedder("m")
 ZERO_HASHES = ["77kepQFQ8Kl", "!0IC=VloaY"]

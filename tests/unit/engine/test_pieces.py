@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphs
-from omnigraph.engine import frame, match, pieces, project, reading
-from omnigraph.engine.columns import bytes_at
+from omnigraph.engine.read import frame, match, pieces, project, reading
+from omnigraph.engine.tables.columns import bytes_at
 
 CHUNKS = [
     pa.array(["", "abc", None, "äö"]),

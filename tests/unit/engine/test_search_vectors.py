@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine.search_vectors import (
+from omnigraph.engine.search.vectors import (
     build_vectors,
     distances_at,
     exact_distances,

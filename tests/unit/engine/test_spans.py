@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine import traverse
-from omnigraph.engine.traverse import expand, neighbours, reached, spans
+from omnigraph.engine.edges import traverse
+from omnigraph.engine.edges.traverse import expand, neighbours, reached, spans
 
 NODES = 12
 edge_lists = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=40)

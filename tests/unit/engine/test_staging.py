@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 import pytest
 
 from graphs import make_graph, run
+from omnigraph.arrays.key_segments import ABSENT
 from omnigraph.core.errors import InternalError, KeyConflict, ReadSetConflict
 from omnigraph.core.ids import OperationId, TableKey, new_ulid
-from omnigraph.engine import prepare
-from omnigraph.engine.key_segments import ABSENT
-from omnigraph.engine.pending import RowFilter, scan_with_pending
-from omnigraph.engine.staging import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write import prepare
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.own_rows import RowFilter, scan_with_pending
 
 PERSON = TableKey("node:Person")
 

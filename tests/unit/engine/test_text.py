@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine.text import (
+from omnigraph.engine.search.fulltext import (
     BM25_B,
     BM25_K1,
     TextIndex,

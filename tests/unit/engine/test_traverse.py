@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine.traverse import connected, expand, expand_edges, incidence, neighbours, reach
+from omnigraph.engine.edges.traverse import connected, expand, expand_edges, incidence, neighbours, reach
 
 NODES = 6
 edge_lists = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=14)

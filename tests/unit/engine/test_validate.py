@@ -13,9 +13,9 @@ from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
-from omnigraph.engine.rows import pending_schema
-from omnigraph.engine.validate import TableChange, tuple_codes, validate
-from omnigraph.engine.values import value_findings
+from omnigraph.engine.write.rows import pending_schema
+from omnigraph.engine.write.validate import TableChange, tuple_codes, validate
+from omnigraph.engine.write.values import value_findings
 
 CATALOG = compile_schema(
     """

@@ -9,7 +9,7 @@ import pytest
 import omnigraph as og
 from omnigraph.core import html
 from omnigraph.core.settings import Settings
-from omnigraph.engine.neighbourhood import Neighbourhood, PictureEdge, PictureNode
+from omnigraph.engine.entities.neighbourhood import Neighbourhood, PictureEdge, PictureNode
 from omnigraph.notebook.picture import CROWDED, draw, layout
 
 SCHEMA = """node Person { handle: String @key  name: String? }

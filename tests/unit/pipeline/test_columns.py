@@ -8,7 +8,7 @@ import pytest
 
 from omnigraph.catalog.build import compile_schema
 from omnigraph.catalog.schema import Property
-from omnigraph.pipeline.columns import stored_column
+from omnigraph.pipeline.input.columns import stored_column
 
 CATALOG = compile_schema(
     """node T { k: String @key  f: F64?  g: F32?  fs: [F64]?  v: Vector(2)?  ws: [U64]?  js: [I64]? }"""

@@ -11,9 +11,9 @@ import pytest
 
 from graphs import make_graph
 from omnigraph.core.errors import LoadFormatError
-from omnigraph.pipeline import csv_records
-from omnigraph.pipeline.csv_records import Piece, read_csv
-from omnigraph.pipeline.sources import plan_splits
+from omnigraph.pipeline.input import csv_records
+from omnigraph.pipeline.input.csv_records import Piece, read_csv
+from omnigraph.pipeline.input.sources import plan_splits
 
 Read = Callable[[bytes], list[Piece]]
 

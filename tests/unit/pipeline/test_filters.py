@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from omnigraph.catalog.build import compile_schema
-from omnigraph.pipeline.datasource import formula_of
+from omnigraph.pipeline.output.datasource import formula_of
 from omnigraph.planning.predicate import evaluate_formula
 
 CATALOG = compile_schema(

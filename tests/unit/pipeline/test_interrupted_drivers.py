@@ -7,7 +7,9 @@ import pytest
 import omnigraph
 from graphs import make_graph, state_of
 from interrupting import interrupted_at
-from omnigraph.pipeline import load, loading, resume, target
+from omnigraph.pipeline.load import journal as resume
+from omnigraph.pipeline.load import load, target
+from omnigraph.pipeline.load import run as loading
 from omnigraph.storage.layout import LOADS
 
 DRIVING = {load, loading, resume, target}

@@ -8,8 +8,8 @@ import pytest
 
 from graphs import make_graph, state_of
 from omnigraph.core.errors import Cancelled
-from omnigraph.pipeline import resume
-from omnigraph.pipeline.executors import LocalExecutor
+from omnigraph.pipeline.load import journal as resume
+from omnigraph.pipeline.spark.executors import LocalExecutor
 from omnigraph.storage.layout import LOADS
 
 

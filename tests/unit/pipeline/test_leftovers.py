@@ -8,7 +8,7 @@ from pathlib import Path
 PROGRAM = """
 import os, sys, threading
 from pathlib import Path
-from omnigraph.pipeline.leftovers import LEFTOVERS
+from omnigraph.pipeline.spark.leftovers import LEFTOVERS
 
 here = Path(sys.argv[1])
 

@@ -6,7 +6,10 @@ import pytest
 
 import cases.load_steps  # noqa: F401 - registers the verbs
 from cases.runner import CASES_DIR, Case, read_cases, run_case
-from omnigraph.pipeline import fragments, loading, probe, sources, verify
+from omnigraph.pipeline.checks import probe, verify
+from omnigraph.pipeline.input import sources
+from omnigraph.pipeline.load import run as loading
+from omnigraph.pipeline.load import stage_split as fragments
 
 CASES = [case for file in sorted((CASES_DIR / "load").glob("*.case")) for case in read_cases(file)]
 SMALL = [case for case in CASES if case.label != "L34"]

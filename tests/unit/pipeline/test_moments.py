@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from omnigraph.catalog.scalars import Misfit, parse_datetime
 from omnigraph.catalog.types import ScalarKind
-from omnigraph.pipeline.convert import scalar_values
+from omnigraph.pipeline.input.convert import scalar_values
 
 NOON = dt.datetime(2024, 3, 1, 12, tzinfo=dt.UTC)
 

@@ -7,7 +7,7 @@ import pytest
 import omnigraph
 from graphs import FAST
 from omnigraph.core.errors import InternalError
-from omnigraph.pipeline import loading
+from omnigraph.pipeline.load import run as loading
 
 SCHEMA = "node N { t: String }\n"
 RECORDS = '{"type":"N","data":{"id":"a","t":"1"}}\n{"type":"N","data":{"id":"b","t":"2"}}\n'

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnigraph.catalog.build import compile_schema
-from omnigraph.pipeline import records
+from omnigraph.pipeline.input import records
+from omnigraph.pipeline.input.records import ChunkParser
+from omnigraph.pipeline.input.sources import plan_splits, read_chunks
 from omnigraph.pipeline.plan import SourceFormat, Split
 from omnigraph.pipeline.problems import ProblemLog
-from omnigraph.pipeline.records import ChunkParser
-from omnigraph.pipeline.sources import plan_splits, read_chunks
 
 CATALOG = compile_schema(
     """

@@ -6,7 +6,7 @@ import pytest
 
 from omnigraph.core.errors import IoFailure
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline.session import refuse_silent_master, spark_runtime
+from omnigraph.pipeline.spark.session import refuse_silent_master, spark_runtime
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_a_connect_server_has_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_session_is_not_even_begun_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omnigraph.pipeline.session._adopted", lambda: None)
-    monkeypatch.setattr("omnigraph.pipeline.session._Current.runtime", None)
+    monkeypatch.setattr("omnigraph.pipeline.spark.session._adopted", lambda: None)
+    monkeypatch.setattr("omnigraph.pipeline.spark.session._Current.runtime", None)
     with pytest.raises(IoFailure, match="no Spark Connect server answers"):
         spark_runtime(Settings(spark_master="sc://127.0.0.1:9"))

@@ -4,7 +4,7 @@ from collections import Counter
 
 from graphs import make_graph, run
 from omnigraph.core.limits import VERSIONS_KEPT_MAX
-from omnigraph.storage.kept import VersionsKept
+from omnigraph.storage.recent_versions import VersionsKept
 
 
 def test_the_version_that_was_opened_first_leaves() -> None:

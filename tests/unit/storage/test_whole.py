@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from omnigraph.core.errors import IoFailure
-from omnigraph.storage.whole import require_whole, roaring_length, written_sizes
+from omnigraph.storage.short_files import require_whole, roaring_length, written_sizes
 
 CUT = """
 import resource, signal, sys
 import lance, pyarrow as pa
 from lance.fragment import write_fragments
 from omnigraph.core.errors import IoFailure
-from omnigraph.storage.whole import require_whole, written_sizes
+from omnigraph.storage.short_files import require_whole, written_sizes
 place = sys.argv[1]
 rows = pa.table({"a": [str(n) * 50 for n in range(20)]})
 dataset = lance.dataset(place)

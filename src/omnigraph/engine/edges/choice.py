@@ -1,0 +1,161 @@
+"""How an edge is followed: over the adjacency in memory, or by looking edges up; chosen by cost.
+
+The choice never changes an answer. It is a value, so that `explain` can say what was chosen and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from omnigraph.core import limits
+from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
+from omnigraph.engine.edges.lookups import COLUMNS, ProbedIncidence, ProbedNeighbours
+
+if TYPE_CHECKING:
+    from omnigraph.core.settings import ExpandAccess
+    from omnigraph.engine.edges.adjacency import AdjacencyCache
+    from omnigraph.engine.edges.endpoints import EdgeTables
+    from omnigraph.engine.edges.traverse import AnyIncidence, AnyNeighbours
+    from omnigraph.planning.steps import Direction
+
+# Costs in milliseconds, measured on a million nodes and five million edges; only their proportion matters.
+PROBE_CALL_MS: Final = 1.5
+PROBE_NODE_MS: Final = 0.015
+PROBE_EDGE_MS: Final = 0.003
+SCAN_ROW_MS: Final = 0.00005
+BUILD_EDGE_MS: Final = 0.0003
+BUILD_NODE_MS: Final = 0.0003
+
+INDEX_ENTRY_BYTES: Final = 14
+"""Memory of one edge in the ends and in an index of one direction."""
+
+
+class Path(StrEnum):
+    """The ways to follow an edge."""
+
+    ADJACENCY = "adjacency"
+    PROBE = "probe"
+
+
+class Kind(StrEnum):
+    """What a step asks of an adjacency."""
+
+    NEIGHBOURS = "neighbours"
+    INCIDENCE = "incidence"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The choice of one step."""
+
+    path: Path
+    why: str
+    nodes_max: int | None = None
+    """Nodes that are looked up before the adjacency is used after all; None: no bound."""
+    builds: bool = False
+    """Whether the adjacency is made in the background meanwhile."""
+
+
+def choose(
+    adjacency: AdjacencyCache,
+    tables: EdgeTables,
+    direction: Direction,
+    kind: Kind,
+    *,
+    nodes: float,
+    hops: int = 1,
+    forced: ExpandAccess = "auto",
+) -> Access:
+    """The cheaper way to follow an edge from about `nodes` nodes over up to `hops` hops.
+
+    Cost: nothing when the adjacency is in memory; else metadata of the tables.
+    """
+    if forced == "probe":
+        return Access(Path.PROBE, "the settings ask for it")
+    if forced == "adjacency":
+        return Access(Path.ADJACENCY, "the settings ask for it")
+    if adjacency.is_ready(tables, direction, kind):
+        return Access(Path.ADJACENCY, "it is in memory for this state of the tables")
+    edges = tables.edges.row_count
+    if edges < limits.CACHED_ROWS_MIN:
+        return Access(Path.ADJACENCY, f"it is made from {edges} edges at once")
+    if adjacency.is_near(tables, direction, kind):
+        return Access(Path.ADJACENCY, "an earlier state of it is in memory, or a file has it")
+    asked = _nodes_asked(tables, direction, nodes, hops)
+    degree = edges / max(tables.heads(direction).row_count, 1)
+    fixed_ms, scans = _probe_call_ms(tables, direction)
+    node_ms = PROBE_NODE_MS + degree * PROBE_EDGE_MS
+    chunks = hops - 1 + -(-int(asked + 1) // KEY_PROBE_CHUNK_ROWS)
+    probe_ms = chunks * fixed_ms + asked * node_ms
+    build_ms = _build_ms(tables)
+    how = "scans of the edges" if scans else "index probes"
+    why = f"{how} for {asked:.0f} nodes: about {probe_ms:.0f} ms; making the adjacency: {build_ms:.0f} ms"
+    if probe_ms >= build_ms:
+        return Access(Path.ADJACENCY, why)
+    fits = edges * INDEX_ENTRY_BYTES <= adjacency.bytes_max
+    return Access(Path.PROBE, why, nodes_max=int(build_ms / node_ms), builds=fits)
+
+
+def _nodes_asked(tables: EdgeTables, direction: Direction, nodes: float, hops: int) -> float:
+    """All nodes that are expanded, over all hops."""
+    most = float(max(tables.heads(direction).row_count, 1))
+    degree = tables.edges.row_count / most
+    total = front = min(nodes, most)
+    for _ in range(hops - 1):
+        front = min(front * degree, most)
+        total = min(total + front, most)
+    return total
+
+
+def _probe_call_ms(tables: EdgeTables, direction: Direction) -> tuple[float, bool]:
+    """What one lookup costs beside its nodes, and whether it scans for want of an index."""
+    storage, handle = tables.edges.storage, tables.edges.handle
+    rows = tables.edges.fragment_rows()
+    cost, scans = 0.0, False
+    for near, _ in COLUMNS[direction]:
+        ordered = [
+            index
+            for index in storage.index_coverage(handle, near)
+            if index.kind.upper() == "BTREE" and index.columns == (near,)
+        ]
+        unknown = [sum(rows[each] for each in index.uncovered) for index in ordered]
+        uncovered = min(unknown, default=sum(rows.values()))
+        cost += PROBE_CALL_MS + uncovered * SCAN_ROW_MS
+        scans = scans or not ordered
+    return cost, scans
+
+
+def _build_ms(tables: EdgeTables) -> float:
+    cost = tables.edges.row_count * BUILD_EDGE_MS
+    for nodes in {id(each): each for each in (tables.sources, tables.targets)}.values():
+        if not nodes.keys.is_ready(nodes.identity, nodes.handle):
+            cost += nodes.row_count * BUILD_NODE_MS
+    return cost
+
+
+def follow_neighbours(
+    adjacency: AdjacencyCache, tables: EdgeTables, direction: Direction, access: Access
+) -> AnyNeighbours:
+    """The neighbours as the choice says."""
+    if access.path is Path.ADJACENCY:
+        return adjacency.neighbours(tables, direction)
+    if access.builds:
+        adjacency.build_later(tables, direction, Kind.NEIGHBOURS)
+    return ProbedNeighbours(
+        tables, direction, access.nodes_max, lambda: adjacency.neighbours(tables, direction)
+    )
+
+
+def follow_edges(
+    adjacency: AdjacencyCache, tables: EdgeTables, direction: Direction, access: Access
+) -> AnyIncidence:
+    """The edges as the choice says."""
+    if access.path is Path.ADJACENCY:
+        return adjacency.incidence(tables, direction)
+    if access.builds:
+        adjacency.build_later(tables, direction, Kind.INCIDENCE)
+    return ProbedIncidence(
+        tables, direction, access.nodes_max, lambda: adjacency.incidence(tables, direction)
+    )

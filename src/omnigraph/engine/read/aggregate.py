@@ -1,0 +1,432 @@
+"""Aggregates over working rows that are made and forgotten block by block.
+
+Every step of a match treats each working row by itself, so the rows a match begins with may be taken in
+blocks: memory follows the block and the number of groups, not the rows that are aggregated. Groups are
+numbered by codes of the whole table, so that the sums of all blocks meet in one array.
+
+The last hop need not be made at all when nothing of its end but counts and sums is wanted (`_Fold`): the
+entries of a node lie together in the index, so its sum is the sum of a span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.catalog.types import ScalarKind, arrow_type
+from omnigraph.engine.edges.traverse import Incidence, Neighbours, spans
+from omnigraph.engine.read.compare import as_array
+from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
+from omnigraph.engine.read.operands import operand_values
+from omnigraph.engine.read.pieces import SEARCHES, fetches_of, pieces
+from omnigraph.engine.read.project import DENSE_CODES_MAX, aggregate_whole, ordered_groups
+from omnigraph.engine.read.reading import ORDINAL_BYTES
+from omnigraph.language.query_tree import Function
+from omnigraph.planning import ir
+from omnigraph.planning.steps import Expand, Scan, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from omnigraph.engine.read.match import Matcher
+    from omnigraph.engine.read.reading import Codes, Prepared, Reading
+
+    Codings = NDArray[np.int64]
+    Weights = NDArray[np.int64] | None
+
+BLOCK_ROWS: Final = 1 << 16
+"""Rows a match begins with that are taken at a time."""
+EXTREME_PARTS_MAX: Final = 64
+"""Tables of least or greatest values that are kept before they become one."""
+
+_SUMMED: Final = frozenset({Function.SUM, Function.AVG})
+_EXACT_SUMS: Final = frozenset({ScalarKind.I32, ScalarKind.U32})
+"""Kinds whose sums are the same in any order: floats hold them exactly."""
+
+
+def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Frame) -> list[Any]:
+    """The result columns of an aggregate query whose first `done` steps gave the frame."""
+    reading, plan = matcher.reading, prepared.plan
+    groups = _Groups.of(reading, plan)
+    if groups is None:
+        return aggregate_whole(
+            reading, prepared, matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
+        )
+    totals = {aggregate: _total(reading, aggregate, groups) for aggregate in _aggregates(plan)}
+    steps, needed = prepared.steps, prepared.needed
+    if frame is SINGLE and done < len(steps) and isinstance(steps[done], Scan):
+        frame = matcher.run(steps[done : done + 1], frame, needed[done : done + 1])
+        done += 1
+    fold = _Fold.of(plan, steps[done:], needed[done:]) if reading.trace is None else None
+    last = len(steps) if fold is None else len(steps) - 1
+    for block in _blocks(frame):
+        rows = matcher.run(steps[done:last], block, needed[done:last])
+        folded = None if fold is None else fold.spans(matcher, rows)
+        if folded is not None:
+            rows, entries, lengths = folded
+            groups.count(rows, lengths)
+            for total in totals.values():
+                total.add_spans(groups.codes, rows, entries, lengths)
+            continue
+        rows = matcher.run(steps[last:], rows, needed[last:])
+        for piece in _pieces(reading, totals, rows):
+            groups.count(piece, None)
+            for total in totals.values():
+                total.add(groups.codes, piece)
+    present = groups.present()
+    columns: list[Any] = []
+    heads = iter(groups.columns(present))
+    for column in plan.columns:
+        expression = column.expression
+        columns.append(
+            totals[expression].result(present) if isinstance(expression, ir.Aggregate) else next(heads)
+        )
+    order = {item: total.result(present) for item, total in totals.items()} if plan.order else {}
+    return ordered_groups(prepared, columns, order, len(present))
+
+
+def _aggregates(plan: ir.ReadPlan) -> list[ir.Aggregate]:
+    found = [column.expression for column in plan.columns] + [key.expression for key in plan.order]
+    return list(dict.fromkeys(each for each in found if isinstance(each, ir.Aggregate)))
+
+
+def _blocks(frame: Frame) -> Iterator[Frame]:
+    if frame.rows <= BLOCK_ROWS:
+        yield frame
+        return
+    for begin in range(0, frame.rows, BLOCK_ROWS):
+        yield frame.part(slice(begin, begin + BLOCK_ROWS))
+
+
+def _pieces(reading: Reading, aggregates: Iterable[ir.Aggregate], frame: Frame) -> Iterator[Frame]:
+    """The rows in pieces whose arguments fit the limits; all at once where a search gives an argument."""
+    arguments = [aggregate.argument for aggregate in aggregates]
+    if frame.rows <= FEW_ROWS or any(isinstance(argument, SEARCHES) for argument in arguments):
+        yield frame
+        return
+    reading.limits.held_bytes = frame.rows * ORDINAL_BYTES * len(frame.columns)
+    for part in pieces(reading, frame.rows, fetches_of(reading, arguments, frame)):
+        yield frame.part(part)
+
+
+# Groups --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Key:
+    """One column of the group key: a property by its codes, or a node by its ordinal."""
+
+    expression: ir.PropertyRef | ir.NodeRef
+    width: int
+    codes: Codes | None
+
+    def of(self, frame: Frame) -> Codings:
+        ordinals = frame[self.expression.variable]
+        if self.codes is not None:
+            return self.codes.codes[ordinals].astype(np.int64)
+        return np.where(ordinals < 0, self.width - 1, ordinals)
+
+    def values(self, reading: Reading, codes: Codings) -> Any:
+        match self.expression:
+            case ir.PropertyRef(owner=owner, prop=prop):
+                column, image = prop.name, reading.image(owner)
+            case ir.NodeRef(node=node):
+                column, image = "id", reading.image(node)
+        if self.codes is not None:
+            return image.take(column, self.codes.samples[codes])
+        return image.take(column, np.where(codes == self.width - 1, -1, codes))
+
+
+class _Groups:
+    """The group of every row, by one number over all columns of the key."""
+
+    def __init__(self, reading: Reading, keys: Sequence[_Key], width: int) -> None:
+        self._reading = reading
+        self._keys = keys
+        self.width = width
+        self._rows = np.zeros(width, np.int64)
+        self.codes: Codings = np.zeros(0, np.int64)
+        """Of the rows counted last."""
+
+    @staticmethod
+    def of(reading: Reading, plan: ir.ReadPlan) -> _Groups | None:
+        """None when the values of the key have no codes, or their combinations are too many."""
+        keys: list[_Key] = []
+        width = 1
+        for index in plan.grouping:
+            expression = plan.columns[index].expression
+            if isinstance(expression, ir.NodeRef):
+                key = _Key(expression, reading.image(expression.node).extent + 1, None)
+            elif isinstance(expression, ir.PropertyRef) and expression.type.is_scalar:
+                codes = reading.codes(expression)
+                key = _Key(expression, codes.width, codes)
+            else:
+                return None
+            keys.append(key)
+            width *= key.width
+            if width > DENSE_CODES_MAX:
+                return None
+        return _Groups(reading, keys, width)
+
+    def count(self, frame: Frame, lengths: Weights) -> None:
+        """Number the rows, each standing for `lengths` of them."""
+        codes = np.zeros(frame.rows, np.int64)
+        for number, key in enumerate(self._keys):
+            codes = codes * key.width + key.of(frame) if number else key.of(frame)
+        self.codes = codes
+        self._rows += _counted(codes, lengths, self.width)
+
+    def present(self) -> Codings:
+        """The groups that have rows; without a key the one group there always is."""
+        return np.flatnonzero(self._rows) if self._keys else np.zeros(1, np.int64)
+
+    def columns(self, present: Codings) -> list[Any]:
+        """The values of the key, one array a column."""
+        columns: list[Any] = []
+        for key in reversed(self._keys):
+            present, mine = np.divmod(present, key.width)
+            columns.append(key.values(self._reading, mine))
+        return columns[::-1]
+
+
+def _counted(codes: Codings, weights: Weights, width: int) -> NDArray[np.int64]:
+    if weights is None:
+        return np.bincount(codes, minlength=width)
+    # Counts pass through floats here; they are exact up to 2^53 rows.
+    return np.bincount(codes, weights=weights, minlength=width).astype(np.int64)
+
+
+# Totals --------------------------------------------------------------------------------------------------
+
+
+def _total(reading: Reading, aggregate: ir.Aggregate, groups: _Groups) -> _Count | _Sum | _Extreme:
+    if aggregate.function is Function.COUNT:
+        return _Count(reading, aggregate, groups.width)
+    if aggregate.function in _SUMMED:
+        return _Sum(reading, aggregate, groups.width)
+    return _Extreme(reading, aggregate, groups.width)
+
+
+def _segments(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sums of consecutive spans of integers, none of them empty."""
+    if not len(lengths):
+        return np.zeros(0, np.int64)
+    sums = np.cumsum(values, dtype=np.int64)[np.cumsum(lengths) - 1]
+    sums[1:] -= sums[:-1].copy()
+    return sums
+
+
+class _Count:
+    """How many values there are in each group."""
+
+    def __init__(self, reading: Reading, aggregate: ir.Aggregate, width: int) -> None:
+        self._reading = reading
+        self._aggregate = aggregate
+        self._counts = np.zeros(width, np.int64)
+
+    def add(self, codes: Codings, frame: Frame) -> None:
+        argument = self._aggregate.argument
+        if isinstance(argument, ir.NodeRef):
+            ordinals = frame[argument.variable]
+            known = None if not len(ordinals) or ordinals.min() >= 0 else ordinals >= 0
+        else:
+            _, known = _numbers_of(self._reading, argument, frame)
+        self._counts += np.bincount(codes if known is None else codes[known], minlength=len(self._counts))
+
+    def add_spans(
+        self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
+    ) -> None:
+        argument = self._aggregate.argument
+        assert isinstance(argument, ir.NodeRef | ir.PropertyRef)  # noqa: S101 - `_Fold` saw to it
+        if argument.variable in entries:
+            weights = lengths
+            if isinstance(argument, ir.PropertyRef):
+                known = _gather(self._reading, argument, entries[argument.variable])[1]
+                weights = lengths if known is None else _segments(known, lengths)
+        else:
+            weights = lengths
+            ordinals = frame[argument.variable]
+            if isinstance(argument, ir.PropertyRef):
+                known = _gather(self._reading, argument, ordinals)[1]
+                weights = lengths if known is None else lengths * known
+            elif len(ordinals) and ordinals.min() < 0:
+                weights = lengths * (ordinals >= 0)
+        self._counts += _counted(codes, weights, len(self._counts))
+
+    def result(self, present: Codings) -> Any:
+        return pa.array(self._counts[present], arrow_type(self._aggregate.type))
+
+
+class _Sum:
+    """The sum or the average of each group; null over no values."""
+
+    def __init__(self, reading: Reading, aggregate: ir.Aggregate, width: int) -> None:
+        self._reading = reading
+        self._aggregate = aggregate
+        self._sums = np.zeros(width, np.float64)
+        self._counts = np.zeros(width, np.int64)
+
+    def add(self, codes: Codings, frame: Frame) -> None:
+        values, known = _numbers_of(self._reading, self._aggregate.argument, frame)
+        if known is not None:
+            codes, values = codes[known], values[known]
+        self._sums += np.bincount(codes, weights=values, minlength=len(self._sums))
+        self._counts += np.bincount(codes, minlength=len(self._counts))
+
+    def add_spans(
+        self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
+    ) -> None:
+        argument = self._aggregate.argument
+        assert isinstance(argument, ir.PropertyRef)  # noqa: S101 - `_Fold` saw to it
+        if argument.variable in entries:
+            values, known = _gather(self._reading, argument, entries[argument.variable])
+            counts = lengths if known is None else _segments(known, lengths)
+            if known is not None:
+                values = np.where(known, values, 0)
+            sums = _segments(values, lengths)
+        else:
+            values, known = _gather(self._reading, argument, frame[argument.variable])
+            counts = lengths if known is None else lengths * known
+            sums = values.astype(np.int64) * counts
+        self._sums += np.bincount(codes, weights=sums, minlength=len(self._sums))
+        self._counts += _counted(codes, counts, len(self._counts))
+
+    def result(self, present: Codings) -> Any:
+        sums, counts = self._sums[present], self._counts[present]
+        if self._aggregate.function is Function.AVG:
+            sums = sums / np.maximum(counts, 1)
+        return pa.array(sums, pa.float64(), mask=counts == 0).cast(arrow_type(self._aggregate.type))
+
+
+class _Extreme:
+    """The least or the greatest value of each group, of any type that is ordered."""
+
+    def __init__(self, reading: Reading, aggregate: ir.Aggregate, width: int) -> None:
+        self._reading = reading
+        self._aggregate = aggregate
+        self._name = "min" if aggregate.function is Function.MIN else "max"
+        self._width = width
+        self._parts: list[pa.Table] = []
+        self._rows = 0
+        """Of all parts."""
+
+    def add(self, codes: Codings, frame: Frame) -> None:
+        values = as_array(operand_values(self._reading, self._aggregate.argument, frame), frame.rows)
+        part = self._reduced(pa.table({"group": codes, "value": values}))
+        self._parts.append(part)
+        self._rows += part.num_rows
+        if self._rows > 2 * self._width and len(self._parts) > EXTREME_PARTS_MAX:
+            # At most one row a group is left: what is kept follows the groups, not the pieces.
+            self._parts = [self._reduced(pa.concat_tables(self._parts))]
+            self._rows = self._parts[0].num_rows
+
+    def add_spans(self, *_: object) -> None:
+        raise AssertionError(self._name)  # `_Fold` leaves these alone
+
+    def _reduced(self, table: pa.Table) -> pa.Table:
+        done = table.group_by("group").aggregate([("value", self._name)])
+        return done.select(["group", f"value_{self._name}"]).rename_columns(["group", "value"])
+
+    def result(self, present: Codings) -> Any:
+        kind = arrow_type(self._aggregate.type)
+        if not self._parts:
+            return pa.nulls(len(present), kind)
+        done = self._reduced(pa.concat_tables(self._parts))
+        place = np.full(self._width, -1, np.int64)
+        place[done.column("group").to_numpy()] = np.arange(done.num_rows)
+        chosen = place[present]
+        values = done.column("value").combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+        return values.take(pa.array(chosen, mask=chosen < 0)).cast(kind)
+
+
+def _gather(
+    reading: Reading, reference: ir.PropertyRef, ordinals: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    numbers = reading.image(reference.owner).numbers(reference.prop.name)
+    assert numbers is not None  # noqa: S101 - the caller asked for a number property
+    return numbers.gather(ordinals)
+
+
+def _numbers_of(
+    reading: Reading, argument: ir.Operand, frame: Frame
+) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """The values of an argument as numbers where it is one, and which rows have a value (None: all)."""
+    if isinstance(argument, ir.PropertyRef) and argument.type.is_scalar and argument.type.is_numeric:
+        return _gather(reading, argument, frame[argument.variable])
+    values = as_array(operand_values(reading, argument, frame), frame.rows)
+    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    if not argument.type.is_numeric:
+        return np.empty(0), known
+    # An integer above 2^53 is rounded, not refused.
+    filled = pc.fill_null(values.cast(pa.float64(), safe=False), 0.0)
+    return np.asarray(filled.to_numpy(zero_copy_only=False)), known
+
+
+# The last hop --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """A last hop that is summed over the spans of its index instead of being made.
+
+    Holds when the end and the edge are only counted, or summed as 32-bit integers, whose sums do not depend
+    on the order. The index must be one array; one under an overlay is followed as usual.
+    """
+
+    step: Expand
+    keep: frozenset[str]
+
+    @staticmethod
+    def of(plan: ir.ReadPlan, steps: Sequence[Step], needed: Sequence[frozenset[str]]) -> _Fold | None:
+        step = steps[-1] if steps else None
+        if not isinstance(step, Expand) or step.closes or not step.single or step.test is not None:
+            return None
+        made = {step.end, step.edge_variable}
+        for column in plan.columns:
+            expression = column.expression
+            if isinstance(expression, ir.Aggregate):
+                continue
+            if ir.variables_of(expression) & made:
+                return None
+        for aggregate in _aggregates(plan):
+            argument = aggregate.argument
+            if aggregate.function is Function.COUNT and isinstance(argument, ir.NodeRef):
+                continue
+            if not isinstance(argument, ir.PropertyRef) or not argument.type.is_scalar:
+                return None
+            if argument.type.kind not in _EXACT_SUMS:
+                return None
+            if aggregate.function is not Function.COUNT and aggregate.function not in _SUMMED:
+                return None
+        return _Fold(step, needed[-1] - {step.end, step.edge_variable or step.end})
+
+    def spans(
+        self, matcher: Matcher, frame: Frame
+    ) -> tuple[Frame, Mapping[str, NDArray[Any]], NDArray[np.int64]] | None:
+        """The rows that reach anything, what they reach, one after the other, and how much each reaches."""
+        step, reading = self.step, matcher.reading
+        tables = reading.edge_tables(step.edge, matcher.nodes)
+        index: Any
+        if step.edge_variable is None:
+            index = reading.neighbours(tables, step, frame.rows)
+        else:
+            index = reading.incidence(tables, step, frame.rows)
+        if not isinstance(index, Neighbours | Incidence):
+            return None
+        lengths, where = spans(index.offsets, frame[step.start], reading.limits.claim)
+        entries: dict[str, NDArray[Any]] = {step.end: index.tails[where]}
+        if step.edge_variable is not None and isinstance(index, Incidence):
+            entries[step.edge_variable] = index.edges[where]
+        rows = frame.among(self.keep)
+        if lengths.all():
+            return rows, entries, lengths
+        reaching = np.flatnonzero(lengths)
+        return rows.take(reaching), entries, lengths[reaching]

@@ -1,0 +1,159 @@
+"""Chains: the beginning of a plan that starts at one node and keeps one variable, run over plain lists.
+
+A query for one node and what lies around it touches few rows, and arrays of a few numbers cost more than the
+answer. As long as only one variable is wanted and its nodes are few, the steps of a plan run as closures over
+a list of ordinals. A chain stops where a step is of another kind, needs a second variable or finds many
+nodes; the operators of `engine.read.match` go on from there. Both ways give the same rows in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from omnigraph.engine.edges.traverse import Neighbours, reached
+from omnigraph.engine.read.formulas import COMPARE, PLAIN_KINDS
+from omnigraph.planning import ir, predicate
+from omnigraph.planning.steps import Expand, Filter, Scan, Step, constant_test
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.engine.read.reading import Reading
+
+Nodes: TypeAlias = list[int]
+Link: TypeAlias = Callable[["Reading", Nodes], Nodes | None]
+"""One step: the nodes it leads to; None when the general operator should do it."""
+
+FEW_LINKS: Final = 160
+"""So many nodes are followed in lists; beyond that numpy is faster."""
+
+
+class Chain:
+    """The steps of a plan that can run over lists, compiled."""
+
+    __slots__ = ("_first", "_key", "_links", "_param", "variables")
+
+    def __init__(
+        self, first: Scan, key: ir.ValueExpr, links: Sequence[Link], variables: Sequence[str]
+    ) -> None:
+        self._first = first
+        self._key = key
+        self._param = key.name if isinstance(key, ir.Param) else None
+        self._links = tuple(links)
+        self.variables = tuple(variables)
+        """The variable that the list stands for after each step."""
+
+    def run(self, reading: Reading) -> tuple[int, Nodes]:
+        """How many steps were done, and the nodes after them. None done when the key is null."""
+        first = self._first
+        key = reading.params[self._param] if self._param is not None else reading.value(self._key)
+        if not isinstance(key, str):
+            return 0, []
+        reading.limits.step = first
+        reading.limits.claim(1)
+        ordinal = reading.image(first.node).find_one(key)
+        nodes = [] if ordinal < 0 else [ordinal]
+        if nodes and first.rest is not None:
+            nodes = _kept(reading, first.node, first.rest, nodes)
+        done = 1
+        for link in self._links:
+            found = link(reading, nodes) if nodes else nodes
+            if found is None:
+                break
+            nodes = found
+            done += 1
+        return done, nodes
+
+
+def chain_of(steps: Sequence[Step], needed: Sequence[frozenset[str]], *, as_set: bool) -> Chain | None:
+    """The chain a plan begins with; None when it does not start at one node."""
+    first = steps[0] if steps else None
+    if not isinstance(first, Scan) or first.key is None:
+        return None
+    variable = first.variable
+    links: list[Link] = []
+    variables = [variable]
+    for step, wanted in zip(steps[1:], needed[1:], strict=True):
+        match step:
+            case Expand(edge_variable=None, closes=False) if step.single and step.start == variable:
+                if wanted.intersection(variables):
+                    break  # a second variable is wanted later
+                variable = step.end
+                links.append(_hop(step.edge, step, as_set=as_set))
+            case Filter(ir.Comparison() as comparison):
+                test = constant_test(comparison)
+                if test is None or test[0].variable != variable:
+                    break
+                links.append(_filter(*test))
+            case _:
+                break
+        variables.append(variable)
+    return Chain(first, first.key, links, variables)
+
+
+def _hop(edge: EdgeType, step: Expand, *, as_set: bool) -> Link:
+    direction, end_type, test = step.direction, step.node, step.test
+
+    def hop(reading: Reading, nodes: Nodes) -> Nodes | None:
+        index = reading.index_at_hand(edge, direction)
+        if index is None:
+            return None
+        reading.limits.step = step
+        if isinstance(index, Neighbours):
+            found = _follow(reading, index, nodes)
+            if found is None:
+                return None
+        else:
+            found = reached(index, np.array(nodes, dtype=np.int64), reading.limits.claim).tolist()
+        if as_set and len(nodes) > 1:
+            found = list(dict.fromkeys(found))
+        if test is not None and end_type is not None and found:
+            return _kept(reading, end_type, test, found)
+        return found
+
+    return hop
+
+
+def _follow(reading: Reading, index: Neighbours, nodes: Nodes) -> Nodes | None:
+    offset, tails = index.offsets.item, index.tails
+    if len(nodes) == 1:
+        begin, end = offset(nodes[0]), offset(nodes[0] + 1)
+        if end - begin > FEW_LINKS:
+            return None
+        reading.limits.claim(end - begin)
+        return tails[begin:end].tolist()
+    spans = [(offset(node), offset(node + 1)) for node in nodes]
+    total = sum(end - begin for begin, end in spans)
+    if total > FEW_LINKS:
+        return None
+    reading.limits.claim(total)
+    found: Nodes = []
+    for begin, end in spans:
+        if begin != end:
+            found += tails[begin:end].tolist()
+    return found
+
+
+def _filter(reference: ir.PropertyRef, test: ir.Predicate) -> Link:
+    owner = reference.owner
+
+    def keep(reading: Reading, nodes: Nodes) -> Nodes:
+        return _kept(reading, owner, test, nodes)
+
+    return keep
+
+
+def _kept(reading: Reading, owner: NodeType | EdgeType, test: ir.Predicate, nodes: Nodes) -> Nodes:
+    """The nodes for which a test is true."""
+    formula = predicate.normalize(test, owner, reading.params, reading.now)
+    if isinstance(formula, predicate.Test) and formula.kind in PLAIN_KINDS:
+        compare, wanted = COMPARE[formula.op], formula.value
+        values: list[Any] = reading.image(owner).pick(formula.column, nodes)
+        pairs = zip(nodes, values, strict=True)
+        return [node for node, value in pairs if value is not None and compare(value, wanted)]
+    mask = reading.holds(owner, test, np.array(nodes, dtype=np.int64))
+    return [node for node, holds in zip(nodes, mask.tolist(), strict=True) if holds]

@@ -1,0 +1,453 @@
+"""How a query is answered: its operators, the way each gets its rows and why, estimates and what happened."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from omnigraph.core.errors import EmbedderError
+from omnigraph.core.events import Event, StorageCall, TableRead
+from omnigraph.core.limits import GIB, KIB, MIB
+from omnigraph.engine.edges.choice import Path
+from omnigraph.engine.search.choice import coverage_of, text_access, vector_access
+from omnigraph.engine.search.embedding import usable_embedder
+from omnigraph.engine.search.evaluate import INDEXED_FUNCTIONS, TEXTS
+from omnigraph.planning import explain, ir, predicate, steps
+from omnigraph.storage.indexes import IndexKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+
+    from omnigraph.catalog.schema import NodeType
+    from omnigraph.engine.read.reading import Prepared, Reading
+    from omnigraph.engine.search.choice import Access
+
+EQUALITY_SHARE: Final = 0.1
+OTHER_SHARE: Final = 0.33
+"""Shares of rows a test is guessed to keep; there are no statistics of values."""
+
+
+@dataclass(slots=True)
+class StepCost:
+    """What one step did over all its runs."""
+
+    runs: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+    requests: int = 0
+    bytes: int = 0
+
+
+class Trace:
+    """Collects what one run did: rows, time and reads of each step. Not thread-safe: one per run.
+
+    It is a listener: what the storage tells in the context of the run is counted.
+    """
+
+    def __init__(self) -> None:
+        self.costs: dict[int, StepCost] = {}
+        self.accesses: dict[int, Access] = {}
+        self.recalls: dict[int, float] = {}
+        """Of searches that did not look at everything: the share of the true answer they found."""
+        self.calls: Counter[str] = Counter()
+        self.requests = 0
+        self.bytes = 0
+        self.aside_seconds = 0.0
+        """Time spent on measuring, which a run without `analyze` does not spend."""
+        self._aside = False
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event."""
+        if self._aside:
+            return
+        if isinstance(event, StorageCall):
+            self.calls[event.kind] += 1
+        elif isinstance(event, TableRead):
+            self.requests += event.requests
+            self.bytes += event.bytes
+
+    def searched(self, expression: ir.Search | ir.Nearest | ir.Bm25, access: Access) -> None:
+        """Note how a search got its answer."""
+        self.accesses.setdefault(id(expression), access)
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Work that only the measuring needs: neither its time nor its reads count."""
+        self._aside = True
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.aside_seconds += time.perf_counter() - begun
+            self._aside = False
+
+    @contextmanager
+    def step(self, step: steps.Step | ir.Ranking, rows_in: int) -> Generator[Callable[[int], None]]:
+        """Time a step; the callable takes the number of rows that came out."""
+        cost = self.costs.setdefault(id(step), StepCost())
+        cost.runs += 1
+        cost.rows_in += rows_in
+        requests, size, aside = self.requests, self.bytes, self.aside_seconds
+        begun = time.perf_counter()
+
+        def done(rows_out: int) -> None:
+            cost.rows_out += rows_out
+
+        try:
+            yield done
+        finally:
+            cost.seconds += time.perf_counter() - begun - (self.aside_seconds - aside)
+            cost.requests += self.requests - requests
+            cost.bytes += self.bytes - size
+
+
+@dataclass(slots=True)
+class Operator:
+    """One operator of a plan."""
+
+    name: str
+    detail: str
+    access: str = ""
+    """How it gets its rows."""
+    why: str = ""
+    estimated_rows: int | None = None
+    actual_rows: int | None = None
+    seconds: float | None = None
+    requests: int | None = None
+    bytes: int | None = None
+    """What it read from storage."""
+    exact: bool | None = None
+    """Of a search: whether the answer is certainly that of brute force."""
+    coverage: Mapping[str, Any] | None = None
+    """Of a search: what the index on its column covers. Rows it does not cover are searched all the same."""
+    recall: float | None = None
+    """Of a search that is not exact, measured by `analyze`: the share of the true answer it found."""
+    embedding: str | None = None
+    """Of a comparison of vectors with a text: how the text becomes a vector."""
+    inner: list[Operator] = field(default_factory=list["Operator"])
+
+    def take(self, cost: StepCost | None) -> None:
+        """Take over what a run measured."""
+        if cost is not None:
+            self.actual_rows, self.seconds = cost.rows_out, cost.seconds
+            self.requests, self.bytes = cost.requests, cost.bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON says it; unknown members are left out."""
+        members: dict[str, Any] = {
+            "operator": self.name,
+            "detail": self.detail,
+            "access": self.access or None,
+            "why": self.why or None,
+            "estimated_rows": self.estimated_rows,
+            "actual_rows": self.actual_rows,
+            "seconds": self.seconds,
+            "requests": self.requests,
+            "bytes": self.bytes,
+            "exact": self.exact,
+            "coverage": None if self.coverage is None else dict(self.coverage),
+            "recall": self.recall,
+            "embedding": self.embedding,
+            "inner": [each.to_dict() for each in self.inner] or None,
+        }
+        return {name: value for name, value in members.items() if value is not None}
+
+    def lines(self, depth: int = 0) -> Iterator[str]:
+        """As text, an operator a line."""
+        facts: list[str] = []
+        if self.estimated_rows is not None:
+            facts.append(f"about {_counted(self.estimated_rows, 'row')}")
+        if self.actual_rows is not None:
+            facts.append(_counted(self.actual_rows, "row"))
+        if self.seconds is not None:
+            facts.append(f"{self.seconds * 1000:.2f} ms")
+        if self.bytes:
+            facts.append(f"read {bytes_text(self.bytes)} in {_counted(self.requests or 0, 'request')}")
+        tail = f"  [{', '.join(facts)}]" if facts else ""
+        yield f"{'  ' * depth}{self.name} {self.detail}{tail}"
+        if self.access:
+            reason = f": {self.why}" if self.why else ""
+            yield f"{'  ' * depth}    by {self.access}{reason}"
+        if self.exact is not None:
+            yield f"{'  ' * depth}    {self._answer_text()}"
+        if self.embedding is not None:
+            yield f"{'  ' * depth}    {self.embedding}"
+        for each in self.inner:
+            yield from each.lines(depth + 1)
+
+    def _answer_text(self) -> str:
+        answer = "exact answer" if self.exact else "approximate answer"
+        if self.recall is not None:
+            answer += f", recall {self.recall:.2f}"
+        if self.coverage is None:
+            return answer
+        told = [str(self.coverage[name]) for name in ("index", "reason") if name in self.coverage]
+        return f"{answer}; coverage {self.coverage['state']} ({', '.join(told)})"
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes for people."""
+    for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The plan of one query at one commit; with `analyze` also what a run did."""
+
+    query_name: str
+    commit_id: str
+    operators: tuple[Operator, ...]
+    analyzed: bool = False
+    rows: int | None = None
+    seconds: float | None = None
+    storage_calls: Mapping[str, int] = field(default_factory=dict[str, int])
+    requests: int = 0
+    bytes: int = 0
+    """What the run read from tables; caches answer without reading."""
+    memory_bytes_max: int | None = None
+    """The largest set of working rows, in bytes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON says it."""
+        members: dict[str, Any] = {
+            "query_name": self.query_name,
+            "graph_commit_id": self.commit_id,
+            "operators": [each.to_dict() for each in self.operators],
+        }
+        if self.analyzed:
+            members["analyze"] = {
+                "rows": self.rows,
+                "seconds": self.seconds,
+                "requests": self.requests,
+                "bytes": self.bytes,
+                "storage_calls": dict(self.storage_calls),
+                "working_bytes_max": self.memory_bytes_max,
+            }
+        return members
+
+    def __str__(self) -> str:
+        lines = [f"query {self.query_name} at {self.commit_id}"]
+        for each in self.operators:
+            lines.extend(each.lines(1))
+        if self.analyzed:
+            calls = ", ".join(f"{count} {kind}" for kind, count in sorted(self.storage_calls.items()))
+            took = (self.seconds or 0) * 1000
+            read = f"read {bytes_text(self.bytes)} in {_counted(self.requests, 'request')}"
+            gave = f"{_counted(self.rows or 0, 'row')} in {took:.2f} ms"
+            lines.append(f"  {gave}; {read}; storage calls: {calls or 'none'}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def describe(
+    reading: Reading,
+    prepared: Prepared,
+    nodes: Mapping[str, NodeType],
+    trace: Trace | None = None,
+    result_rows: int | None = None,
+) -> tuple[Operator, ...]:
+    """The operators of a query as they would run now. Cost: metadata of the tables it names.
+
+    `trace` and `result_rows` are what a run measured and gave.
+    """
+    describer = _Describer(reading, nodes, trace)
+    operators, rows = describer.all(prepared.steps, 1.0)
+    plan = prepared.plan
+    for name, detail in explain.result_titles(plan):
+        operator = Operator(name, detail)
+        match name:
+            case "rank" if plan.ranking is not None:
+                describer.rank(operator, plan.ranking, round(rows))
+                if reading.rank_depth is not None:
+                    rows = min(rows, float(reading.rank_depth))
+            case "limit":
+                end = rows if plan.limit is None else min(rows - plan.offset, float(plan.limit))
+                rows = max(end, 0.0)
+            case "aggregate":
+                rows = rows * EQUALITY_SHARE if plan.grouping else 1.0
+            case _:
+                pass
+        if name in {"project", "aggregate"}:
+            describer.embed(operator, *(column.expression for column in plan.columns))
+        operator.estimated_rows = round(rows)
+        operators.append(operator)
+    if result_rows is not None:
+        # What follows the match keeps one order of rows; only its end is known.
+        operators[-1].actual_rows = result_rows
+    return tuple(operators)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Describer:
+    reading: Reading
+    nodes: Mapping[str, NodeType]
+    trace: Trace | None
+
+    def all(self, sequence: Sequence[steps.Step], rows: float) -> tuple[list[Operator], float]:
+        operators: list[Operator] = []
+        for step in sequence:
+            name, detail = explain.title_of(step)
+            operator = Operator(name, detail)
+            operator.inner, _ = self.all(explain.inner_steps(step), rows)
+            operator.access, operator.why = self._access(step, rows)
+            rows *= self._factor(step)
+            operator.estimated_rows = round(rows)
+            if isinstance(step, steps.Filter):
+                self._searches(operator, step.condition)
+                self.embed(operator, step.condition)
+            operator.take(None if self.trace is None else self.trace.costs.get(id(step)))
+            operators.append(operator)
+        return operators, rows
+
+    def _factor(self, step: steps.Step) -> float:
+        """How many rows come out for each that goes in."""
+        match step:
+            case steps.Scan():
+                if step.key is not None:
+                    return 1.0
+                return self.reading.image(step.node).row_count * share_of(step.test)
+            case steps.Expand() if step.closes:
+                return OTHER_SHARE
+            case steps.Expand():
+                tables = self.reading.edge_tables(step.edge, self.nodes)
+                backward = step.direction is steps.Direction.BACKWARD
+                heads = (tables.targets if backward else tables.sources).row_count
+                degree = tables.edges.row_count / max(heads, 1)
+                reached = sum(degree**hop for hop in range(step.low, step.high + 1))
+                most = float((tables.sources if backward else tables.targets).row_count)
+                return min(reached, most) * share_of(step.test)
+            case steps.Nothing():
+                return 0.0
+            case steps.Filter() | steps.Test() | steps.Without():
+                return OTHER_SHARE
+            case steps.Maybe():
+                return 1.0
+
+    def _access(self, step: steps.Step, rows: float) -> tuple[str, str]:
+        match step:
+            case steps.Scan():
+                return self._scan_access(step)
+            case steps.Expand():
+                return self._expand_access(step, rows)
+            case _:
+                return "", ""
+
+    def _expand_access(self, step: steps.Expand, rows: float) -> tuple[str, str]:
+        chosen = self.reading.accesses.get(id(step))
+        if chosen is None:
+            tables = self.reading.edge_tables(step.edge, self.nodes)
+            chosen = self.reading.access(tables, step, rows)
+        name = "adjacency" if chosen.path is Path.ADJACENCY else "index probes"
+        return name, chosen.why
+
+    def _scan_access(self, step: steps.Scan) -> tuple[str, str]:
+        image = self.reading.image(step.node)
+        if step.test is None:
+            return "all rows", "nothing restricts it"
+        key = None if step.key is None else self.reading.value(step.key)
+        if isinstance(key, str):
+            return "key index", "the key is given"
+        needed, text = self.reading.pushed(step)
+        if self.reading.runs_in_memory(image, needed):
+            return f"columns in memory ({', '.join(sorted(needed))})", f"{image.row_count} rows"
+        indexes = [
+            f"{index.name}, {len(index.uncovered)} fragments uncovered" if index.uncovered else index.name
+            for column in sorted(needed)
+            for index in self.reading.session.storage.index_coverage(image.handle, column)
+            if index.kind.upper() == "BTREE"
+        ]
+        how = "index " + "; ".join(indexes) if indexes else "a scan of the columns"
+        return how, f"filter {text}"
+
+    def rank(self, operator: Operator, ranking: ir.Ranking, rows: int) -> None:
+        """Say how a ranking finds the best of about so many rows."""
+        operator.take(None if self.trace is None else self.trace.costs.get(id(ranking)))
+        if not isinstance(ranking, ir.Rrf):
+            self._search(operator, ranking, rows)
+            return
+        operator.access, operator.why = "both rankings", "fused by rank"
+        for arm in (ranking.first, ranking.second):
+            part = Operator("arm", explain.operand_text(arm))
+            self._search(part, arm, rows)
+            operator.inner.append(part)
+
+    def embed(self, operator: Operator, *items: ir.ColumnExpr | ir.Condition) -> None:
+        """Say how the texts that are compared with vectors are embedded. Embeds none."""
+        searches = [search for item in items for search in ir.embedded_in(item)]
+        if not searches:
+            return
+        try:
+            model = usable_embedder(self.reading.session.embedder, searches).model
+        except EmbedderError as error:
+            operator.embedding = f"the text cannot be embedded: {error.message}"
+        else:
+            operator.embedding = f"the text is embedded by the model '{model}'"
+
+    def _searches(self, operator: Operator, condition: ir.Condition) -> None:
+        """Say how the search in a condition is answered, if there is one."""
+        match condition:
+            case ir.SearchTest():
+                self._search(operator, condition.search, 0)
+            case ir.Comparison():
+                for side in (condition.left, condition.right):
+                    if isinstance(side, ir.Search | ir.Bm25):
+                        self._search(operator, side, 0)
+            case ir.NullCheck():
+                pass
+
+    def _search(self, operator: Operator, search: ir.Search | ir.Nearest | ir.Bm25, rows: int) -> None:
+        reference = search.property
+        image, column = self.reading.image(reference.owner), reference.prop.name
+        access = None if self.trace is None else self.trace.accesses.get(id(search))
+        if isinstance(search, ir.Nearest):
+            access = access or vector_access(self.reading, reference, rows)
+            operator.coverage = coverage_of(image, column, IndexKind.VECTOR)
+        else:
+            membership = isinstance(search, ir.Search) and search.function in INDEXED_FUNCTIONS
+            access = access or text_access(self.reading, reference, TEXTS, membership=membership)
+            operator.coverage = coverage_of(image, column, IndexKind.INVERTED)
+        operator.access, operator.why, operator.exact = access.how, access.why, access.exact
+        operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
+        if isinstance(search, ir.Nearest):
+            self.embed(operator, search)
+
+
+def keep_choices(planned: Sequence[Operator], measured: Sequence[Operator]) -> None:
+    """Say of each scan how it got its rows when it began: the run has filled the caches since.
+
+    Searches and steps that follow edges tell their choices themselves.
+    """
+    for before, after in zip(planned, measured, strict=True):
+        if after.name == "scan":
+            after.access, after.why = before.access, before.why
+        keep_choices(before.inner, after.inner)
+
+
+def share_of(test: ir.Predicate | None) -> float:
+    """The share of rows a predicate is guessed to keep."""
+    match test:
+        case None:
+            return 1.0
+        case ir.And():
+            share = 1.0
+            for part in test.parts:
+                share *= share_of(part)
+            return share
+        case ir.Compare() if test.op is predicate.Operator.EQ:
+            return EQUALITY_SHARE
+        case _:
+            return OTHER_SHARE

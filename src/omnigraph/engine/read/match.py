@@ -1,0 +1,243 @@
+"""Running the steps of a match over working rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+import numpy as np
+
+from omnigraph.engine.edges.traverse import connected, expand, expand_edges, reach, reached
+from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_places
+from omnigraph.engine.read.operands import condition_holds
+from omnigraph.engine.read.pieces import PIECE_ROWS, SEARCHES, fetches_of, pieces
+from omnigraph.engine.read.reading import ORDINAL_BYTES, PAIR_ORDINALS
+from omnigraph.planning import ir
+from omnigraph.planning import steps as plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.engine.edges.adjacency import EdgeTables
+    from omnigraph.engine.edges.traverse import AnyNeighbours
+    from omnigraph.engine.read.compare import Mask
+    from omnigraph.engine.read.reading import Reading
+    from omnigraph.engine.tables.images import Ordinals
+
+
+def _numbered(frame: Frame) -> tuple[str, Frame]:
+    """The rows with a hidden variable that numbers them, and its name.
+
+    No query can spell the name, and a block inside a block gets another one.
+    """
+    name = f"#row{len(frame.columns)}"
+    return name, frame.bind(name, np.arange(frame.rows, dtype=np.int64))
+
+
+def _by_row(condition: ir.Condition) -> tuple[ir.Operand, ...] | None:
+    """The operands of a condition whose answer for a row follows from that row; None of a search, which is
+    answered for all rows at once.
+    """
+    match condition:
+        case ir.Comparison():
+            operands = (condition.left, condition.right)
+        case ir.NullCheck():
+            operands = (condition.operand,)
+        case ir.SearchTest():
+            return None
+        case _:
+            assert_never(condition)
+    return None if any(isinstance(operand, SEARCHES) for operand in operands) else operands
+
+
+def _filters(steps: Sequence[plan.Step]) -> int:
+    """How many of the next steps look at each row by itself."""
+    count = 0
+    for step in steps:
+        if not isinstance(step, plan.Test) and (
+            not isinstance(step, plan.Filter) or _by_row(step.condition) is None
+        ):
+            break
+        count += 1
+    return count
+
+
+@dataclass(slots=True, eq=False)
+class Matcher:
+    """Runs the steps of one query over working rows."""
+
+    reading: Reading
+    nodes: Mapping[str, NodeType]
+    """The node types of the schema, by name."""
+    as_set: bool = False
+    """Whether equal rows may be one row: nothing that follows counts them."""
+
+    def run(
+        self, steps: Sequence[plan.Step], frame: Frame, needed: Sequence[frozenset[str] | None] | None = None
+    ) -> Frame:
+        """The rows of `frame` joined with every way to match the steps.
+
+        `needed` names for each step the variables that are still wanted after it; the others are dropped.
+        """
+        trace, limits = self.reading.trace, self.reading.limits
+        through = 0
+        for number, step in enumerate(steps):
+            if number < through:
+                continue  # done with the product before it
+            keep = None if needed is None else needed[number]
+            kept = len(frame.columns) if keep is None else sum(name in keep for name in frame.columns)
+            limits.step, limits.width = step, PAIR_ORDINALS + kept
+            limits.held_bytes = frame.rows * ORDINAL_BYTES * len(frame.columns)
+            limits.check()
+            if trace is None and isinstance(step, plan.Scan) and frame.rows > 1:
+                through = number + 1 + _filters(steps[number + 1 :])
+                after = None if needed is None else needed[number + 1 : through]
+                frame = self._product(step, frame, steps[number + 1 : through], after)
+            elif trace is None:
+                frame = self._step(step, frame, keep)
+            else:
+                with trace.step(step, frame.rows) as done:
+                    frame = self._step(step, frame, keep)
+                    done(frame.rows)
+        return frame
+
+    def _step(self, step: plan.Step, frame: Frame, keep: frozenset[str] | None) -> Frame:
+        match step:
+            case plan.Scan():
+                return self._scan(step, frame)
+            case plan.Expand():
+                return self._expand(step, frame, keep)
+            case plan.Filter():
+                mask = self._true(step.condition, frame)
+                return (frame if keep is None else frame.among(keep)).keep(mask)
+            case plan.Test():
+                return frame.keep(self.reading.holds(step.node, step.test, frame[step.variable]))
+            case plan.Nothing():
+                return self._bind_nothing(step, frame)
+            case plan.Maybe():
+                return self._maybe(step, frame)
+            case plan.Without():
+                return self._without(step, frame)
+            case _:
+                assert_never(step)
+
+    def _true(self, condition: ir.Condition, frame: Frame) -> Mask:
+        """The rows for which a condition is true; the values of many rows are compared in pieces."""
+        reading = self.reading
+        operands = None if frame.rows <= FEW_ROWS else _by_row(condition)
+        constant = isinstance(condition, ir.Comparison) and plan.constant_test(condition) is not None
+        if operands is None or constant:  # `Reading.holds` has pieces of its own
+            return condition_holds(reading, condition, frame)
+        mask = np.empty(frame.rows, dtype=np.bool_)
+        for part in pieces(reading, frame.rows, fetches_of(reading, operands, frame)):
+            mask[part] = condition_holds(reading, condition, frame.part(part))
+        return mask
+
+    def _scan(self, step: plan.Scan, frame: Frame) -> Frame:
+        ordinals = self.reading.scan(step)
+        self.reading.limits.claim(frame.rows * max(len(ordinals), 1))
+        if frame.rows == 1 and not frame.columns:
+            return Frame(len(ordinals), {step.variable: ordinals})
+        return frame.product(step.variable, ordinals, self.reading.limits.check)
+
+    def _product(
+        self,
+        step: plan.Scan,
+        frame: Frame,
+        filters: Sequence[plan.Step],
+        needed: Sequence[frozenset[str] | None] | None,
+    ) -> Frame:
+        """Every row with every entity that a scan binds; of those the rows that pass the filters after it.
+
+        Made for some rows at a time: what the filters drop is never held, and the limits are looked at.
+        """
+        ordinals, limits = self.reading.scan(step), self.reading.limits
+        limits.claim(frame.rows * max(len(ordinals), 1))
+        size = max(PIECE_ROWS // max(len(ordinals), 1), 1)
+        if frame.rows <= size or not filters:
+            return self.run(filters, frame.product(step.variable, ordinals, limits.check), needed)
+        kept: list[Frame] = []
+        for begin in range(0, frame.rows, size):
+            part = frame.part(slice(begin, begin + size))
+            kept.append(self.run(filters, part.product(step.variable, ordinals, limits.check), needed))
+        return Frame.joined(kept)
+
+    def _expand(self, step: plan.Expand, frame: Frame, keep: frozenset[str] | None) -> Frame:
+        if step.edge_variable is not None:
+            return self._expand_edges(step, frame)
+        if step.closes:
+            return self._close(step, frame)
+        index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
+        claim = self.reading.limits.claim
+        base = frame if keep is None else frame.among(keep)
+        if not step.single:
+            rows, found = self._reach(index, step, frame)
+            return self._tested(step, base.take(rows).bind(step.end, found))
+        if base.columns:
+            rows, found = expand(index, frame[step.start], claim)
+            return self._tested(step, base.take(rows).bind(step.end, found))
+        found = reached(index, frame[step.start], claim)
+        if self.as_set and len(found) > FEW_ROWS:
+            found = found[first_places(found)]
+        return self._tested(step, Frame(len(found), {step.end: found}))
+
+    def _expand_edges(self, step: plan.Expand, frame: Frame) -> Frame:
+        assert step.edge_variable is not None  # noqa: S101 - the caller asked
+        index = self.reading.incidence(self._tables(step.edge), step, frame.rows)
+        rows, found, edges = expand_edges(index, frame[step.start], self.reading.limits.claim)
+        wide = frame.take(rows).bind(step.edge_variable, edges)
+        if step.closes:
+            return wide.keep(frame[step.end][rows] == found)
+        return self._tested(step, wide.bind(step.end, found))
+
+    def _close(self, step: plan.Expand, frame: Frame) -> Frame:
+        """Both ends are bound: keep the rows where the second is reached from the first."""
+        index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
+        if step.single:
+            return frame.keep(connected(index, frame[step.start], frame[step.end]))
+        rows, found = self._reach(index, step, frame)
+        mask = np.zeros(frame.rows, dtype=np.bool_)
+        mask[rows[found == frame[step.end][rows]]] = True
+        return frame.keep(mask)
+
+    def _reach(self, index: AnyNeighbours, step: plan.Expand, frame: Frame) -> tuple[Ordinals, Ordinals]:
+        claim = self.reading.limits.claim
+        return reach(index, frame[step.start], step.low, step.high, claim, backward=step.backward)
+
+    def _tested(self, step: plan.Expand, frame: Frame) -> Frame:
+        if step.node is None or step.test is None:
+            return frame
+        return frame.keep(self.reading.holds(step.node, step.test, frame[step.end]))
+
+    def _bind_nothing(self, step: plan.Nothing, frame: Frame) -> Frame:
+        empty = frame.take(np.empty(0, dtype=np.int64))
+        for name in step.binds:
+            if name not in empty:
+                empty = empty.bind(name, np.empty(0, dtype=np.int64))
+        return empty
+
+    def _tables(self, edge: EdgeType) -> EdgeTables:
+        return self.reading.edge_tables(edge, self.nodes)
+
+    def _maybe(self, step: plan.Maybe, frame: Frame) -> Frame:
+        row, numbered = _numbered(frame)
+        matched = self.run(step.steps, numbered)
+        missing = np.ones(frame.rows, dtype=np.bool_)
+        missing[matched[row]] = False
+        rest = numbered.keep(missing) if missing.any() else numbered.take(np.empty(0, dtype=np.int64))
+        order = np.argsort(np.concatenate([matched[row], rest[row]]), kind="stable")
+        names = [*frame.columns, *step.binds]
+        nothing = np.full(rest.rows, -1, dtype=np.int64)
+        columns: dict[str, Ordinals] = {
+            name: np.concatenate([matched[name], rest.columns.get(name, nothing)])[order] for name in names
+        }
+        return Frame(len(order), columns)
+
+    def _without(self, step: plan.Without, frame: Frame) -> Frame:
+        first, member = distinct_rows([frame[name] for name in step.mentions], frame.rows)
+        asked = frame.only(step.mentions).take(first)
+        row, numbered = _numbered(asked)
+        hit = np.zeros(asked.rows, dtype=np.bool_)
+        hit[self.run(step.steps, numbered)[row]] = True
+        return frame.keep(~hit[member])

@@ -1,0 +1,71 @@
+"""Values of expressions over working rows: properties fetched late, search conditions, scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.engine.read.compare import Column, Constant, Mask, Values, as_array, compare
+from omnigraph.engine.search.evaluate import Scores, distances, fuse, relevance, search_hits, search_matches
+from omnigraph.planning import ir
+from omnigraph.planning.steps import constant_test
+
+if TYPE_CHECKING:
+    from omnigraph.engine.read.frame import Frame
+    from omnigraph.engine.read.reading import Reading
+
+
+def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> Mask:
+    """The rows for which a condition of the match is true."""
+    match condition:
+        case ir.Comparison():
+            constant = constant_test(condition)
+            if constant is not None:
+                reference, test = constant
+                return reading.holds(reference.owner, test, frame[reference.variable])
+            left = operand_values(reading, condition.left, frame)
+            right = operand_values(reading, condition.right, frame)
+            return compare(left, condition.op, right, frame.rows)
+        case ir.NullCheck():
+            values = as_array(operand_values(reading, condition.operand, frame), frame.rows)
+            mask = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+            return ~mask if condition.negated else mask
+        case ir.SearchTest():
+            if condition.wanted:
+                return search_hits(reading, condition.search, frame)
+            hit, known = search_matches(reading, condition.search, frame)
+            return ~hit & known
+        case _:
+            assert_never(condition)
+
+
+def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Values:
+    """The values of an expression, one a row or one for all."""
+    match operand:
+        case ir.Literal() | ir.Param():
+            return Constant(reading.value(operand), operand.type)
+        case ir.Now():
+            return Constant(reading.value(operand), ir.DATETIME)
+        case ir.NodeRef():
+            return Column(reading.image(operand.node).take("id", frame[operand.variable]), ir.STRING)
+        case ir.PropertyRef():
+            image = reading.image(operand.owner)
+            return Column(image.take(operand.prop.name, frame[operand.variable]), operand.type)
+        case ir.Search():
+            hit, known = search_matches(reading, operand, frame)
+            return Column(pa.array(hit, mask=~known), ir.BOOL)
+        case ir.Nearest():
+            return _scores_column(distances(reading, operand, frame[operand.property.variable]))
+        case ir.Bm25():
+            return _scores_column(relevance(reading, operand, frame[operand.property.variable]))
+        case ir.Rrf():
+            return _scores_column(fuse(reading, operand, frame).scores[frame[operand.variable]])
+        case _:
+            assert_never(operand)
+
+
+def _scores_column(scores: Scores) -> Column:
+    return Column(pa.array(scores, mask=np.isnan(scores)), ir.F64)

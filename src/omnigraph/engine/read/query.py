@@ -1,0 +1,187 @@
+"""Read queries: from text to rows, at one snapshot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from omnigraph.catalog.scalars import as_instant
+from omnigraph.core.cancel import NEVER, Cancellation
+from omnigraph.core.errors import WrongQueryKind
+from omnigraph.core.events import listen
+from omnigraph.core.ids import show_branch
+from omnigraph.engine.read.aggregate import aggregate_columns
+from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
+from omnigraph.engine.read.match import Matcher
+from omnigraph.engine.read.project import result_columns, shown
+from omnigraph.engine.read.reading import Limits, ReadCaches, Reading
+from omnigraph.engine.read.result import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omnigraph.engine.read.explain import Explanation
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+
+_caches: ReadCaches | None = None
+_caches_lock = threading.Lock()
+
+
+def _start_afresh_in_child() -> None:
+    # A thread that does not exist in a forked child may hold any lock of the caches.
+    global _caches, _caches_lock
+    _caches, _caches_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh_in_child)
+
+
+def read_caches(session: GraphSession) -> ReadCaches:
+    """The read caches of this process; the first handle decides how large they may grow."""
+    global _caches  # noqa: PLW0603 - shared by all handles on purpose
+    with _caches_lock:
+        if _caches is None:
+            _caches = ReadCaches(session.settings.cache_bytes)
+        return _caches
+
+
+def run_query(
+    session: GraphSession,
+    snapshot: Snapshot,
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    at_commit: str | None = None,
+    cancellation: Cancellation = NEVER,
+) -> Rows:
+    """Run one read query against one snapshot. `at_commit` is set when the caller named a commit.
+
+    Raises QuerySyntaxError, QueryTypeError, WrongQueryKind, the ParamError family, EmbedderError,
+    ResourceLimit, DeadlineExceeded or Cancelled; never changes anything.
+    """
+    run = _Run(session, snapshot, text, params, name, cancellation)
+    prepared = run.prepared
+    branch = None if at_commit is not None else show_branch(snapshot.branch)
+    return Rows(
+        run.columns(),
+        prepared.schema,
+        prepared.plan.name,
+        branch,
+        at_commit,
+        snapshot.commit.id,
+        prepared.names,
+    )
+
+
+def explain_query(
+    session: GraphSession,
+    snapshot: Snapshot,
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    analyze: bool = False,
+    cancellation: Cancellation = NEVER,
+) -> Explanation:
+    """How a query would be answered at a snapshot; with `analyze` it is run and measured.
+
+    Raises as a run does; but no text is embedded unless the query is run.
+    """
+    from omnigraph.engine.read.explain import Explanation, Trace, describe, keep_choices  # noqa: PLC0415  rare
+
+    try:
+        run = _Run(session, snapshot, text, params, name, cancellation)
+    except WrongQueryKind as error:
+        raise WrongQueryKind(error.message, hint="explain is for queries that read") from None
+    if not analyze:
+        operators = describe(run.reading, run.prepared, run.nodes)
+        return Explanation(run.prepared.plan.name, snapshot.commit.id, operators)
+    planned = describe(run.reading, run.prepared, run.nodes)
+    run.reading.trace = trace = Trace()
+    begun = time.perf_counter()
+    with listen(trace):
+        rows = len(run.columns()[0])
+    seconds = time.perf_counter() - begun - trace.aside_seconds
+    measured = describe(run.reading, run.prepared, run.nodes, trace, rows)
+    keep_choices(planned, measured)
+    return Explanation(
+        run.prepared.plan.name,
+        snapshot.commit.id,
+        measured,
+        analyzed=True,
+        rows=rows,
+        seconds=seconds,
+        storage_calls=trace.calls,
+        requests=trace.requests,
+        bytes=trace.bytes,
+        memory_bytes_max=run.reading.limits.peak_bytes,
+    )
+
+
+class _Run:
+    """One query bound to a snapshot, its parameters and its limits."""
+
+    __slots__ = ("nodes", "prepared", "reading")
+
+    def __init__(
+        self,
+        session: GraphSession,
+        snapshot: Snapshot,
+        text: str,
+        params: Mapping[str, Any] | None,
+        name: str | None,
+        cancellation: Cancellation,
+    ) -> None:
+        caches = _caches or read_caches(session)
+        view = caches.view(session, snapshot)
+        self.prepared = prepared = caches.query(view, text, name)
+        self.nodes = view.catalog.nodes
+        settings, plan = session.settings, prepared.plan
+        seconds = settings.query_seconds
+        self.reading = Reading(
+            view,
+            prepared.bind(params),
+            _now(session) if plan.uses_now else None,
+            Limits(
+                settings.query_memory_bytes,
+                None if seconds is None else time.monotonic() + seconds,
+                cancellation,
+            ),
+            caches,
+            None if plan.limit is None else plan.offset + plan.limit,
+        )
+
+    def columns(self) -> list[Any]:
+        """The result columns: arrays, or Python values when the rows are few."""
+        prepared, reading = self.prepared, self.reading
+        if prepared.embedded:
+            from omnigraph.engine.search.embedding import embed_texts  # noqa: PLC0415  most queries embed nothing
+
+            # Before anything is searched: whether a query can be answered does not depend on the rows.
+            embedder = reading.session.embedder
+            reading.vectors = embed_texts(embedder, prepared.embedded, reading.value, reading.limits)
+        done, frame = 0, SINGLE
+        if prepared.chain is not None and reading.trace is None:
+            done, nodes = prepared.chain.run(reading)
+            if done == len(prepared.steps) and prepared.references is not None and len(nodes) <= FEW_ROWS:
+                return shown(reading, prepared, prepared.references, nodes)
+            if done:
+                ordinals = np.array(nodes, dtype=np.int64)
+                frame = Frame(len(nodes), {prepared.chain.variables[done - 1]: ordinals})
+        matcher = Matcher(reading, self.nodes, as_set=prepared.as_set)
+        if prepared.plan.is_aggregate:
+            return aggregate_columns(matcher, prepared, done, frame)
+        if done < len(prepared.steps):
+            frame = matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
+        return result_columns(reading, prepared, frame)
+
+
+def _now(session: GraphSession) -> dt.datetime:
+    return as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))

@@ -1,0 +1,199 @@
+"""What a query answers: columns in projection order, read as Arrow, as Python rows or as JSON."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, overload
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.core import html
+from omnigraph.engine.entities.lines import flat_array, is_list, json_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_TEXT: Final = pa.string()
+_NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64()})
+FEW_VALUES: Final = 3
+"""So few values are converted one by one: looking at their type would take longer."""
+
+HTML_ROWS_MAX: Final = 50
+"""Rows a notebook shows; the rest is counted."""
+
+
+class Rows:
+    """The result of one read query, at one commit. Nothing changes it.
+
+    Two columns may carry the same name; row objects then keep the later value.
+    """
+
+    __slots__ = ("_columns", "_names", "branch", "commit_id", "query_name", "schema", "snapshot")
+
+    def __init__(
+        self,
+        columns: Sequence[pa.Array | list[Any]],
+        schema: pa.Schema,
+        query_name: str,
+        branch: str | None,
+        snapshot: str | None,
+        commit_id: str,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        # A column is an array, or the Python values an array would give: few rows never become Arrow unless
+        # somebody asks for it.
+        self._columns = columns
+        self._names: Final = schema.names if names is None else names
+        self.schema: Final = schema
+        self.query_name: Final = query_name
+        self.branch: Final = branch
+        """The branch that was read; None when a commit was named instead."""
+        self.snapshot: Final = snapshot
+        self.commit_id: Final = commit_id
+        """The head commit of what was read: the precondition of a conditional write."""
+
+    @property
+    def arrays(self) -> tuple[pa.Array, ...]:
+        """One array a column, in projection order."""
+        columns = self._columns
+        if any(isinstance(column, list) for column in columns):
+            kinds = [field.type for field in self.schema]
+            columns = [
+                pa.array(column, kind) if isinstance(column, list) else column
+                for column, kind in zip(columns, kinds, strict=True)
+            ]
+            self._columns = columns
+        return tuple(columns)
+
+    @property
+    def table(self) -> pa.Table:
+        """The result as an Arrow table. Cost: no value is copied."""
+        return pa.Table.from_arrays(self.arrays, schema=self.schema)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Column names in projection order."""
+        return tuple(self._names)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.to_dicts())
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """One row, or the rows of a slice."""
+        if isinstance(index, slice):
+            return _row_dicts(self._names, [column[index] for column in self._columns])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no row {index} in a result of {len(self)}")
+        place = index % len(self)
+        return _row_dicts(self._names, [column[place : place + 1] for column in self._columns])[0]
+
+    def to_arrow(self) -> pa.Table:
+        """The result as an Arrow table."""
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """The result as a pandas DataFrame."""
+        return self.table.to_pandas()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary a row, with Python dates and date-times."""
+        return _row_dicts(self._names, self._columns)
+
+    def json_rows(self) -> list[dict[str, Any]]:
+        """One dictionary a row, holding only what JSON can say."""
+        names = self.columns
+        values = [json_values(column) for column in self.table.columns]
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def envelope(self) -> dict[str, Any]:
+        """The answer of the command line and of the service."""
+        # Exactly one of the two says what was read.
+        branch = self.branch if self.snapshot is None else None
+        target = {"branch": branch, "snapshot": self.snapshot}
+        return {
+            "query_name": self.query_name,
+            "target": target,
+            "row_count": len(self),
+            "columns": list(self.columns),
+            "rows": self.json_rows(),
+            "graph_commit_id": self.commit_id,
+        }
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} x {', '.join(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        shown = self.table.slice(0, HTML_ROWS_MAX)
+        cells = zip(*(json_values(column) for column in shown.columns), strict=True)
+        return html.table(self.columns, cells, more=len(self) - HTML_ROWS_MAX)
+
+
+def _row_dicts(names: Sequence[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:
+    values = [column if isinstance(column, list) else python_values(column) for column in columns]
+    # Rows of one or two columns are most of what is asked for, and zipping names costs more than they do.
+    if len(names) == 1:
+        (name,) = names
+        return [{name: value} for value in values[0]]
+    if len(names) == 2:
+        one, two = names
+        return [{one: first, two: second} for first, second in zip(*values, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def python_values(array: Any) -> list[Any]:
+    """The values of a column as Python objects.
+
+    Numbers and plain text without nulls, which most answers consist of, are made in one go: an Arrow scalar
+    per value costs more than finding the rows.
+    """
+    if len(array) <= FEW_VALUES or array.null_count:
+        return array.to_pylist()
+    kind = array.type
+    if kind in _NUMBERS:
+        return array.to_numpy().tolist()
+    if kind == _TEXT:
+        _, offsets, data = array.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).tolist()
+        first = ends[0]
+        text = b"" if data is None else data.slice(first, ends[-1] - first).to_pybytes()
+        if text.isascii():
+            whole = text.decode("ascii")
+            return [whole[a - first : b - first] for a, b in pairwise(ends)]
+    return array.to_pylist()
+
+
+def json_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """A column as JSON says it: ISO dates, UTC date-times with milliseconds, exact numbers.
+
+    Only text, finite numbers and booleans are themselves in JSON; how anything else is said `lines` decides.
+    """
+    flat = flat_array(column)
+    kind = flat.type
+    if is_list(kind):
+        elements = json_values(flat.flatten())
+        ends = np.cumsum(pc.fill_null(pc.list_value_length(flat), 0)).tolist()
+        lists = [elements[a:b] for a, b in pairwise((0, *ends))]
+        if flat.null_count:
+            valid = flat.is_valid().to_pylist()
+            lists = [each if there else None for each, there in zip(lists, valid, strict=True)]
+        return lists
+    if pa.types.is_floating(kind):
+        values = python_values(flat.cast(pa.float64()))
+        unsayable = np.flatnonzero(pc.invert(pc.fill_null(pc.is_finite(flat), True)))
+        texts = orjson.loads(json_array(flat.take(unsayable)))
+        for place, text in zip(unsayable.tolist(), texts, strict=True):
+            values[place] = text
+        return values
+    if kind in _NUMBERS or kind == _TEXT or pa.types.is_boolean(kind):
+        return python_values(flat)
+    return orjson.loads(json_array(flat))

@@ -1,0 +1,234 @@
+"""How a search gets its answer: from memory, from a pass over the table, or from an index of the table.
+
+The choice decides the speed only. What an index cannot answer exactly as the language says is not asked of
+it: its relevance counts deleted documents and knows nothing of fragments it does not cover, and its near
+spellings are cut off; so those are always worked out from the text itself. It has no phrases either, but it
+can name the rows with all their tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from omnigraph.core.limits import MIB
+from omnigraph.engine.search.segments import are_kept, are_ready
+from omnigraph.engine.search.vectors import VECTORS
+from omnigraph.storage.indexes import IndexKind
+from omnigraph.storage.search import VectorProbe
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from omnigraph.engine.read.reading import Reading
+    from omnigraph.engine.search.segments import SegmentKind
+    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.planning import ir
+    from omnigraph.storage.indexes import IndexCoverage
+
+MEMORY_SHARE: Final = 2
+"""One column may fill the cache of derived structures divided by this; a larger one is read in parts."""
+FETCHED_ROWS_MAX: Final = 256
+"""Up to so many vectors are fetched by themselves when the column is not in memory."""
+EXACT_ROWS_MAX: Final = 20_000
+"""Up to so many candidates comparing all of them is faster than asking an index."""
+INDEX_USES_MAX: Final = 2
+"""Text searches of one state that an index answers before its text is analysed and kept in memory."""
+COMPARED_BYTES_MAX: Final = 64 * MIB
+"""Up to so many bytes of vectors in memory are compared in the time an index takes to answer at all."""
+USES_KEPT_MAX: Final = 4096
+POSTINGS_BYTES_PER_LETTER: Final = 4
+SAMPLE_ROWS: Final = 512
+SPARE_ROWS: Final = 8
+"""An index is asked for at least so many rows more than wanted: it compares in single precision."""
+
+
+class Path(StrEnum):
+    """Where an answer comes from."""
+
+    MEMORY = "memory"
+    PASS = "pass over the table"  # noqa: S105
+    FETCH = "fetch"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The way chosen for one search."""
+
+    path: Path
+    how: str
+    why: str
+    exact: bool = True
+    """Whether the answer is certainly the one brute force gives."""
+
+
+@dataclass(slots=True)
+class _Uses:
+    """How often an index answered for a state of a column."""
+
+    counts: dict[Any, int] = field(default_factory=dict[Any, int])
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Partitions:
+    """Into how many parts a vector index divides its rows."""
+
+    number: int
+    nbytes: int = 8
+
+
+def search_index(image: TableImage, column: str, kind: IndexKind) -> IndexCoverage | None:
+    """The index of a column that could serve searches of a kind. Cost: metadata."""
+    for index in image.storage.index_coverage(image.handle, column):
+        name = index.kind.upper()
+        if name.startswith("IVF") if kind is IndexKind.VECTOR else name == kind.value:
+            return index
+    return None
+
+
+def coverage_of(image: TableImage, column: str, kind: IndexKind) -> dict[str, Any]:
+    """What the search index of a column covers, as `explain` shows it."""
+    index = search_index(image, column, kind)
+    if index is None:
+        named = "vector" if kind is IndexKind.VECTOR else "full-text"
+        return {"state": "Degraded", "reason": f"no {named} index on {column}"}
+    if not index.uncovered:
+        return {"state": "Indexed", "index": index.name}
+    total = len(index.covered) + len(index.uncovered)
+    reason = f"{len(index.uncovered)} of {total} fragments are not covered"
+    return {"state": "Degraded", "index": index.name, "reason": reason}
+
+
+def vector_access(reading: Reading, reference: ir.PropertyRef, candidates: int) -> Access:
+    """How the nearest of so many candidates are found."""
+    image = reading.image(reference.owner)
+    probes = reading.session.settings.vector_probes
+    if candidates <= EXACT_ROWS_MAX:
+        return exact_access(reading, reference, candidates)
+    if probes is None:
+        return exact_access(reading, reference, candidates, "exact, as vector_probes is not set")
+    index = search_index(image, reference.prop.name, IndexKind.VECTOR)
+    parts = 0 if index is None else _partitions(reading, image, index)
+    if index is None or not index.covered or probes >= parts:
+        reason = f"no index of more than {probes} parts is there"
+        return exact_access(reading, reference, candidates, reason)
+    size = candidates * (reference.prop.type.vector_dim or 0) * 4
+    ready = are_ready(reading.caches.derived, image, reference.prop.name, VECTORS)
+    if ready and size <= COMPARED_BYTES_MAX:
+        return exact_access(reading, reference, candidates, "which is as fast as asking the index")
+    return Access(
+        Path.INDEX,
+        f"index {index.name}, {probes} of {parts} parts",
+        f"vector_probes is {probes}; what is found is compared exactly",
+        exact=False,
+    )
+
+
+def exact_access(reading: Reading, reference: ir.PropertyRef, candidates: int, reason: str = "") -> Access:
+    """How the vectors of so many candidates are compared, each of them."""
+    image, column = reading.image(reference.owner), reference.prop.name
+    why = f"{candidates} vectors are compared{'; ' if reason else ''}{reason}"
+    if are_ready(reading.caches.derived, image, column, VECTORS):
+        return Access(Path.MEMORY, "vectors in memory", why)
+    if candidates <= FETCHED_ROWS_MAX and image.row_count > EXACT_ROWS_MAX:
+        return Access(Path.FETCH, "vectors of the candidates alone", why)
+    size = image.row_count * (reference.prop.type.vector_dim or 0) * 4
+    if _fits(reading, size):
+        return Access(Path.MEMORY, "vectors in memory", f"{why}; read now, then kept")
+    how = f"a pass over {size >> 20} MiB of vectors"
+    return Access(Path.PASS, how, f"{why}; they are too many to keep")
+
+
+def text_access(
+    reading: Reading,
+    reference: ir.PropertyRef,
+    kind: SegmentKind[Any],
+    *,
+    membership: bool,
+    used: bool = False,
+) -> Access:
+    """How a text search is answered. `membership`: it only asks which rows hold some of the tokens.
+
+    `used`: the choice is about to be acted on, which counts.
+    """
+    image, column = reading.image(reference.owner), reference.prop.name
+    rows = f"all {image.row_count} rows"
+    if are_ready(reading.caches.derived, image, column, kind):
+        return Access(Path.MEMORY, "text in memory", f"it is there, for {rows}")
+    if image.row_count <= EXACT_ROWS_MAX:
+        return Access(Path.MEMORY, "text in memory", f"analysed now, for {rows}")
+    if are_kept(image, column, kind):
+        return Access(Path.MEMORY, "text in a mapped file", f"it is there, for {rows}")
+    fits = _fits(reading, _text_bytes(image, column))
+    index = search_index(image, column, IndexKind.INVERTED) if membership else None
+    if (index is not None and index.covered) and (
+        not fits or _uses(reading, image, column, count=used) < INDEX_USES_MAX
+    ):
+        why = "the text is not in memory" if fits else "the text is too much to keep"
+        return Access(Path.INDEX, f"index {index.name}", f"{why}; finds {rows}")
+    if fits:
+        return Access(Path.MEMORY, "text in memory", f"analysed now for {rows}, then kept")
+    return Access(Path.PASS, "a pass over the text", f"the text of {rows} is too much to keep")
+
+
+def indexed_nearest(
+    reading: Reading,
+    reference: ir.PropertyRef,
+    query: NDArray[np.float32],
+    wanted: Ordinals | None,
+    depth: int,
+) -> tuple[Ordinals, Any]:
+    """Rows an index finds near a vector, some more than wanted, and their vectors."""
+    image = reading.image(reference.owner)
+    only = None if wanted is None else image.to_addresses(wanted)
+    probes = reading.session.settings.vector_probes or 1
+    probe = VectorProbe(reference.prop.name, query, depth + max(depth, SPARE_ROWS), probes, only)
+    addresses, vectors = image.storage.search.nearest(image.handle, probe)
+    return image.from_addresses(addresses), vectors
+
+
+def indexed_matches(
+    reading: Reading, reference: ir.PropertyRef, text: str, *, every_token: bool = False
+) -> Ordinals:
+    """The rows that hold a token of the text, or every one, as a full-text index finds them."""
+    image = reading.image(reference.owner)
+    found = image.storage.search.matches(image.handle, reference.prop.name, text, every_token=every_token)
+    return image.from_addresses(found)
+
+
+def _partitions(reading: Reading, image: TableImage, index: IndexCoverage) -> int:
+    handle = image.handle
+    key = ("partitions", image.identity, handle.location, handle.branch, handle.version, index.name)
+
+    def look() -> _Partitions:
+        return _Partitions(image.storage.search.partitions(handle, index.name))
+
+    return reading.caches.derived.get(key, _Partitions, look).number
+
+
+def _fits(reading: Reading, size: int) -> bool:
+    return size <= reading.caches.derived.bytes_max // MEMORY_SHARE
+
+
+def _text_bytes(image: TableImage, column: str) -> int:
+    """What the postings of a column would hold, guessed from the first rows."""
+    sample = image.storage.read(image.handle, columns=[column], limit=SAMPLE_ROWS).column(column)
+    letters = pc.mean(pc.binary_length(sample)).as_py() or 0
+    return int(letters * image.row_count * POSTINGS_BYTES_PER_LETTER)
+
+
+def _uses(reading: Reading, image: TableImage, column: str, *, count: bool) -> int:
+    uses = reading.caches.derived.get(("uses of text indexes",), _Uses, _Uses)
+    key = (image.contents, column)
+    so_far = uses.counts.get(key, 0)
+    if count:
+        if len(uses.counts) >= USES_KEPT_MAX:
+            uses.counts.clear()  # a forgotten count costs one more search by index
+        uses.counts[key] = so_far + 1
+    return so_far

@@ -1,0 +1,568 @@
+"""One version of a table as columns in memory, addressed by ordinals.
+
+An ordinal is a row's physical position: fragments in order, rows as written, dead rows counted. So a commit
+that adds rows or marks some dead leaves every other ordinal alone, and the columns of an unchanged fragment
+are shared by all versions that hold it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from omnigraph.arrays.key_segments import ABSENT, distinct
+from omnigraph.core.errors import InternalError
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.columns import NUMBER_TYPES, Numbers, Picker, bytes_at, outgrown
+from omnigraph.engine.tables.keys import dead_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from omnigraph.engine.tables.key_cache import KeyIndexCache, KnownKeys
+    from omnigraph.storage.tables import SnapshotHandle, TableStorage
+
+Ordinals = NDArray[np.int64]
+
+_OFFSET_MASK = np.uint64(0xFFFF_FFFF)
+_OFFSET_BITS = np.uint64(32)
+
+READ_ROWS = 1 << 18
+"""Rows read at a time by those who keep nothing of them."""
+
+SAMPLED_EXTENT_MIN = 100_000
+SAMPLED_ROWS_MAX = 512
+SAMPLES_MAX = 4
+"""So few rows of a column of a table of that size are read without the column, so many times."""
+
+ChunkKey = tuple[str, str, tuple[str, ...], str]
+Offsets = NDArray[np.int64]
+
+_NO_OFFSETS: Offsets = np.empty(0, dtype=np.int64)
+
+
+Layout = tuple[tuple[tuple[str, ...], int], ...]
+"""Fragments in the order of their ordinals: data files and physical rows."""
+
+NO_FRAGMENT = -1
+GHOST_SHARE_MAX = 0.25
+"""Above this share of rows that a version does not have, its ordinals begin anew."""
+
+
+def arrange(own: Layout, earlier: Layout) -> Layout:
+    """The order of a version's fragments: as in an earlier layout, which may hold others, then the new ones;
+    or `own` itself.
+
+    A fragment whose rows are all dead leaves a version; keeping its place keeps every other ordinal. The
+    version's own order is always kept, so that rows come in the same order whatever was read before.
+    """
+    if not earlier:
+        return own
+    places = {files: number for number, (files, _) in enumerate(earlier)}
+    known = [places[files] for files, _ in own if files in places]
+    new = [each for each in own if each[0] not in places]
+    tail = own[len(known) :]
+    if known != sorted(known) or len(tail) != len(new) or any(a != b for a, b in zip(tail, new, strict=True)):
+        return own
+    absent = sum(rows for _, rows in earlier) - sum(earlier[number][1] for number in known)
+    if absent > GHOST_SHARE_MAX * sum(rows for _, rows in own):
+        return own
+    return (*earlier, *new)
+
+
+class ColumnCache:
+    """Column chunks of a process, by the files they were read from; bounded in bytes, oldest use first out.
+
+    A chunk is named by its fragment's data files and knows which rows were dead when it was read. It is
+    right for every version and branch that holds that fragment and shows none of those rows.
+    Thread-safety: every method may be called from any thread.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._lock = threading.RLock()  # what is let go of may be collected in any thread, also in here
+        self._chunks: OrderedDict[ChunkKey, tuple[pa.Array, Offsets]] = OrderedDict()
+        self.evictions = 0
+        """Grows when chunks leave; an image that keeps chunks lets go of them then."""
+
+    def get(self, key: ChunkKey, dead: Offsets) -> pa.Array | None:
+        """The chunk, or None when it has to be read. `dead` are the rows the asking version does not show."""
+        with self._lock:
+            kept = self._chunks.get(key)
+            if kept is not None:
+                self._chunks.move_to_end(key)
+        if kept is None or (len(kept[1]) and not np.isin(kept[1], dead).all()):
+            return None
+        return kept[0]
+
+    def put(self, key: ChunkKey, chunk: pa.Array, dead: Offsets) -> None:
+        """Keep a chunk; others leave until the bound holds. A chunk above the bound is not kept."""
+        if chunk.nbytes > self._bytes_max:
+            return
+        with self._lock:
+            replaced = self._chunks.pop(key, None)
+            self._bytes += chunk.nbytes - (replaced[0].nbytes if replaced is not None else 0)
+            self._chunks[key] = (chunk, dead)
+            self._make_room()
+
+    def hold(self, made: Numbers) -> bool:
+        """Count what was copied from chunks, for as long as it is in use; False where that is above the bound
+        and its maker should let go of it.
+        """
+        size = made.nbytes_copied
+        if size > self._bytes_max:
+            return False
+        if size:
+            weakref.finalize(made, self._release, size).atexit = False
+            with self._lock:
+                self._bytes += size
+                self._make_room()
+        return True
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
+
+    def _make_room(self) -> None:
+        while self._bytes > self._bytes_max and self._chunks:
+            _, dropped = self._chunks.popitem(last=False)
+            self._bytes -= dropped[0].nbytes
+            self.evictions += 1
+
+    def nbytes(self) -> int:
+        """Memory in use."""
+        with self._lock:
+            return self._bytes
+
+
+@dataclass(slots=True, eq=False)
+class TableImage:
+    """The rows of one table at one version.
+
+    Cost: a column is read once, on first use, for the fragments that no earlier version has read already.
+    Thread-safety: may be shared; two threads may read the same column twice.
+    """
+
+    identity: str
+    storage: TableStorage
+    handle: SnapshotHandle
+    keys: KeyIndexCache
+    cache: ColumnCache
+    layout: Layout = ()
+    """Where an earlier image of the table put its fragments; kept where it fits, so that ordinals stay."""
+    _fragment_ids: list[int] = field(init=False)
+    _bases: NDArray[np.int64] = field(init=False)
+    _base_of: dict[int, int] = field(init=False)
+    _files: list[tuple[tuple[str, ...], str | None, int, int]] = field(init=False)
+    _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
+    _numbers: dict[str, Numbers] = field(init=False, default_factory=dict[str, Numbers])
+    _pickers: dict[str, Picker] = field(init=False, default_factory=dict[str, Picker])
+    _misses: dict[str, int] = field(init=False, default_factory=dict[str, int])
+    """How often few rows of a column were read from the table."""
+    _known_keys: weakref.ref[KnownKeys] | None = field(init=False, default=None)
+    _seen_evictions: int = field(init=False, default=0)
+    _live: Ordinals | None = field(init=False, default=None)
+    _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
+    _contents: tuple[str, bytes] | None = field(init=False, default=None)
+    row_count: int = field(init=False)
+    """Live rows."""
+
+    def __post_init__(self) -> None:
+        shown = self.keys.fragments(self.identity, self.storage, self.handle)
+        own = tuple((files, rows) for files, _, rows, _ in shown.values())
+        places = arrange(own, self.layout)
+        self.layout = places
+        if places is own:
+            self._fragment_ids, self._files = list(shown), list(shown.values())
+        else:
+            mine = {seen[0]: (number, seen) for number, seen in shown.items()}
+            self._fragment_ids, self._files = [], []
+            for files, rows in places:
+                number, seen = mine.get(files) or (NO_FRAGMENT, (files, None, rows, rows))
+                self._fragment_ids.append(number)
+                self._files.append(seen)
+        self.row_count = sum(rows - dead for _, _, rows, dead in self._files)
+        sizes = np.array([rows for _, rows in places], dtype=np.int64)
+        self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        self._base_of = dict(zip(self._fragment_ids, self._bases[:-1].tolist(), strict=True))
+        self._base_of.pop(NO_FRAGMENT, None)
+
+    @property
+    def contents(self) -> tuple[str, bytes]:
+        """Names the rows, not the version: equal for versions that hold the same fragments and deletions."""
+        if self._contents is None:
+            digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
+            self._contents = (self.handle.location, digest)
+        return self._contents
+
+    @property
+    def extent(self) -> int:
+        """One more than the greatest ordinal: live and dead rows."""
+        return int(self._bases[-1])
+
+    @property
+    def cached(self) -> frozenset[str]:
+        """The columns that are in memory."""
+        return frozenset(self._columns)
+
+    def fragment_rows(self) -> dict[int, int]:
+        """Physical rows of each fragment, by its number."""
+        rows = (seen[2] for seen in self._files)
+        return {number: each for number, each in zip(self._fragment_ids, rows, strict=True) if number >= 0}
+
+    def live(self) -> Ordinals:
+        """The ordinals of all live rows, ascending."""
+        if self._live is None:
+            gone = [self._bases.item(p) + self._dead_rows(p) for p in range(len(self._files))]
+            everything = np.arange(self.extent, dtype=np.int64)
+            self._live = np.delete(everything, np.concatenate(gone)) if self.has_dead else everything
+        return self._live
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether some row of a fragment is not shown."""
+        return self.row_count < self.extent
+
+    def removed_since(self, before: TableImage) -> Ordinals | None:
+        """The ordinals that `before` shows and this does not; None when ordinals are not comparable.
+
+        Comparable: every fragment of `before` is here at the same place, and what was dead stayed dead.
+        Cost: metadata, and the row addresses of fragments whose deletions changed.
+        """
+        if before.identity != self.identity or before.handle.location != self.handle.location:
+            return None
+        if len(before._files) > len(self._files):
+            return None
+        removed: list[Ordinals] = []
+        for position, (then, now) in enumerate(zip(before._files, self._files, strict=False)):
+            if then[0] != now[0] or then[2] != now[2]:
+                return None
+            if then[1] == now[1] and then[3] == now[3]:
+                continue
+            old, new = before._dead_rows(position), self._dead_rows(position)
+            fresh = np.setdiff1d(new, old, assume_unique=True)
+            if len(fresh) != len(new) - len(old):
+                return None
+            removed.append(self._bases.item(position) + fresh)
+        return np.concatenate(removed) if removed else _NO_OFFSETS
+
+    def _dead_rows(self, position: int) -> Offsets:
+        """The offsets of the dead rows of one fragment, ascending."""
+        if self._files[position][3] == 0:
+            return _NO_OFFSETS
+        if self._fragment_ids[position] == NO_FRAGMENT:
+            return np.arange(self._files[position][2], dtype=np.int64)
+        found = self._dead.get(position)
+        if found is None:
+            number = self._fragment_ids[position]
+            known = self.keys.dead_rows(self.identity, self.handle, number)
+            if known is None:
+                known = dead_rows(self.storage, self.handle, number, self._files[position])
+            found = known.astype(np.int64)
+            self._dead[position] = found
+        return found
+
+    def from_addresses(self, addresses: NDArray[np.uint64]) -> Ordinals:
+        """Ordinals of row addresses; -1 where there is no row."""
+        known = addresses != ABSENT
+        if not self._fragment_ids or not known.any():
+            return np.full(len(addresses), -1, dtype=np.int64)
+        if len(self._fragment_ids) == 1:
+            offsets = (addresses & _OFFSET_MASK).astype(np.int64)
+            return np.where(known, offsets, -1)
+        fragments = (addresses >> _OFFSET_BITS).astype(np.int64)
+        ids = np.array(self._fragment_ids, dtype=np.int64)
+        order = np.argsort(ids)
+        position = order[np.minimum(np.searchsorted(ids[order], fragments), len(ids) - 1)]
+        ordinals = self._bases[position] + (addresses & _OFFSET_MASK).astype(np.int64)
+        return np.where(known, ordinals, -1)
+
+    def to_addresses(self, ordinals: Ordinals) -> NDArray[np.uint64]:
+        """Row addresses of the ordinals of live rows."""
+        place = np.searchsorted(self._bases, ordinals, side="right") - 1
+        fragments = np.array(self._fragment_ids, dtype=np.int64)[place]
+        offsets = ordinals - self._bases[place]
+        return (fragments.astype(np.uint64) << _OFFSET_BITS) | offsets.astype(np.uint64)
+
+    def at(self, handle: SnapshotHandle, layout: Layout) -> TableImage:
+        """The image of another version of the table, with its fragments in this order."""
+        return TableImage(self.identity, self.storage, handle, self.keys, self.cache, layout)
+
+    def find(self, ids: pa.StringArray, *, referenced: bool = False) -> Ordinals:
+        """The ordinal of each id; -1 where there is none. `referenced`: see `KeyIndex.find`."""
+        found = self.keys.addresses(self.identity, self.storage, self.handle, ids, referenced=referenced)
+        return self.from_addresses(found)
+
+    def find_one(self, key: str) -> int:
+        """The ordinal of one id; -1 where there is none."""
+        if self.row_count == 0:
+            return -1
+        known = None if self._known_keys is None else self._known_keys()
+        if known is None:
+            known = self.keys.known(self.identity, self.storage, self.handle)
+            if known is None:
+                return self.find(pa.array([key], pa.string())).item(0)
+            self._known_keys = weakref.ref(known)
+        known.used = True
+        address = known.find_one(key)
+        return -1 if address is None else self._base_of[address >> 32] + (address & 0xFFFF_FFFF)
+
+    def select(self, filter_text: str) -> Ordinals:
+        """The ordinals of the live rows that satisfy a filter of the table format, ascending."""
+        reader = self.storage.scan(self.handle, columns=[], filter=filter_text, with_row_address=True)
+        addresses = [_addresses(batch) for batch in reader]
+        if not addresses:
+            return np.empty(0, dtype=np.int64)
+        return np.sort(self.from_addresses(np.concatenate(addresses)))
+
+    def take(self, column: str, ordinals: Ordinals) -> pa.Array:
+        """The values of a column at the given ordinals; null at -1. Blobs cannot be taken.
+
+        Raises ResourceLimit when the values together are too large for one array.
+        """
+        try:
+            return self._take(column, ordinals)
+        except pa.ArrowInvalid as problem:
+            stored = sum(chunk.nbytes for chunk in self._chunks([column])[column])
+            size = stored * len(ordinals) // max(self.extent, 1)
+            raise outgrown(f"the values of '{column}'", size) from problem
+
+    def _take(self, column: str, ordinals: Ordinals) -> pa.Array:
+        sample = self._sample([column], ordinals)
+        if sample is not None:
+            return sample.column(0).combine_chunks()
+        chunks = self._chunks([column])[column]
+        if len(ordinals) == 1 and (ordinal := ordinals.item()) >= 0:
+            # One row is a slice: the answer of a point read must not cost more than finding it.
+            position = 0 if len(chunks) == 1 else int(np.searchsorted(self._bases, ordinal, side="right")) - 1
+            return chunks[position].slice(ordinal - self._bases.item(position), 1)
+        missing = ordinals < 0
+        if len(chunks) == 1:
+            return chunks[0].take(pa.array(ordinals, mask=missing if missing.any() else None))
+        empty = pa.nulls(len(ordinals), self._type_of(column))
+        if not chunks or missing.all():
+            return empty
+        return _take_chunks(chunks, self._bases, ordinals, missing)
+
+    def pick(self, column: str, ordinals: Sequence[int]) -> list[Any]:
+        """As `take`, as Python values: what few rows cost least."""
+        if self._seen_evictions != self.cache.evictions:
+            self._forget_columns()
+        picker = self._pickers.get(column)
+        if picker is None:
+            sample = self._sample([column], np.array(ordinals, dtype=np.int64))
+            if sample is not None:
+                return sample.column(0).to_pylist()
+            picker = Picker(self._chunks([column])[column], self._bases)
+            self._pickers[column] = picker
+        return picker.pick(ordinals)
+
+    def row(self, columns: Sequence[str], ordinal: int) -> list[Any]:
+        """As `pick` of each column for one ordinal, not -1. What is not in memory is read at once."""
+        if self._seen_evictions == self.cache.evictions:
+            pickers = self._pickers
+            try:
+                return [pickers[name].one(ordinal) for name in columns]
+            except KeyError:
+                pass
+        names = list(dict.fromkeys(columns))
+        sample = self._sample(names, np.array([ordinal], dtype=np.int64))
+        if sample is None:
+            return [self.pick(name, (ordinal,))[0] for name in columns]
+        found = {name: sample.column(name)[0].as_py() for name in names}
+        return [found[name] for name in columns]
+
+    def numbers(self, column: str) -> Numbers | None:
+        """A column of numbers for numpy; None when it holds something else."""
+        if self._seen_evictions != self.cache.evictions:
+            self._forget_columns()
+        found = self._numbers.get(column)
+        if found is None:
+            kind = self._type_of(column)
+            if kind not in NUMBER_TYPES:
+                return None
+            found = Numbers(self._chunks([column])[column], self._bases, kind)
+            if self.cache.hold(found):
+                self._numbers[column] = found
+        return found
+
+    def sizes(self, column: str, ordinals: Ordinals) -> NDArray[np.int64]:
+        """The bytes of the values that `take` would give; none for -1. The column is loaded."""
+        chunks = self._chunks([column])[column]
+        if len(chunks) == 1 and len(ordinals) and ordinals.min() >= 0:
+            return bytes_at(chunks[0], ordinals)
+        sizes = np.zeros(len(ordinals), dtype=np.int64)
+        owner = np.searchsorted(self._bases, ordinals, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        ends = np.searchsorted(owner[order], np.arange(len(chunks) + 1))
+        for position in np.flatnonzero(np.diff(ends)).tolist():
+            rows = order[ends.item(position) : ends.item(position + 1)]
+            sizes[rows] = bytes_at(chunks[position], ordinals[rows] - self._bases.item(position))
+        return sizes
+
+    def table(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table:
+        """Several columns at the given ordinals."""
+        sample = self._sample(columns, ordinals)
+        if sample is not None:
+            return sample
+        self._chunks(columns)
+        return pa.table({name: self.take(name, ordinals) for name in columns})
+
+    def _sample(self, columns: Sequence[str], ordinals: Ordinals) -> pa.Table | None:
+        """Few rows of columns that are not in memory, read from the table; None when the columns are
+        better loaded. Columns that are asked for again and again are loaded beside the readers.
+        """
+        if self.extent < SAMPLED_EXTENT_MIN or len(ordinals) > min(SAMPLED_ROWS_MAX, self.extent // 8):
+            return None
+        absent = [name for name in columns if name not in self._columns]
+        if not absent:
+            return None
+        for name in absent:
+            self._misses[name] = self._misses.get(name, 0) + 1
+        if max(self._misses[name] for name in absent) > SAMPLES_MAX:
+            work = BACKGROUND.submit(
+                self.identity, ("columns", self.contents, *absent), lambda: self._chunks(absent)
+            )
+            if not work and not BACKGROUND.is_open(self.identity):
+                return None
+        known = distinct(ordinals[ordinals >= 0])
+        rows = self.storage.take(self.handle, self.to_addresses(known), columns)
+        if rows.num_rows != len(known):
+            return None  # dead rows were asked for as well; in a column they are null
+        place = np.minimum(np.searchsorted(known, ordinals), max(len(known) - 1, 0))
+        return rows.take(pa.array(place, mask=ordinals < 0))
+
+    def read_live(
+        self, columns: Sequence[str], *, after: int = 0
+    ) -> Iterator[tuple[Ordinals, pa.RecordBatch]]:
+        """The live rows from an ordinal on, with their ordinals, in parts; nothing is kept in memory.
+
+        `after` is where a fragment begins, or the end.
+        """
+        first = int(np.searchsorted(self._bases[:-1], after))
+        shown = [p for p in range(first, len(self._files)) if self._fragment_ids[p] != NO_FRAGMENT]
+        if not shown:
+            return
+        ordinals = self._live_of(shown)
+        reader = self.storage.scan(
+            self.handle,
+            columns=columns,
+            fragments=[self._fragment_ids[p] for p in shown],
+            batch_rows=READ_ROWS,
+        )
+        begin = 0
+        for batch in reader:
+            yield ordinals[begin : begin + batch.num_rows], batch
+            begin += batch.num_rows
+        if begin != len(ordinals):
+            raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
+
+    def _live_of(self, positions: Sequence[int]) -> Ordinals:
+        parts: list[Ordinals] = []
+        for position in positions:
+            mine = np.arange(self._bases.item(position), self._bases.item(position + 1), dtype=np.int64)
+            dead = self._dead_rows(position)
+            parts.append(np.delete(mine, dead) if len(dead) else mine)
+        return np.concatenate(parts)
+
+    def _type_of(self, column: str) -> pa.DataType:
+        return self.handle.schema.field(column).type
+
+    def _chunks(self, names: Sequence[str]) -> dict[str, list[pa.Array]]:
+        if self._seen_evictions != self.cache.evictions:
+            self._forget_columns()
+        columns = self._columns
+        wanted = [name for name in dict.fromkeys(names) if name not in columns]
+        if wanted:
+            # Another thread may forget the columns at any time; this call gives what it has read.
+            columns = {**columns, **self._read(wanted)}
+            self._columns = columns
+        return columns
+
+    def _forget_columns(self) -> None:
+        self._seen_evictions = self.cache.evictions
+        self._columns, self._numbers, self._pickers = {}, {}, {}
+
+    def _chunk_key(self, position: int, column: str) -> ChunkKey:
+        return (self.identity, self.handle.location, self._files[position][0], column)
+
+    def _read(self, names: list[str]) -> dict[str, list[pa.Array]]:
+        chunks: dict[str, list[pa.Array | None]] = {
+            name: [
+                self.cache.get(self._chunk_key(p, name), self._dead_rows(p)) for p in range(len(self._files))
+            ]
+            for name in names
+        }
+        absent = [p for p in range(len(self._files)) if any(chunks[name][p] is None for name in names)]
+        if absent:
+            self._scan(names, absent, chunks)
+        return {name: [chunk for chunk in chunks[name] if chunk is not None] for name in names}
+
+    def _scan(self, names: list[str], absent: list[int], chunks: dict[str, list[pa.Array | None]]) -> None:
+        shown = [p for p in absent if self._fragment_ids[p] != NO_FRAGMENT]
+        for position in absent:
+            if self._fragment_ids[position] == NO_FRAGMENT:
+                for name in names:
+                    chunks[name][position] = pa.nulls(self._files[position][2], self._type_of(name))
+        if not shown:
+            return
+        table = self.storage.read(
+            self.handle, columns=names, fragments=[self._fragment_ids[p] for p in shown]
+        )
+        if table.num_rows != sum(self._files[p][2] - self._files[p][3] for p in shown):
+            raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
+        begin = 0
+        for position in shown:
+            _, _, rows, deleted = self._files[position]
+            dead = self._dead_rows(position)
+            part = table.slice(begin, rows - deleted)
+            begin += rows - deleted
+            for name in names:
+                chunk = _whole(part.column(name))
+                if deleted:
+                    chunk = chunk.take(_with_gaps(rows, dead))
+                chunks[name][position] = chunk
+                self.cache.put(self._chunk_key(position, name), chunk, dead)
+
+
+def _with_gaps(rows: int, dead: Offsets) -> pa.Array:
+    """For each physical row its place among the live ones; null for dead rows."""
+    gone = np.zeros(rows, dtype=np.bool_)
+    gone[dead] = True
+    return pa.array(np.cumsum(~gone) - 1, mask=gone)
+
+
+def _addresses(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    return np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), dtype=np.uint64)
+
+
+def _whole(column: pa.ChunkedArray) -> Any:
+    if column.num_chunks == 0:
+        return pa.array([], column.type)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _take_chunks(
+    chunks: list[pa.Array], bases: NDArray[np.int64], ordinals: Ordinals, missing: NDArray[np.bool_]
+) -> pa.Array:
+    """Values in the order asked for: taken chunk by chunk, then put in order by one take."""
+    owner = np.searchsorted(bases, ordinals, side="right") - 1
+    owner[missing] = -1
+    order = np.argsort(owner, kind="stable")
+    parts: list[pa.Array] = []
+    for position in np.unique(owner[~missing]).tolist():
+        wanted = ordinals[order[owner[order] == position]] - bases[position]
+        parts.append(chunks[position].take(pa.array(wanted)))
+    joined = pa.concat_arrays(parts)
+    place = np.full(len(ordinals), -1, dtype=np.int64)
+    place[order[int(missing.sum()) :]] = np.arange(len(joined), dtype=np.int64)
+    return joined.take(pa.array(place, mask=missing if missing.any() else None))

@@ -1,0 +1,414 @@
+"""The key index: which row of a table holds an id, exact for one version of the table.
+
+A `KeyIndex` is an immutable value. The index of the next version shares everything with the one before: new
+rows become a new segment, dead rows are known per fragment. Which fragments two versions share is read from
+the versions themselves, so an index is right after any foreign commit, restore or compaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.arrays.addresses import by_fragment
+from omnigraph.arrays.key_segments import (
+    ABSENT,
+    DICTIONARY_ROWS_MAX,
+    FEW_KEYS,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_ROWS_MAX,
+    KeySegment,
+    hash_keys,
+    is_among,
+    join_segments,
+    string_array,
+)
+from omnigraph.storage.handles import FragmentInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from omnigraph.storage.tables import SnapshotHandle, TableStorage
+
+JOINED_ROWS_MAX: Final = 1 << 17
+"""Small segments are joined up to this size; larger ones stay as they are until there are too many."""
+
+FEW_JOINED: Final = 4
+"""Segments of few keys are joined so many at a time: that takes as long for two as for four."""
+
+SEGMENTS_MAX: Final = 24
+
+NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
+
+Seen: TypeAlias = "tuple[tuple[str, ...], str | None, int, int]"
+"""A fragment as a version shows it: data files, deletion file, physical rows, dead rows."""
+
+Fragments: TypeAlias = "Mapping[int, Seen]"
+"""The fragments of a version by their numbers, in the order of its rows."""
+
+
+class FragmentRows(NamedTuple):
+    """What one fragment of a version holds: its files, and which of its rows are dead."""
+
+    files: tuple[str, ...]
+    deletion: str | None
+    rows: int
+    dead: NDArray[np.uint32]
+
+
+class KeySource(Protocol):
+    """One version of a table, as the key index reads it."""
+
+    def fragments(self) -> Fragments:
+        """The fragments of the version."""
+        ...
+
+    def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
+        """The deleted row offsets of one fragment, ascending."""
+        ...
+
+    def live_keys(
+        self, fragment_ids: Iterable[int] | None
+    ) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]]:
+        """Ids and row addresses of the live rows of the given fragments (None: of all)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyIndex:
+    """Ids to row addresses for one version of one table.
+
+    Segments are searched from the newest to the oldest and the first that names a key decides; what it names
+    counts only while that row is alive in this version.
+    """
+
+    fragments: Mapping[int, FragmentRows]
+    segments: tuple[KeySegment, ...]
+    known_files: Mapping[int, tuple[str, ...]]
+    with_dead: int = -1
+    """Fragments that have dead rows; counted here when the maker does not know it."""
+
+    def __post_init__(self) -> None:
+        if self.with_dead < 0:
+            count = sum(1 for each in self.fragments.values() if len(each.dead))
+            object.__setattr__(self, "with_dead", count)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the segments."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    def seen(self, numbers: Sequence[int]) -> dict[int, Seen] | None:
+        """The fragments of the version this is of, in the order of `numbers`; None when those are others."""
+        if set(self.fragments) != set(numbers):
+            return None
+        ordered = ((number, self.fragments[number]) for number in numbers)
+        return {number: (rows.files, rows.deletion, rows.rows, len(rows.dead)) for number, rows in ordered}
+
+    def find(self, ids: pa.StringArray, *, referenced: bool = False) -> NDArray[np.uint64]:
+        """The address of each id, or `ABSENT`.
+
+        `referenced`: rows of this graph refer to these ids, so they are compared by hash where that tells
+        all keys apart.
+        """
+        if len(ids) <= FEW_KEYS:
+            find = self.finder()
+            found = [find(key) for key in ids.to_pylist()]
+            return np.array([ABSENT if each is None else each for each in found], np.uint64)
+        hashes = hash_keys(ids)
+        if len(self.segments) == 1:
+            return self._alive(self.segments[0].find(ids, hashes, referenced=referenced)[1])
+        found = np.full(len(ids), ABSENT, np.uint64)
+        pending = np.arange(len(ids))
+        for segment in reversed(self.segments):
+            if not pending.size:
+                break
+            named, addresses = segment.find(ids, hashes[pending], at=pending, referenced=referenced)
+            found[pending[named]] = addresses[named]
+            pending = pending[~named]
+        return self._alive(found)
+
+    def find_one(self, key: str) -> int:
+        """The address of one id, or `ABSENT`."""
+        found = self.finder()(key)
+        return int(ABSENT) if found is None else found
+
+    def finder(self) -> Callable[[str], int | None]:
+        """A lookup of one id after another: its address, or None."""
+        segments = tuple(reversed(self.segments))
+        is_alive = None if self._none_dead() else self._is_alive
+
+        def find(key: str) -> int | None:
+            for segment in segments:
+                address = segment.find_one(key)
+                if address is not None:
+                    return address if is_alive is None or is_alive(address) else None
+            return None
+
+        return segments[0].single() if len(segments) == 1 and is_alive is None else find
+
+    def _none_dead(self) -> bool:
+        """Whether no row this index ever knew is dead."""
+        return self.with_dead == 0 and len(self.known_files) == len(self.fragments)
+
+    def _is_alive(self, address: int) -> bool:
+        fragment = self.fragments.get(address >> 32)
+        if fragment is None:
+            return False
+        dead = fragment.dead
+        if not len(dead):
+            return True
+        offset = address & 0xFFFF_FFFF
+        at = int(dead.searchsorted(np.uint32(offset)))
+        return at >= len(dead) or dead.item(at) != offset
+
+    def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        if self._none_dead():
+            return addresses
+        order = np.argsort(addresses)
+        for fragment_id, offsets, part in by_fragment(addresses[order]):
+            fragment = self.fragments.get(fragment_id)
+            if fragment is None:
+                addresses[order[part]] = ABSENT
+            elif len(fragment.dead):
+                addresses[order[part][is_among(offsets, fragment.dead)]] = ABSENT
+        return addresses
+
+
+def build(source: KeySource) -> KeyIndex:
+    """The index of a version, from a scan of its id column."""
+    fragments = {
+        fragment_id: FragmentRows(
+            files, deletion, rows, source.dead_rows(fragment_id) if deleted else NO_ROWS
+        )
+        for fragment_id, (files, deletion, rows, deleted) in source.fragments().items()
+    }
+    known = {fragment_id: fragment.files for fragment_id, fragment in fragments.items()}
+    return KeyIndex(fragments, tuple(_segments(source.live_keys(None))), known)
+
+
+def advance(
+    index: KeyIndex,
+    source: KeySource,
+    *,
+    own_keys: pa.StringArray | None = None,
+    own_removed: NDArray[np.uint64] | None = None,
+) -> KeyIndex:
+    """The index of another version of the same table, reading only what differs.
+
+    `own_keys` and `own_removed` are what this process just wrote, in the order of writing: when they explain
+    the difference completely nothing is read at all.
+    """
+    seen = source.fragments()
+    rebuilt = any(
+        index.known_files.get(fragment_id, files) != files for fragment_id, (files, _, _, _) in seen.items()
+    )
+    if rebuilt:  # A fragment number was given out twice: addresses of the two cannot be told apart.
+        return build(source)
+    new_ids = [fragment_id for fragment_id in seen if fragment_id not in index.fragments]
+    new_rows = sum(seen[fragment_id][2] for fragment_id in new_ids)
+    explained = own_keys is not None and len(own_keys) == new_rows
+    if not explained and new_rows > sum(rows for _, _, rows, _ in seen.values()) // 2:
+        return build(source)
+    removed: dict[int, NDArray[np.uint32]] | None = None
+    if own_removed is not None and explained:
+        removed = {number: offsets for number, offsets, _ in by_fragment(np.sort(own_removed))}
+    fragments: dict[int, FragmentRows] = {}
+    revived: list[int] = []
+    for fragment_id, (files, deletion, rows, deleted) in seen.items():
+        before = index.fragments.get(fragment_id)
+        if before is not None and before.deletion == deletion and len(before.dead) == deleted:
+            fragments[fragment_id] = before
+            continue
+        dead = _dead_rows(source, fragment_id, deleted, before, removed)
+        fragments[fragment_id] = FragmentRows(files, deletion, rows, dead)
+        if before is not None and not _contains(dead, before.dead):
+            revived.append(fragment_id)  # a restore: rows that a newer segment overrides live again
+    segments = list(index.segments)
+    if explained and own_keys is not None and not revived:
+        if len(own_keys):
+            segments.append(KeySegment(own_keys, _addresses(sorted(new_ids), seen)))
+    elif new_ids or revived:
+        segments.extend(_segments(source.live_keys([*new_ids, *revived])))
+    known = dict(index.known_files)
+    known.update({fragment_id: fragments[fragment_id].files for fragment_id in new_ids})
+    return KeyIndex(fragments, _tidy(segments), known)
+
+
+def _contains(whole: NDArray[np.uint32], part: NDArray[np.uint32]) -> bool:
+    """Whether every element of `part` is in `whole`; both ascending."""
+    return len(part) == 0 or (len(whole) > 0 and bool(is_among(part, whole).all()))
+
+
+def _with(dead: NDArray[np.uint32], more: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Both together, ascending as they are: what is there already is not sorted again."""
+    return np.insert(dead, np.searchsorted(dead, more), more)
+
+
+def carried(
+    index: KeyIndex,
+    storage: TableStorage,
+    handle: SnapshotHandle,
+    keys: pa.StringArray,
+    removed: NDArray[np.uint64],
+) -> KeyIndex | None:
+    """The index after exactly one own commit on the version it is of; None when that does not explain what
+    is seen.
+
+    Only the fragments the commit touched are looked at: no other has changed.
+    """
+    newest = max(index.known_files, default=-1)
+    touched = {number: offsets for number, offsets, _ in by_fragment(np.sort(removed))}
+    seen = {info.id: info for info in storage.fragments(handle, above=newest, also=frozenset(touched))}
+    new_ids = sorted(fragment_id for fragment_id in seen if fragment_id > newest)
+    if newest < 0 or sum(seen[fragment_id].physical_rows for fragment_id in new_ids) != len(keys):
+        return None
+    fragments, with_dead = dict(index.fragments), index.with_dead
+    for fragment_id, offsets in touched.items():
+        info = seen.get(fragment_id)
+        before = fragments.pop(fragment_id)
+        with_dead -= len(before.dead) > 0
+        if info is None:  # its last rows are gone
+            continue
+        dead = _with(before.dead, offsets)
+        if len(dead) != info.deleted_rows:
+            return None
+        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, dead)
+        with_dead += len(dead) > 0
+    known = dict(index.known_files)
+    for fragment_id in new_ids:
+        info = seen[fragment_id]
+        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, NO_ROWS)
+        known[fragment_id] = info.files
+    segments = list(index.segments)
+    if len(keys):
+        parts = [
+            (np.uint64(number) << np.uint64(32)) + np.arange(seen[number].physical_rows, dtype=np.uint64)
+            for number in new_ids
+        ]
+        segments.append(KeySegment(keys, np.concatenate(parts)))
+    return KeyIndex(fragments, _tidy(segments), known, with_dead)
+
+
+def _dead_rows(
+    source: KeySource,
+    fragment_id: int,
+    deleted: int,
+    before: FragmentRows | None,
+    removed: Mapping[int, NDArray[np.uint32]] | None,
+) -> NDArray[np.uint32]:
+    if deleted == 0:
+        return NO_ROWS
+    if removed is not None and before is not None:
+        dead = _with(before.dead, removed.get(fragment_id, NO_ROWS))
+        if len(dead) == deleted:
+            return dead
+    return source.dead_rows(fragment_id)
+
+
+def _addresses(fragment_ids: list[int], seen: Fragments) -> NDArray[np.uint64]:
+    parts = [
+        (np.uint64(fragment_id) << np.uint64(32)) + np.arange(seen[fragment_id][2], dtype=np.uint64)
+        for fragment_id in fragment_ids
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _segments(batches: Iterable[tuple[pa.StringArray, NDArray[np.uint64]]]) -> Iterator[KeySegment]:
+    keys: list[pa.StringArray] = []
+    addresses: list[NDArray[np.uint64]] = []
+    rows = size = 0
+    for batch_keys, batch_addresses in batches:
+        if len(batch_keys) == 0:
+            continue
+        if keys and (
+            rows + len(batch_keys) > SEGMENT_ROWS_MAX or size + batch_keys.nbytes > SEGMENT_BYTES_MAX
+        ):
+            yield KeySegment(pa.concat_arrays(keys), np.concatenate(addresses))
+            keys, addresses, rows, size = [], [], 0, 0
+        keys.append(batch_keys)
+        addresses.append(batch_addresses)
+        rows += len(batch_keys)
+        size += int(batch_keys.nbytes)
+    if keys:
+        yield KeySegment(pa.concat_arrays(keys), np.concatenate(addresses))
+
+
+def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
+    """Join the newest segments while they are small and of similar size, so that a lookup visits few."""
+    while len(segments) > 1:
+        count = FEW_JOINED if len(segments[-1]) <= DICTIONARY_ROWS_MAX else 2
+        newest = segments[-count:]
+        similar = len(newest[0]) <= len(newest[-1]) and sum(map(len, newest)) <= JOINED_ROWS_MAX
+        if not (similar and len(newest) == count) and len(segments) <= SEGMENTS_MAX:
+            break
+        segments[-count:] = [join_segments(newest)]
+    return tuple(segments)
+
+
+class TableKeys:
+    """`KeySource` over one snapshot of a table."""
+
+    def __init__(self, storage: TableStorage, handle: SnapshotHandle, fragments: Fragments) -> None:
+        self._storage = storage
+        self._handle = handle
+        self._fragments = fragments
+
+    def fragments(self) -> Fragments:
+        """See `KeySource`."""
+        return self._fragments
+
+    def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
+        """See `KeySource`."""
+        return dead_rows(self._storage, self._handle, fragment_id, self._fragments[fragment_id]).astype(
+            np.uint32
+        )
+
+    def live_keys(
+        self, fragment_ids: Iterable[int] | None
+    ) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]]:
+        """See `KeySource`."""
+        wanted = None if fragment_ids is None else list(fragment_ids)
+        reader = self._storage.scan(self._handle, columns=["id"], with_row_address=True, fragments=wanted)
+        for batch in reader:
+            addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
+            yield string_array(batch.column("id")), addresses
+
+
+def describe(storage: TableStorage, handle: SnapshotHandle) -> dict[int, Seen]:
+    """The fragments of a version, asked from the table. Cost: some microseconds for each of them."""
+    return {
+        info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
+        for info in storage.fragments(handle)
+    }
+
+
+def dead_rows(
+    storage: TableStorage, handle: SnapshotHandle, fragment_id: int, seen: Seen
+) -> NDArray[np.int64]:
+    """The deleted row offsets of one fragment of a version, ascending."""
+    files, deletion, rows, dead = seen
+    return storage.dead_rows(handle, FragmentInfo(fragment_id, files, rows, deletion, dead))
+
+
+def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> NDArray[np.uint64]:
+    """Addresses by asking the table for these ids, without an index in memory."""
+    found = KeySegment(pa.array([], pa.string()), np.empty(0, np.uint64))
+    reader = storage.scan(handle, columns=["id"], filter=in_filter("id", ids), with_row_address=True)
+    table = reader.read_all()
+    if table.num_rows:
+        addresses = np.asarray(table.column("_rowaddr").to_numpy(), np.uint64)
+        found = KeySegment(string_array(table.column("id")), addresses)
+    named, addresses = found.find(ids, hash_keys(ids))
+    return np.where(named, addresses, ABSENT)
+
+
+def in_filter(column: str, values: pa.StringArray) -> str:
+    """Filter text for "the column holds one of these strings"; names are back-ticked, quotes doubled."""
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values.unique().to_pylist())
+    return f"`{column}` IN ({quoted})"

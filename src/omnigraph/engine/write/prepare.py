@@ -1,0 +1,404 @@
+"""Executing the statements of a mutation against a snapshot, in memory: rows gathered, counted and
+validated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.catalog.canonical import node_ids
+from omnigraph.catalog.schema import EdgeType, NodeType
+from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimit, Violation
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import TableKey, new_ulid
+from omnigraph.core.limits import MUTATION_ROWS_MAX
+from omnigraph.engine.tables.keys import in_filter
+from omnigraph.engine.write.blobs import assigned_blob
+from omnigraph.engine.write.committed import CommittedView
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pending
+from omnigraph.engine.write.rows import constant, pending_schema, row_table
+from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
+from omnigraph.planning.assign import assigned_value
+from omnigraph.planning.ir import DeleteOp, InsertOp, UpdateOp, value_of
+from omnigraph.planning.predicate import evaluate, to_lance_filter
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from omnigraph.catalog.schema import Catalog, TableType
+    from omnigraph.core.cancel import Cancellation
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.planning.ir import MutationPlan, Predicate, ValueExpr
+    from omnigraph.planning.values import Value
+    from omnigraph.storage.blob_sources import BlobSources
+
+_LOAD_HINT: Final = "use load, which has no ceiling"
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedEntity:
+    """An entity an insert statement wrote, and whether the engine drew its id."""
+
+    type_name: str
+    id: str
+    generated: bool
+
+
+@dataclass(slots=True)
+class PreparedMutation:
+    """What the statements did so far."""
+
+    affected_nodes: int = 0
+    affected_edges: int = 0
+    inserted: list[InsertedEntity] = field(default_factory=list[InsertedEntity])
+    summary: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+
+    def count(self, table_type: TableType, what: str, rows: int) -> None:
+        """Add to the affected count and to the commit's summary."""
+        if rows == 0:
+            return
+        if isinstance(table_type, NodeType):
+            self.affected_nodes += rows
+        else:
+            self.affected_edges += rows
+        counts = self.summary.setdefault(table_type.table_key, {})
+        counts[what] = counts.get(what, 0) + rows
+
+
+def prepare_mutation(
+    session: GraphSession,
+    staging: MutationStaging,
+    plan: MutationPlan,
+    params: Mapping[str, Value],
+    now: dt.datetime,
+    cancel: Cancellation,
+) -> PreparedMutation:
+    """Run every statement and validate the whole change; afterwards `staging` holds the write.
+
+    Nothing is written. Raises what the statements break; then nothing has happened.
+    """
+    run = _Run(session, staging, params, now)
+    for statement in plan.statements:
+        cancel.raise_if_requested()
+        match statement:
+            case InsertOp():
+                run.insert(statement)
+            case UpdateOp():
+                run.update(statement)
+            case DeleteOp():
+                run.delete(statement)
+    run.finish_deletes()
+    cancel.raise_if_requested()
+    if not staging.is_empty:
+        validate(run.catalog, run.changes(), run.view)
+    return run.prepared
+
+
+class _Run:
+    """One pass over the statements."""
+
+    def __init__(
+        self, session: GraphSession, staging: MutationStaging, params: Mapping[str, Value], now: dt.datetime
+    ) -> None:
+        self.session = session
+        self.staging = staging
+        self.params: dict[str, Any] = dict(params)
+        self.now = now
+        self.catalog: Catalog = session.catalog_of(staging.snapshot)
+        self.view = CommittedView(session, staging)
+        self.prepared = PreparedMutation()
+        self._deleted: dict[TableKey, _Deleted] = {}
+
+    # --- insert ----------------------------------------------------------------------------------------
+
+    def insert(self, op: InsertOp) -> None:
+        values = {name: self._assigned_value(op.type, name, expr) for name, expr in op.assignments}
+        if isinstance(op.type, EdgeType):
+            self._insert_edge(op, op.type, values)
+        else:
+            self._insert_node(op, op.type, values)
+        self.prepared.count(op.type, "inserted", 1)
+        self._check_limits(op.type)
+
+    def _insert_node(self, op: InsertOp, node: NodeType, values: dict[str, Value]) -> None:
+        generated = not node.key
+        if generated:
+            entity_id = new_ulid()
+            rows = row_table(node, {"id": entity_id}, values)
+            pending = self.staging.push(node, rows, PendingMode.APPEND, MutationOpKind.INSERT)
+            if pending is not None:
+                pending.generated.append(pa.array([entity_id], pa.string()))
+        else:
+            entity_id, rows = self._keyed_row(node, values)
+            if op.new:
+                self._refuse_existing(node, entity_id)
+            self.staging.push(node, rows, PendingMode.MERGE, MutationOpKind.MERGE)
+        self.prepared.inserted.append(InsertedEntity(node.name, entity_id, generated))
+
+    def _keyed_row(self, node: NodeType, values: dict[str, Value]) -> tuple[str, pa.Table]:
+        """The id that the key gives, and the row."""
+        missing = [name for name in node.key if values.get(name) is None]
+        if missing:
+            raise ConstraintViolation(
+                violations=[
+                    Violation(
+                        rule="required",
+                        entity_kind="node",
+                        type_name=node.name,
+                        property=name,
+                        message=f"{node.name}.{name} must have a value",
+                    )
+                    for name in missing
+                ]
+            )
+        if len(node.key) == 1 and node.property_named(node.key[0]).type.is_string:
+            # The canonical text of a string is the string.
+            entity_id = str(values[node.key[0]])
+            return entity_id, row_table(node, {"id": entity_id}, values)
+        rows = row_table(node, {"id": ""}, values)
+        ids = node_ids(rows, node)
+        return ids[0].as_py(), rows.set_column(0, rows.schema.field(0), ids)
+
+    def _refuse_existing(self, node: NodeType, entity_id: str) -> None:
+        key = TableKey(node.table_key)
+        pending = self.staging.pending.get(key)
+        wanted = pa.array([entity_id], pa.string())
+        if (pending is not None and pending.has(entity_id)) or self.view.existing(key, wanted)[0]:
+            raise KeyConflict(entity_kind="node", type_name=node.name, entity_id=entity_id)
+
+    def _insert_edge(self, op: InsertOp, edge: EdgeType, values: dict[str, Value]) -> None:
+        ends: dict[str, str] = {}
+        for column, side, expr in (("src", "from", op.source), ("dst", "to", op.target)):
+            value = None if expr is None else self._value(expr)
+            if value is None:
+                raise ConstraintViolation(
+                    violations=[
+                        Violation(
+                            rule="required",
+                            entity_kind="edge",
+                            type_name=edge.name,
+                            property=side,
+                            message=f"{edge.name}.{side} must have a value",
+                        )
+                    ]
+                )
+            ends[column] = str(value)
+        entity_id = new_ulid()
+        rows = row_table(edge, {"id": entity_id, **ends}, values)
+        pending = self.staging.push(edge, rows, PendingMode.APPEND, MutationOpKind.INSERT)
+        if pending is not None:
+            pending.generated.append(pa.array([entity_id], pa.string()))
+        self.prepared.inserted.append(InsertedEntity(edge.name, entity_id, generated=True))
+
+    # --- update ----------------------------------------------------------------------------------------
+
+    def update(self, op: UpdateOp) -> None:
+        key = TableKey(op.type.table_key)
+        pending = self.staging.pending.get(key)
+        entry = self.staging.touch(key, MutationOpKind.UPDATE)
+        schema = pending_schema(op.type)
+        if pending is not None:
+            pending.join()
+        matched = scan_with_pending(
+            self.session.storage,
+            self.session.open_entry(entry),
+            None if pending is None else pending.combined(),
+            projection=schema.names,
+            condition=self._condition(op.type, op.predicate),
+            key_column="id",
+            limit=MUTATION_ROWS_MAX + 1,
+        )
+        self._refuse_too_many(op.type, matched.rows.num_rows, op.predicate)
+        if matched.rows.num_rows == 0:
+            if pending is None:
+                # Nothing to write; but what was seen decided that, so it stays part of the read set.
+                self.staging.record_read(key)
+            return
+        rows = self._assigned(op, matched, schema)
+        self.prepared.count(op.type, "updated", rows.num_rows)
+        pushed = self.staging.push(op.type, rows, PendingMode.MERGE, MutationOpKind.UPDATE)
+        if pushed is not None:
+            known = matched.addresses != ABSENT
+            pushed.located.append((matched.ids.filter(pa.array(known)), matched.addresses[known]))
+        self._check_limits(op.type)
+
+    def _assigned(self, op: UpdateOp, matched: Matched, schema: pa.Schema) -> pa.Table:
+        rows = matched.rows
+        columns = {name: rows.column(name) for name in schema.names}
+        for name, expr in op.assignments:
+            prop = op.type.property_named(name)
+            value = self._assigned_value(op.type, name, expr)
+            if isinstance(value, str | bytes):
+                # Before it is repeated: a long value in many rows may be more than the machine has.
+                self._check_bytes(len(value) * rows.num_rows)
+            columns[name] = constant(prop, value, rows.num_rows)
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _refuse_too_many(self, table_type: TableType, rows: int, predicate: Predicate) -> None:
+        if rows <= MUTATION_ROWS_MAX:
+            return
+        handle = self.view.handle(TableKey(table_type.table_key))
+        text = self._condition(table_type, predicate).text
+        actual = rows if handle is None else max(rows, self.session.storage.count_rows(handle, text))
+        raise self._too_many(table_type, actual)
+
+    # --- delete ----------------------------------------------------------------------------------------
+
+    def delete(self, op: DeleteOp) -> None:
+        """Select against the state before the query; what several statements select counts once."""
+        key = TableKey(op.type.table_key)
+        handle = self.view.handle(key)
+        self.staging.record_read(key)
+        if handle is None:
+            return
+        columns = ["id", "src"] if isinstance(op.type, EdgeType) else ["id"]
+        text = self._condition(op.type, op.predicate).text
+        found = self.session.storage.read(handle, columns=columns, filter=text, with_row_address=True)
+        self._add_deleted(op.type, found)
+
+    def _add_deleted(self, table_type: TableType, found: pa.Table) -> None:
+        if found.num_rows:
+            removal = self._deleted.setdefault(TableKey(table_type.table_key), _Deleted(table_type))
+            removal.parts.append(found)
+
+    def finish_deletes(self) -> None:
+        """Cascade to the edges of deleted nodes, then hand everything over, each entity once."""
+        nodes = {d.type.name: d.ids() for d in self._deleted.values() if isinstance(d.type, NodeType)}
+        if nodes:
+            failpoint(Window.MUTATION_DELETE_NODE_PRE_PRIMARY_DELETE)
+        for edge in self.catalog.edges.values():
+            sources, targets = nodes.get(edge.source), nodes.get(edge.target)
+            if sources is not None or targets is not None:
+                self._add_deleted(edge, self._incident(edge, sources, targets))
+        for key in sorted(self._deleted):
+            removal = self._deleted[key]
+            ids, addresses = removal.distinct()
+            self.prepared.count(removal.type, "deleted", len(ids))
+            self.staging.delete(removal.type, ids, addresses)
+
+    def _incident(
+        self, edge: EdgeType, sources: pa.StringArray | None, targets: pa.StringArray | None
+    ) -> pa.Table:
+        """Edges of the type that start at one of the sources or end at one of the targets."""
+        key = TableKey(edge.table_key)
+        handle = self.view.handle(key)
+        self.staging.record_read(key)
+        sides = [(c, ids) for c, ids in (("src", sources), ("dst", targets)) if ids is not None]
+        if handle is None:
+            return pa.table({"id": pa.array([], pa.string())})
+        small = all(len(ids) <= PROBED_VALUES_MAX for _, ids in sides)
+        text = " OR ".join(in_filter(column, ids) for column, ids in sides) if small else None
+        reader = self.session.storage.scan(
+            handle, columns=["id", "src", "dst"], filter=text, with_row_address=True
+        )
+        kept: list[Any] = []
+        schema = reader.schema
+        # Batch by batch: the edges of a few nodes may lie in a table that does not fit into memory.
+        for batch in reader:
+            chosen: Any = None
+            for column, ids in sides:
+                mask = pc.is_in(batch.column(column), value_set=ids)
+                chosen = mask if chosen is None else pc.or_(chosen, mask)
+            kept.append(batch.filter(chosen))
+        return pa.Table.from_batches(kept, schema).select(["id", "src", "_rowaddr"])
+
+    # --- shared ----------------------------------------------------------------------------------------
+
+    def _value(self, expr: ValueExpr) -> Value:
+        return value_of(expr, self.params, self.now)
+
+    def _assigned_value(self, table_type: TableType, name: str, expr: ValueExpr) -> Value:
+        prop = table_type.property_named(name)
+        value = assigned_value(expr, prop, table_type, params=self.params, now=self.now)
+        if value is None or not prop.type.is_blob:
+            return value
+        return assigned_blob(table_type, prop, str(value), self._blob_sources)
+
+    @cached_property
+    def _blob_sources(self) -> BlobSources:
+        from omnigraph.storage.blob_sources import BlobSources  # noqa: PLC0415  few statements assign blobs
+
+        return BlobSources(self.session.settings.blob_sources, self.session.root)
+
+    def _condition(self, table_type: TableType, predicate: Predicate) -> RowFilter:
+        text = to_lance_filter(predicate, table_type, self.params, self.now)
+        return RowFilter(text, lambda rows: evaluate(predicate, rows, table_type, self.params, self.now))
+
+    def changes(self) -> dict[TableKey, TableChange]:
+        """The whole change, one image per id."""
+        changed = {
+            key: TableChange(pending.type, pending.combined(), _NO_IDS)
+            for key, pending in self.staging.pending.items()
+        }
+        for key, removal in self._deleted.items():
+            ids, _ = removal.distinct()
+            changed[key] = TableChange(
+                removal.type, pending_schema(removal.type).empty_table(), ids, removal.sources()
+            )
+        return changed
+
+    def _check_limits(self, table_type: TableType) -> None:
+        pending = self.staging.pending[TableKey(table_type.table_key)]
+        if pending.row_count > MUTATION_ROWS_MAX:
+            raise self._too_many(table_type, pending.row_count)
+        if (
+            sum(each.nbytes_max for each in self.staging.pending.values())
+            > self.session.settings.mutation_bytes
+        ):
+            self._check_bytes(sum(each.nbytes for each in self.staging.pending.values()))
+
+    def _check_bytes(self, size: int) -> None:
+        limit = self.session.settings.mutation_bytes
+        if size > limit:
+            raise ResourceLimit(resource="mutation_bytes", limit=limit, actual=size, hint=_LOAD_HINT)
+
+    def _too_many(self, table_type: TableType, actual: int) -> ResourceLimit:
+        return ResourceLimit(
+            resource="mutation_rows",
+            limit=MUTATION_ROWS_MAX,
+            actual=actual,
+            type_name=table_type.name,
+            hint=_LOAD_HINT,
+        )
+
+
+_NO_IDS: Final = pa.array([], pa.string())
+
+
+@dataclass(slots=True)
+class _Deleted:
+    """Rows of one table selected by delete statements or by the cascade; a row may occur several times."""
+
+    type: TableType
+    parts: list[pa.Table] = field(default_factory=list[pa.Table])
+
+    def ids(self) -> pa.StringArray:
+        return string_array(pa.chunked_array([c for p in self.parts for c in p.column("id").chunks])).unique()
+
+    def distinct(self) -> tuple[pa.StringArray, NDArray[np.uint64]]:
+        """Ids and addresses of the selected rows, each row once, by ascending address."""
+        ids = pa.chunked_array([c for p in self.parts for c in p.column("id").chunks], pa.string())
+        addresses = np.concatenate(
+            [np.asarray(p.column("_rowaddr").to_numpy(), np.uint64) for p in self.parts]
+        )
+        once, first = np.unique(addresses, return_index=True)
+        return string_array(ids.take(pa.array(first))), once
+
+    def sources(self) -> pa.StringArray | None:
+        """The sources the selected edges start at."""
+        if not isinstance(self.type, EdgeType):
+            return None
+        return string_array(
+            pa.chunked_array([c for p in self.parts for c in p.column("src").chunks])
+        ).unique()

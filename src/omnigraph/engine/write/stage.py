@@ -1,0 +1,234 @@
+"""Staging: the tables of a write become files that nobody points at.
+
+`plan_tables` decides what each table will get, without writing; `stage_tables` writes it. What the commit
+will announce is known in between, so that the rows of the publish can be written beside the tables.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.core.errors import ExpectedVersionMismatch, InternalError
+from omnigraph.engine.write.gathered import MutationStaging, PendingMode, PendingTable, ReadSetMoved
+from omnigraph.engine.write.rows import in_schema
+from omnigraph.manifest.changes import SubTableUpdate
+from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from omnigraph.core.ids import TableKey
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import TableEntry
+
+STAGE_THREADS: Final = 2
+"""Tables a mutation stages or commits at once: most of the time is spent waiting for threads of Lance."""
+
+SOUGHT_BESIDE_MIN: Final = 1024
+"""Ids from which on the rows they replace are looked up while the new rows are written."""
+
+Addresses: TypeAlias = "NDArray[np.uint64]"
+
+_NO_IDS: Final = pa.array([], pa.string())
+_NO_ADDRESSES: Final[Addresses] = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """What one table will get: all but the files."""
+
+    entry: TableEntry
+    handle: SnapshotHandle
+    stamp: Stamp
+    transaction_uuid: str
+    pending: PendingTable | None
+    """None: rows are only hidden."""
+    rows: pa.Table | None
+    """Rows in memory, with the table's own schema."""
+    ids: pa.StringArray | None
+    """Ids of the written rows in the order of writing; None when only the executors know them."""
+    hides: Callable[[], Addresses]
+    """Gives the addresses of the rows of `handle` that the commit hides; may have to wait for them."""
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether the change the publish will make is known before the files are."""
+        return self.pending is None or (
+            self.rows is not None and self.pending.mode is not PendingMode.OVERWRITE
+        )
+
+    def announced(self) -> SubTableUpdate:
+        """The change the publish will make. May wait for the addresses."""
+        entry = self.entry
+        added = 0 if self.rows is None else self.rows.num_rows
+        return SubTableUpdate(
+            table_key=entry.table_key,
+            table_version=entry.version + 1,
+            table_branch=entry.branch,
+            row_count=entry.row_count + added - len(self.hides()),
+            transaction_uuid=self.transaction_uuid,
+            branch_identifier=entry.branch_identifier,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """One table's files, and what they were staged against."""
+
+    entry: TableEntry
+    handle: SnapshotHandle
+    staged: StagedHandle
+    ids: pa.StringArray | None
+    """Ids of the written rows in the order of writing; None when only the executors know them."""
+    hidden: NDArray[np.uint64]
+    """Addresses of the rows of `handle` that the commit hides."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWrite:
+    """Every table of a write is staged; nobody points at the files."""
+
+    staging: MutationStaging
+    tables: Mapping[TableKey, StagedTable]
+
+
+def plan_tables(session: GraphSession, staging: MutationStaging) -> dict[TableKey, PlannedTable]:
+    """What every touched table will get, in key order, against the snapshot of the write. Writes nothing."""
+    planned: dict[TableKey, PlannedTable] = {}
+    for key in staging.written_tables():
+        if key in staging.inline_committed:
+            continue
+        table = _plan(session, staging, key, staging.snapshot.entries[key])
+        if table.pending is not None or len(table.hides()):
+            planned[key] = table
+    return planned
+
+
+def stage_tables(
+    session: GraphSession,
+    staging: MutationStaging,
+    planned: Mapping[TableKey, PlannedTable],
+    *,
+    threads: int = STAGE_THREADS,
+) -> StagedWrite:
+    """Stage every planned table once. Holds no queue; a failure leaves unreferenced files only."""
+    keys = list(planned)
+    # A load may stage for minutes; threads that the syncs of other writes need must not wait for it.
+    spread = session.share if threads <= STAGE_THREADS else session.map_tables
+    tables = spread(lambda key: _stage(session, staging, planned[key]), keys, threads=threads)
+    return StagedWrite(staging, dict(zip(keys, tables, strict=True)))
+
+
+def restage(
+    session: GraphSession, staging: MutationStaging, table: StagedTable, entry: TableEntry
+) -> StagedTable:
+    """A relaxed write against a newer pin: appends move, upserts are staged again because others may be
+    there now.
+    """
+    key = entry.table_key
+    pending = staging.pending[key]
+    if pending.mode is PendingMode.APPEND:
+        handle = session.open_entry(entry)
+        return replace(table, entry=entry, handle=handle, staged=session.storage.rebase(table.staged, handle))
+    if pending.mode is PendingMode.OVERWRITE or pending.fragments:
+        mismatch = ExpectedVersionMismatch(table_key=key, expected=table.entry.version, actual=entry.version)
+        raise mismatch if pending.mode is PendingMode.OVERWRITE else ReadSetMoved(mismatch)
+    return _stage(session, staging, _plan(session, staging, key, entry))
+
+
+def _plan(
+    session: GraphSession, staging: MutationStaging, table_key: TableKey, entry: TableEntry
+) -> PlannedTable:
+    handle = session.open_entry(entry)
+    own_uuid = str(uuid.uuid4())
+    stamp = Stamp(staging.operation_id, table_key, own_uuid)
+    removal = staging.deletions.get(table_key)
+    if removal is not None:
+        return PlannedTable(
+            entry, handle, stamp, own_uuid, None, None, _NO_IDS, _given(removal.all_addresses())
+        )
+    pending = staging.pending[table_key]
+    if pending.fragments:
+        hides = _given(pending.fragment_addresses)
+        return PlannedTable(entry, handle, stamp, own_uuid, pending, None, None, hides)
+    rows = pending.combined()
+    ids = string_array(rows.column("id"))
+    rows = in_schema(rows, handle.schema)
+    hides = _given(None)
+    if pending.mode is PendingMode.MERGE:
+        same_base = entry.version == staging.expected_versions[table_key]
+        hides = _replaced(session, pending, handle, ids, same_base=same_base)
+    known = None if pending.mode is PendingMode.OVERWRITE else ids
+    return PlannedTable(entry, handle, stamp, own_uuid, pending, rows, known, hides)
+
+
+def _given(addresses: Addresses | None) -> Callable[[], Addresses]:
+    return lambda: _NO_ADDRESSES if addresses is None else addresses
+
+
+def _replaced(
+    session: GraphSession,
+    pending: PendingTable,
+    handle: SnapshotHandle,
+    ids: pa.StringArray,
+    *,
+    same_base: bool,
+) -> Callable[[], Addresses]:
+    """What gives the addresses of the committed rows the pending rows replace."""
+
+    def sought() -> Addresses:
+        found = session.keys.addresses(session.root.identity, session.storage, handle, ids)
+        return found[found != ABSENT]
+
+    known = pending.known_addresses(ids, same_base=same_base)
+    if known is not None:
+        return _given(known[known != ABSENT])
+    return _given(sought()) if len(ids) < SOUGHT_BESIDE_MIN else session.submit(sought).result
+
+
+def _stage(session: GraphSession, staging: MutationStaging, planned: PlannedTable) -> StagedTable:
+    staged = _write(session, planned, before_fork=planned.entry.branch != staging.branch)
+    return StagedTable(planned.entry, planned.handle, staged, planned.ids, planned.hides())
+
+
+def _write(session: GraphSession, planned: PlannedTable, *, before_fork: bool) -> StagedHandle:
+    storage, handle, stamp = session.storage, planned.handle, planned.stamp
+    pending, rows, hides = planned.pending, planned.rows, planned.hides
+    if pending is None:
+        deleted = storage.stage_delete(handle, stamp, addresses=hides(), before_fork=before_fork)
+        if deleted is None:
+            raise InternalError(f"a delete of '{handle.table_key}' that hides nothing was staged")
+        return deleted
+    if rows is None:
+        return storage.stage_fragments(
+            handle, pending.fragments, pending.mode.value, stamp, addresses=hides(), before_fork=before_fork
+        )
+    match pending.mode:
+        case PendingMode.APPEND:
+            return storage.stage_append(handle, rows, stamp)
+        case PendingMode.OVERWRITE:
+            return storage.stage_overwrite(handle, rows if rows.num_rows else None, stamp)
+        case PendingMode.MERGE:
+            many = rows.num_rows >= SOUGHT_BESIDE_MIN
+            return storage.stage_merge_insert(
+                handle, rows, stamp, addresses=hides if many else hides(), before_fork=before_fork
+            )
+
+
+__all__ = [
+    "STAGE_THREADS",
+    "PlannedTable",
+    "StagedTable",
+    "StagedWrite",
+    "plan_tables",
+    "restage",
+    "stage_tables",
+]

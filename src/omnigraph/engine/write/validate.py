@@ -1,0 +1,336 @@
+"""The one validator: a complete staged change against the committed state it would land on.
+
+Mutations, loads and merges hand over what they would change; every broken rule is collected, none is
+reported twice. Order: value rules, uniqueness, endpoints, cardinality.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from omnigraph.arrays.key_segments import string_array
+from omnigraph.catalog.canonical import column_texts
+from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
+from omnigraph.catalog.types import ScalarKind
+from omnigraph.core.errors import ConstraintViolation, Violation
+from omnigraph.core.ids import TableKey, node_table_key
+from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
+from omnigraph.engine.write.values import positions, value_findings
+
+PROBED_VALUES_MAX: Final = 1000
+"""Up to this many values the table is asked for them by name; above, the column is read once as a whole."""
+
+_FILTERABLE_INTEGERS: Final = frozenset({ScalarKind.I32, ScalarKind.I64, ScalarKind.U32})
+"""Unsigned 64-bit literals above the signed range cannot be written in a filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a write does to one table, reduced to one image per id."""
+
+    type: TableType
+    rows: pa.Table
+    """The rows as they will be, all columns, one per id."""
+    removed: pa.StringArray
+    """Ids that will be gone and are not in `rows`."""
+    former_sources: pa.StringArray | None = None
+    """Edges: the sources that removed or changed edges had before."""
+    replaces_all: bool = False
+    """Whether committed rows of the table do not count at all."""
+    adopted: bool = False
+    """Whether the table will be, row by row, what another state under the same schema shows: the rules within
+    the table hold already. Of a node table `rows` may then have ids only.
+    """
+
+    @property
+    def ids(self) -> pa.StringArray:
+        """The ids of `rows`."""
+        return string_array(self.rows.column("id"))
+
+
+class CommittedState(Protocol):
+    """The committed side of a check, at the versions the write was prepared against."""
+
+    def existing(self, table_key: TableKey, ids: pa.StringArray) -> NDArray[np.bool_]:
+        """Which of these ids have a committed row."""
+        ...
+
+    def read(self, table_key: TableKey, columns: Sequence[str], filter_text: str | None) -> pa.Table:
+        """Committed rows; one scan."""
+        ...
+
+
+@dataclass(slots=True)
+class Violations:
+    """What was found so far: the first ones in full, all of them counted."""
+
+    found: list[Violation] = field(default_factory=list[Violation])
+    total: int = 0
+
+    def add(self, violations: Iterable[Violation], count: int) -> None:
+        """Take `count` violations of which only as many are built as can be reported."""
+        room = VIOLATIONS_REPORTED_MAX - len(self.found)
+        self.total += count
+        if room > 0:
+            self.found.extend(violation for violation, _ in zip(violations, range(room), strict=False))
+
+    def raise_if_any(self) -> None:
+        """Raise `ConstraintViolation` when a rule was broken."""
+        if self.found:
+            raise ConstraintViolation(violations=self.found, total=self.total)
+
+
+def validate(catalog: Catalog, changes: Mapping[TableKey, TableChange], committed: CommittedState) -> None:
+    """Raise `ConstraintViolation` with every rule the change breaks; return when it breaks none.
+
+    Cost: one pass over the changed rows, one probe of the committed side per unique group, endpoint type and
+    constrained edge type, whatever the number of rows.
+    """
+    violations = Violations()
+    ordered = [changes[key] for key in sorted(changes)]
+    unproven = [change for change in ordered if not change.adopted]
+    for change in unproven:
+        _check_values(change, violations)
+    for change in unproven:
+        for group in change.type.unique:
+            _check_unique(change, group, committed, violations)
+    for change in ordered:
+        if isinstance(change.type, EdgeType):
+            _check_endpoints(change, change.type, changes, committed, violations)
+    for change in ordered:
+        if isinstance(change.type, EdgeType):
+            _check_cardinality(change, change.type, catalog, changes, committed, violations)
+    violations.raise_if_any()
+
+
+def _violation(
+    table_type: TableType, rule: str, entity_id: str | None, prop: str | None, message: str
+) -> Violation:
+    kind = "node" if isinstance(table_type, NodeType) else "edge"
+    return Violation(
+        rule=rule,
+        entity_kind=kind,
+        type_name=table_type.name,
+        entity_id=entity_id,
+        property=prop,
+        message=message,
+    )
+
+
+def _check_values(change: TableChange, violations: Violations) -> None:
+    if change.rows.num_rows == 0:
+        return
+    ids = change.ids
+    for finding in value_findings(change.rows, change.type):
+        built = (
+            _violation(change.type, finding.rule, ids[row].as_py(), finding.property, finding.describe(row))
+            for row in finding.rows.tolist()
+        )
+        violations.add(built, len(finding.rows))
+
+
+# --- uniqueness ----------------------------------------------------------------------------------------
+
+
+def tuple_codes(texts: Sequence[pa.StringArray]) -> NDArray[np.int64]:
+    """One number per row, equal exactly for rows with equal tuples; -1 for a tuple with a null member."""
+    codes = np.zeros(len(texts[0]), np.int64)
+    exempt = np.zeros(len(texts[0]), np.bool_)
+    for text in texts:
+        exempt |= np.asarray(text.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        filled = pc.fill_null(text, "")
+        member = np.asarray(filled.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
+        # Re-numbering after each member keeps the product below 2**63 for any number of members.
+        joined = pa.array(codes * (int(member.max(initial=0)) + 1) + member)
+        codes = np.asarray(joined.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
+    codes = codes.astype(np.int64)
+    codes[exempt] = -1
+    return codes
+
+
+def _check_unique(
+    change: TableChange, group: tuple[str, ...], committed: CommittedState, violations: Violations
+) -> None:
+    staged = change.rows.num_rows
+    if staged == 0:
+        return
+    texts = column_texts(change.rows, group, change.type)
+    ids = change.ids
+    others = None if change.replaces_all else _committed_holders(change, group, texts, committed)
+    if others is not None and others.num_rows:
+        held = column_texts(others, group, change.type)
+        texts = [pa.concat_arrays([mine, theirs]) for mine, theirs in zip(texts, held, strict=True)]
+        ids = pa.concat_arrays([ids, string_array(others.column("id"))])
+    codes = tuple_codes(texts)
+    order = np.argsort(codes, kind="stable")
+    ranked = codes[order]
+    first = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
+    sizes = np.diff(np.r_[first, len(ranked)])
+    # Committed rows come after the staged ones, so a group concerns this write when its first member is
+    # staged.
+    broken = (sizes > 1) & (ranked[first] >= 0) & (order[first] < staged)
+
+    def describe(start: int) -> Violation:
+        holders = sorted([ids[int(order[start])].as_py(), ids[int(order[start + 1])].as_py()])
+        values = [text[int(order[start])].as_py() for text in texts]
+        named = group[0] if len(group) == 1 else f"({', '.join(group)})"
+        shown = f"'{values[0]}'" if len(group) == 1 else "(" + ", ".join(f"'{v}'" for v in values) + ")"
+        message = f"{change.type.name}.{named}: {shown} is held by '{holders[0]}' and '{holders[1]}'"
+        entity = ids[int(order[start])].as_py()
+        return _violation(change.type, "unique", entity, ", ".join(group), message)
+
+    starts = first[broken].tolist()
+    violations.add((describe(start) for start in starts), len(starts))
+
+
+def _committed_holders(
+    change: TableChange, group: tuple[str, ...], texts: Sequence[pa.StringArray], committed: CommittedState
+) -> pa.Table | None:
+    """Committed rows that may hold one of the staged tuples and stay as they are."""
+    exempt = np.zeros(len(texts[0]), np.bool_)
+    for text in texts:
+        exempt |= np.asarray(text.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    if exempt.all():
+        return None
+    probe = None
+    for name, text in zip(group, texts, strict=True):
+        wanted = text.filter(pa.array(~exempt)).unique()
+        if len(wanted) <= PROBED_VALUES_MAX:
+            probe = _in_text(change.type, name, wanted)
+            if probe is not None:
+                break
+    columns = ["id", *(name for name in group if name != "id")]
+    found = committed.read(TableKey(change.type.table_key), columns, probe)
+    gone = pa.concat_arrays([change.ids, change.removed])
+    return found.filter(pc.invert(pc.is_in(found.column("id"), gone)))
+
+
+def _in_text(table_type: TableType, name: str, canonical: pa.StringArray) -> str | None:
+    """A filter for the column from canonical texts; None where the text is not a literal of the column's
+    type.
+    """
+    prop = table_type.get(name)
+    if prop is None or prop.type.is_string:
+        values = ["'" + value.replace("'", "''") + "'" for value in canonical.to_pylist()]
+    elif prop.type.is_scalar and prop.type.kind in _FILTERABLE_INTEGERS:
+        values = canonical.to_pylist()
+    else:
+        return None
+    return f"`{name}` IN ({', '.join(values)})"
+
+
+# --- endpoints -----------------------------------------------------------------------------------------
+
+
+def nodes_after(
+    node_type: str, ids: pa.StringArray, changes: Mapping[TableKey, TableChange], committed: CommittedState
+) -> NDArray[np.bool_]:
+    """Which of these ids name a node of the type once the write has landed."""
+    table_key = node_table_key(node_type)
+    change = changes.get(table_key)
+    there = np.zeros(len(ids), np.bool_)
+    if change is not None:
+        there |= _is_in(ids, change.ids)
+        if change.replaces_all:
+            return there
+    asked = np.flatnonzero(~there)
+    if len(asked):
+        wanted = ids.take(pa.array(asked))
+        found = committed.existing(table_key, wanted)
+        if change is not None and len(change.removed):
+            found &= ~_is_in(wanted, change.removed)
+        there[asked] = found
+    return there
+
+
+def _check_endpoints(
+    change: TableChange,
+    edge: EdgeType,
+    changes: Mapping[TableKey, TableChange],
+    committed: CommittedState,
+    violations: Violations,
+) -> None:
+    if change.rows.num_rows == 0:
+        return
+    for column, side, node_type in (("src", "source", edge.source), ("dst", "target", edge.target)):
+        ends = string_array(change.rows.column(column))
+        distinct = ends.unique()
+        there = nodes_after(node_type, distinct, changes, committed)
+        if there.all():
+            continue
+        missing = distinct.filter(pa.array(~there))
+        rows = positions(pc.is_in(ends, missing))
+        ids = change.ids
+        built = (
+            _violation(
+                edge,
+                "endpoint",
+                ids[row].as_py(),
+                "from" if column == "src" else "to",
+                f"{edge.name}: no {node_type} with id '{ends[row].as_py()}' ({side})",
+            )
+            for row in rows.tolist()
+        )
+        violations.add(built, len(rows))
+
+
+# --- cardinality ---------------------------------------------------------------------------------------
+
+
+def _check_cardinality(
+    change: TableChange,
+    edge: EdgeType,
+    catalog: Catalog,
+    changes: Mapping[TableKey, TableChange],
+    committed: CommittedState,
+    violations: Violations,
+) -> None:
+    if edge.card_min == 0 and edge.card_max is None:
+        return
+    staged = string_array(change.rows.column("src"))
+    parts = [staged] if change.former_sources is None else [staged, change.former_sources]
+    sources = pa.concat_arrays(parts).unique()
+    node_change = changes.get(node_table_key(catalog.nodes[edge.source].name))
+    if node_change is not None and len(node_change.removed):
+        sources = sources.filter(pa.array(~_is_in(sources, node_change.removed)))
+    if len(sources) == 0:
+        return
+    counts = _count(sources, staged)
+    if not change.replaces_all:
+        probe = _in_text(edge, "src", sources) if len(sources) <= PROBED_VALUES_MAX else None
+        found = committed.read(TableKey(edge.table_key), ["id", "src"], probe)
+        gone = pa.concat_arrays([change.ids, change.removed])
+        kept = found.filter(pc.invert(pc.is_in(found.column("id"), gone)))
+        counts += _count(sources, string_array(kept.column("src")))
+    low = np.flatnonzero(counts < edge.card_min)
+    high = np.flatnonzero(counts > edge.card_max) if edge.card_max is not None else low[:0]
+    for rows, bound in ((high, f"at most {edge.card_max}"), (low, f"at least {edge.card_min}")):
+        built = (
+            _cardinality_violation(edge, sources[row].as_py(), int(counts[row]), bound)
+            for row in rows.tolist()
+        )
+        violations.add(built, len(rows))
+
+
+def _cardinality_violation(edge: EdgeType, source: str, count: int, bound: str) -> Violation:
+    edges = "edge" if count == 1 else "edges"
+    message = f"{edge.name}: source '{source}' would have {count} {edges} ({bound})"
+    return Violation(
+        rule="cardinality", entity_kind="edge", type_name=edge.name, entity_id=source, message=message
+    )
+
+
+def _count(wanted: pa.StringArray, values: pa.StringArray) -> NDArray[np.int64]:
+    """How often each wanted text occurs among the values."""
+    at = pc.index_in(values, value_set=wanted)
+    found = np.asarray(at.drop_null().to_numpy(zero_copy_only=False), np.int64)
+    return np.bincount(found, minlength=len(wanted)).astype(np.int64)
+
+
+def _is_in(values: Any, among: pa.StringArray) -> NDArray[np.bool_]:
+    return np.asarray(pc.is_in(values, value_set=among).to_numpy(zero_copy_only=False), np.bool_)

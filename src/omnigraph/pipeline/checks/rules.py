@@ -1,0 +1,490 @@
+"""Rules over the whole input and the committed rows: key columns only, one hash partition at a time.
+
+Pass one looks at ids: duplicates, existing rows, what an upsert replaces. It hands on what it frees. Pass two
+looks at everything that refers to something: unique tuples, endpoints, cardinality. Both are plain functions
+over Arrow tables; Spark tasks and the local engine call the same ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from omnigraph.arrays.key_segments import KeySegment, hash_keys, string_array
+from omnigraph.catalog.schema import EdgeType, NodeType, TableType
+from omnigraph.core.ids import node_table_key
+from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
+from omnigraph.pipeline.plan import (
+    LoadMode,
+    LoadPlan,
+    committed_end_space,
+    committed_id_space,
+    committed_unique_space,
+    constrained,
+    end_space,
+    freed_source_space,
+    freed_unique_space,
+    id_space,
+    unique_space,
+)
+from omnigraph.pipeline.problems import Fault, Problem, ProblemLog
+
+Orders = NDArray[np.int64]
+_NO_ORDERS: Orders = np.empty(0, np.int64)
+_NO_ORDER: Final = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class Checked:
+    """What one pass found in one partition."""
+
+    log: ProblemLog = field(default_factory=ProblemLog)
+    faults: list[Fault] = field(default_factory=list[Fault])
+    """The records that take part in a violation."""
+    superseded: dict[str, Orders] = field(default_factory=dict[str, Orders])
+    """Per table: records that a later one of the same id makes void (merge only)."""
+    replaced: dict[str, NDArray[np.uint64]] = field(default_factory=dict[str, NDArray[np.uint64]])
+    """Per table: addresses of committed rows that this load replaces."""
+    replaced_orders: dict[str, Orders] = field(default_factory=dict[str, Orders])
+    """Per table: the records that replace them."""
+    unblamed: int = 0
+    """Violations that no record of the input causes."""
+    facts: FactFiles = field(default_factory=FactFiles)
+
+    def blame(
+        self, kind: str, table_type: TableType, problems: Iterator[Problem], count: int, orders: Orders
+    ) -> None:
+        """Note `count` violations and the records that take part in them."""
+        self.log.add(kind, problems, count)
+        if len(orders):
+            self.faults.append(Fault(kind, table_type.name, orders))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """One pass over one partition."""
+
+    plan: LoadPlan
+    files: FactFiles
+    partition: int
+    touched: tuple[str, ...]
+    """Table keys with at least one record, plus those an overwrite clears."""
+    refused: Orders
+    """Records already refused: they count as not there."""
+    void: Orders = field(default_factory=lambda: _NO_ORDERS)
+    """Records that a later one of the same id supersedes (pass two): they are not written."""
+
+    def facts(self, space: str, *, with_void: bool = False) -> pa.Table | None:
+        """The facts of this partition; those of refused and of void records are left out."""
+        table = read_facts(self.plan.root, self.files, space, self.partition)
+        left_out = self.refused if with_void else np.concatenate([self.refused, self.void])
+        if table is None or not len(left_out) or "order" not in table.column_names:
+            return table
+        gone = np.isin(_orders(table), left_out)
+        return table.filter(pa.array(~gone)) if gone.any() else table
+
+    def types(self) -> list[TableType]:
+        """The touched types in key order."""
+        return [self.plan.catalog.type_of(key) for key in sorted(self.touched)]
+
+    def replaces(self, table_key: str) -> bool:
+        """Whether committed rows of the table do not count."""
+        return self.plan.mode is LoadMode.OVERWRITE and table_key in self.touched
+
+
+def _orders(table: pa.Table) -> Orders:
+    return np.asarray(table.column("order").to_numpy(), np.int64)
+
+
+def _texts(table: pa.Table, name: str) -> pa.StringArray:
+    return string_array(table.column(name))
+
+
+def _named(table_type: TableType) -> dict[str, Any]:
+    return {"entity_kind": table_type.kind.value, "type_name": table_type.name}
+
+
+def _codes(values: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number per distinct text, and how often each number occurs."""
+    codes = np.asarray(values.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
+    return codes, np.bincount(codes, minlength=1)
+
+
+def _is_in(values: pa.StringArray, among: pa.StringArray) -> NDArray[np.bool_]:
+    """Membership by text; the hash only proposes."""
+    if len(among) == 0 or len(values) == 0:
+        return np.zeros(len(values), np.bool_)
+    segment = KeySegment(among, np.arange(len(among), dtype=np.uint64))
+    named, _ = segment.find(values, hash_keys(values))
+    return np.asarray(named, np.bool_)
+
+
+# --- pass one: ids -----------------------------------------------------------------------------------
+
+
+def check_ids(task: CheckTask) -> Checked:
+    """Duplicates within the input, ids that exist already, and what an upsert replaces and frees."""
+    result = Checked(ProblemLog(kept_max=task.plan.problems_kept))
+    writer = FactWriter(task.plan.root, task.plan.exchange, task.plan.partitions)
+    for table_type in task.types():
+        facts = task.facts(id_space(table_type.table_key))
+        if facts is None or facts.num_rows == 0:
+            continue
+        kept = _check_duplicates(table_type, facts, task.plan.mode, result)
+        if not task.replaces(table_type.table_key):
+            _check_existing(table_type, kept, task, result, writer)
+    writer.flush()
+    result.facts = writer.files
+    return result
+
+
+def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, result: Checked) -> pa.Table:
+    """Refuse or coalesce records of one id; the facts that go on, one per id where coalesced."""
+    ids = _texts(facts, "id")
+    codes, counts = _codes(ids)
+    if int(counts.max(initial=0)) < 2:
+        return facts
+    orders = _orders(facts)
+    duplicate = counts[codes] > 1
+    keyed = isinstance(table_type, NodeType) and bool(table_type.key)
+    if mode is LoadMode.MERGE and not keyed:
+        last = np.full(len(counts), -1, np.int64)
+        np.maximum.at(last, codes, orders)
+        void = orders != last[codes]
+        result.superseded[table_type.table_key] = orders[void]
+        return facts.filter(pa.array(~void))
+    at = np.flatnonzero(duplicate)
+    at = at[np.argsort(orders[at], kind="stable")]
+    _, first = np.unique(codes[at], return_index=True)
+    heads = at[np.sort(first)]
+
+    def problems() -> Iterator[Problem]:
+        for row in heads.tolist():
+            identity = ids[row].as_py()
+            times = int(counts[codes[row]])
+            if keyed:
+                names = ", ".join(table_type.key)
+                message = f"{table_type.name}.{names}: '{identity}' occurs {times} times in the input"
+            else:
+                message = f"{table_type.name} '{identity}' occurs {times} times in the input"
+            yield Problem(
+                kind="unique" if keyed else "key_conflict",
+                order=int(orders[row]),
+                message=message,
+                entity_id=identity,
+                property=", ".join(table_type.key) or None,
+                actual=None if keyed else times,
+                **_named(table_type),
+            )
+
+    kind = "unique" if keyed else "key_conflict"
+    result.blame(kind, table_type, problems(), len(heads), orders[duplicate])
+    return facts
+
+
+def _check_existing(
+    table_type: TableType, facts: pa.Table, task: CheckTask, result: Checked, writer: FactWriter
+) -> None:
+    committed = task.facts(committed_id_space(table_type.table_key))
+    if committed is None or committed.num_rows == 0:
+        return
+    ids = _texts(facts, "id")
+    rows = np.arange(committed.num_rows, dtype=np.uint64)
+    named, where = KeySegment(_texts(committed, "id"), rows).find(ids, hash_keys(ids))
+    held = np.flatnonzero(named)
+    if not len(held):
+        return
+    orders = _orders(facts)
+    if task.plan.mode is LoadMode.APPEND:
+
+        def problems() -> Iterator[Problem]:
+            for row in held[np.argsort(orders[held], kind="stable")].tolist():
+                identity = ids[row].as_py()
+                yield Problem(
+                    kind="key_conflict",
+                    order=int(orders[row]),
+                    message=f"{table_type.name} '{identity}' already exists",
+                    entity_id=identity,
+                    **_named(table_type),
+                )
+
+        result.blame("key_conflict", table_type, problems(), len(held), orders[held])
+        return
+    found = where[held].astype(np.int64)
+    addresses = np.asarray(committed.column("address").to_numpy(), np.uint64)
+    result.replaced[table_type.table_key] = addresses[found]
+    result.replaced_orders[table_type.table_key] = orders[held]
+    _hand_on_freed(table_type, committed.take(pa.array(found)), orders[held], writer)
+
+
+def _hand_on_freed(table_type: TableType, rows: pa.Table, orders: Orders, writer: FactWriter) -> None:
+    """Sources and unique tuples of replaced rows, for pass two."""
+    for group in range(len(table_type.unique)):
+        name = f"u{group}"
+        if name in rows.column_names:
+            table = rows.select([name, "id"])
+            writer.add(
+                freed_unique_space(table_type.table_key, group), table.filter(table.column(0).is_valid())
+            )
+    if "src" in rows.column_names:
+        table = pa.table({"src": rows.column("src"), "order": pa.array(orders)})
+        writer.add(freed_source_space(table_type.table_key), table)
+
+
+# --- pass two: references ----------------------------------------------------------------------------
+
+
+def check_references(task: CheckTask) -> Checked:
+    """Unique tuples, endpoints and cardinality of one partition."""
+    result = Checked(ProblemLog(kept_max=task.plan.problems_kept))
+    for table_type in task.types():
+        for group, names in enumerate(table_type.unique):
+            _check_unique(table_type, group, names, task, result)
+    nodes: dict[str, pa.StringArray] = {}
+    for edge in task.plan.catalog.edges.values():
+        for side, name in (("src", edge.source), ("dst", edge.target)):
+            _check_endpoint(edge, side, name, task, nodes, result)
+    for table_type in task.types():
+        if isinstance(table_type, EdgeType) and constrained(table_type):
+            _check_cardinality(table_type, task, nodes, result)
+    return result
+
+
+def _check_unique(
+    table_type: TableType, group: int, names: tuple[str, ...], task: CheckTask, result: Checked
+) -> None:
+    key = table_type.table_key
+    # Two records of one input may not share a tuple, not even when one of them supersedes the other.
+    facts = task.facts(unique_space(key, group), with_void=True)
+    if facts is None or facts.num_rows == 0:
+        return
+    tuples, orders, ids = _texts(facts, "tuple"), _orders(facts), _texts(facts, "id")
+    codes, counts = _codes(tuples)
+    holders = _remaining_holders(table_type, group, task)
+    broken = counts[codes] > 1
+    holder_ids = _column(holders, "id")
+    named, where = np.zeros(len(broken), np.bool_), np.zeros(len(broken), np.uint64)
+    if holders is not None and holders.num_rows:
+        segment = KeySegment(_texts(holders, "tuple"), np.arange(holders.num_rows, dtype=np.uint64))
+        found, where = segment.find(tuples, hash_keys(tuples))
+        named = np.asarray(found, np.bool_) & ~np.isin(orders, task.void)
+        # The row that the record itself names is no other holder; that it exists is a fault of pass one.
+        own = pc.equal(ids, holder_ids.take(pa.array(np.where(named, where, 0))))
+        named &= ~np.asarray(pc.fill_null(own, False).to_numpy(zero_copy_only=False), np.bool_)
+        broken |= np.isin(codes, np.unique(codes[named]))
+    at = np.flatnonzero(broken)
+    if not len(at):
+        return
+    at = at[np.argsort(orders[at], kind="stable")]
+    _, first = np.unique(codes[at], return_index=True)
+    heads = at[np.sort(first)]
+
+    def problems() -> Iterator[Problem]:
+        shown_names = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        for row in heads.tolist():
+            records = at[codes[at] == codes[row]]
+            same = [ids[int(other)].as_py() for other in records[:2].tolist()]
+            committed = [holder_ids[int(where[other])].as_py() for other in records[named[records]][:1]]
+            # A record without an id of its own has none yet: its line tells it.
+            owners = [f"'{o}'" if o is not None else "a new row" for o in [*same, *committed][:2]]
+            message = f"{table_type.name}.{shown_names}: {_shown_tuple(tuples[row].as_py(), len(names))}"
+            yield Problem(
+                kind="unique",
+                order=int(orders[row]),
+                message=f"{message} is held by {' and '.join(owners)}",
+                entity_id=ids[row].as_py(),
+                property=", ".join(names),
+                **_named(table_type),
+            )
+
+    result.blame("unique", table_type, problems(), len(heads), orders[at])
+
+
+def _shown_tuple(text: str, members: int) -> str:
+    """`["bob"]` as `'bob'`; a tuple of several keeps its list form."""
+    if members > 1:
+        return text
+    import json  # noqa: PLC0415 - only for a message
+
+    return f"'{json.loads(text)[0]}'"
+
+
+def _remaining_holders(table_type: TableType, group: int, task: CheckTask) -> pa.Table | None:
+    """Committed rows with a tuple of this partition that the load leaves as they are."""
+    key = table_type.table_key
+    if task.replaces(key):
+        return None
+    committed = task.facts(committed_unique_space(key, group))
+    if committed is None or committed.num_rows == 0:
+        return None
+    freed = task.facts(freed_unique_space(key, group))
+    if freed is None or freed.num_rows == 0:
+        return committed
+    gone = _is_in(_texts(committed, "id"), _texts(freed, "id"))
+    return committed.filter(pa.array(~gone))
+
+
+def _node_ids(name: str, task: CheckTask, cache: dict[str, pa.StringArray]) -> pa.StringArray:
+    """Ids of the nodes of a type in this partition once the load has landed."""
+    if name not in cache:
+        key = node_table_key(name)
+        parts: list[pa.StringArray] = []
+        facts = task.facts(id_space(key))
+        if facts is not None:
+            parts.append(_texts(facts, "id"))
+        if not task.replaces(key):
+            committed = task.facts(committed_id_space(key))
+            if committed is not None:
+                parts.append(_texts(committed, "id"))
+        cache[name] = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+    return cache[name]
+
+
+def _check_endpoint(
+    edge: EdgeType,
+    side: str,
+    node_name: str,
+    task: CheckTask,
+    nodes: dict[str, pa.StringArray],
+    result: Checked,
+) -> None:
+    key = edge.table_key
+    label = "source" if side == "src" else "target"
+    facts = task.facts(end_space(key, side))
+    if facts is not None and facts.num_rows:
+        ends = _texts(facts, "node")
+        missing = np.flatnonzero(~_is_in(ends, _node_ids(node_name, task, nodes)))
+        if len(missing):
+            orders = _orders(facts)
+            ids = _texts(facts, "id")
+
+            def problems() -> Iterator[Problem]:
+                for row in missing[np.argsort(orders[missing], kind="stable")].tolist():
+                    yield _endpoint_problem(
+                        edge,
+                        side,
+                        f"no {node_name} with id '{ends[row].as_py()}' ({label})",
+                        int(orders[row]),
+                        ids[row].as_py(),
+                    )
+
+            result.blame("endpoint", edge, problems(), len(missing), orders[missing])
+    if task.replaces(node_table_key(node_name)) and not task.replaces(key):
+        _check_left_dangling(edge, side, node_name, task, nodes, result)
+
+
+def _check_left_dangling(
+    edge: EdgeType,
+    side: str,
+    node_name: str,
+    task: CheckTask,
+    nodes: dict[str, pa.StringArray],
+    result: Checked,
+) -> None:
+    """Committed edges of a type the load does not replace, whose node the load removes."""
+    committed = task.facts(committed_end_space(edge.table_key, side))
+    if committed is None or committed.num_rows == 0:
+        return
+    ends, ids = _texts(committed, "node"), _texts(committed, "id")
+    missing = np.flatnonzero(~_is_in(ends, _node_ids(node_name, task, nodes)))
+    label = "source" if side == "src" else "target"
+
+    def problems() -> Iterator[Problem]:
+        for row in missing.tolist():
+            message = f"no {node_name} with id '{ends[row].as_py()}' ({label}) once {node_name} is replaced"
+            yield _endpoint_problem(edge, side, message, -1, ids[row].as_py())
+
+    result.unblamed += len(missing)
+    result.blame("endpoint", edge, problems(), len(missing), _NO_ORDERS)
+
+
+def _endpoint_problem(edge: EdgeType, side: str, text: str, order: int, entity_id: str | None) -> Problem:
+    return Problem(
+        kind="endpoint",
+        order=order,
+        message=f"{edge.name}: {text}",
+        entity_id=entity_id,
+        property="from" if side == "src" else "to",
+        **_named(edge),
+    )
+
+
+def _check_cardinality(
+    edge: EdgeType, task: CheckTask, nodes: dict[str, pa.StringArray], result: Checked
+) -> None:
+    """Count the edges of every touched source after the load."""
+    key = edge.table_key
+    facts = task.facts(end_space(key, "src"))
+    committed = task.facts(committed_end_space(key, "src"))
+    freed = task.facts(freed_source_space(key))
+    replaces = task.replaces(key)
+    new = _column(facts, "node")
+    kept = _column(None if replaces else committed, "node")
+    gone = _column(freed, "src")
+    former = _column(committed, "node") if replaces else gone
+    sources = pa.concat_arrays([new, former]).unique()
+    if replaces and task.replaces(node_table_key(edge.source)):
+        sources = sources.filter(pa.array(_is_in(sources, _node_ids(edge.source, task, nodes))))
+    if len(sources) == 0:
+        return
+    counts = _count(sources, new) + _count(sources, kept) - _count(sources, gone)
+    low = counts < edge.card_min
+    high = counts > edge.card_max if edge.card_max is not None else np.zeros(len(counts), np.bool_)
+    if not (low | high).any():
+        return
+    _blame_sources(edge, sources, counts, low, high, facts, freed, result)
+
+
+def _blame_sources(
+    edge: EdgeType,
+    sources: pa.StringArray,
+    counts: NDArray[np.int64],
+    low: NDArray[np.bool_],
+    high: NDArray[np.bool_],
+    facts: pa.Table | None,
+    freed: pa.Table | None,
+    result: Checked,
+) -> None:
+    broken = np.flatnonzero(low | high)
+    guilty = sources.take(pa.array(broken))
+    orders: list[Orders] = []
+    first = np.full(len(broken), _NO_ORDER, np.int64)
+    for table, column in ((facts, "node"), (freed, "src")):
+        if table is None or table.num_rows == 0:
+            continue
+        part = table.filter(pc.is_in(table.column(column), value_set=guilty))
+        orders.append(_orders(part))
+        np.minimum.at(first, pc.index_in(part.column(column), value_set=guilty).to_numpy(), _orders(part))
+    first[first == _NO_ORDER] = -1
+    result.unblamed += int(np.count_nonzero(first == -1))
+
+    def problems() -> Iterator[Problem]:
+        for place in np.argsort(first, kind="stable").tolist():
+            row = broken[place]
+            source, count = sources[row].as_py(), int(counts[row])
+            bound = f"at most {edge.card_max}" if high[row] else f"at least {edge.card_min}"
+            edges = "edge" if count == 1 else "edges"
+            yield Problem(
+                kind="cardinality",
+                order=int(first[place]),
+                message=f"{edge.name}: source '{source}' would have {count} {edges} ({bound})",
+                entity_id=source,
+                **_named(edge),
+            )
+
+    blamed = np.concatenate(orders) if orders else _NO_ORDERS
+    result.blame("cardinality", edge, problems(), len(broken), blamed)
+
+
+def _column(table: pa.Table | None, name: str) -> pa.StringArray:
+    return pa.array([], pa.string()) if table is None else _texts(table, name)
+
+
+def _count(wanted: pa.StringArray, values: pa.StringArray) -> NDArray[np.int64]:
+    at: Any = pc.index_in(values, value_set=wanted)
+    found = np.asarray(at.drop_null().to_numpy(zero_copy_only=False), np.int64)
+    return np.bincount(found, minlength=len(wanted)).astype(np.int64)

@@ -1,0 +1,136 @@
+"""DataFrames in and out: frames as the source of a load, and a type of the graph as a Spark DataFrame."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.engine.session import GraphSession
+from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.input.columns import MARK
+from omnigraph.pipeline.input.convert import shown_text
+from omnigraph.pipeline.input.sources import plan_splits
+from omnigraph.pipeline.output.scans import FrameScan, plan_scan, readable_type, scan_fragments
+from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROW_GROUP_ROWS: Final = 262_144
+
+
+def is_spark_frame(frame: Any) -> bool:
+    """Whether a value is a Spark DataFrame, classic or Connect, without importing Spark."""
+    return any(each.__module__.startswith("pyspark.sql") for each in type(frame).__mro__)
+
+
+def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRuntime | None) -> list[Split]:
+    """Write every frame to Parquet files, once, and plan their splits.
+
+    A frame may compute something else the second time, and a load reads its input twice when records are
+    left out.
+    """
+    splits: list[Split] = []
+    for name, frame in frames.items():
+        folder = directory / f"frame-{len(splits)}-{name}"
+        if is_spark_frame(frame):
+            if runtime is None:
+                raise BadRequest("a Spark DataFrame needs engine='spark'")
+            write = partial(frame.write.mode("error").parquet, str(folder))
+            runtime.run(write, operation="load", stage=f"spool {name}")
+        else:
+            folder.mkdir(parents=True)
+            try:
+                table = _as_table(name, frame)
+                pq.write_table(table, folder / "part.parquet", row_group_size=ROW_GROUP_ROWS)
+            except UnicodeEncodeError as error:
+                message = "a string holds half of a surrogate pair"
+                raise LoadFormatError(line=None, file=f"frame {name}", message=message) from error
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+                raise BadRequest(
+                    f"'{name}': the rows have no common column types ({shown_text(str(error))})",
+                    hint="give an Arrow table or a file of JSON lines",
+                ) from error
+        files = sorted(path for path in folder.rglob("*.parquet") if path.is_file())
+        for split in plan_splits(files, format_=SourceFormat.PARQUET, type_name=name):
+            marked = isinstance(frame, list)
+            splits.append(replace(split, number=len(splits), name=f"frame {name}", marked=marked))
+    return splits
+
+
+def _as_table(name: str, frame: Any) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    if isinstance(frame, list):
+        return _table_of_rows(name, cast("list[Any]", frame))
+    if hasattr(frame, "to_arrow"):
+        return frame.to_arrow()
+    if type(frame).__module__.startswith("pandas"):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    raise BadRequest(f"'{name}': {type(frame).__name__} is not a DataFrame, an Arrow table or a list of rows")
+
+
+def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
+    """Dictionaries as columns, one for every member of any row, with marks where some rows lack it."""
+    members: dict[str, None] = {}
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise BadRequest(f"'{name}': row {number} is {type(row).__name__}, not a dictionary")
+        members.update(dict.fromkeys(cast("dict[Any, Any]", row)))
+    columns: dict[str, pa.Array] = {}
+    for member in members:
+        if not isinstance(member, str) or member.startswith(MARK):
+            raise BadRequest(f"'{name}': {shown_text(repr(member))} is not the name of a property")
+        columns[member] = pa.array([row.get(member) for row in rows])
+        given = [member in row for row in rows]
+        if not all(given):
+            columns[MARK + member] = pa.array(given)
+    # Rows without any member are rows: an id that is null is one that was not given.
+    return pa.table(columns or ({"id": pa.nulls(len(rows), pa.string())} if rows else {}))
+
+
+# --- reading ---
+
+
+def graph_frame(
+    session: GraphSession,
+    snapshot: Snapshot,
+    type_name: str,
+    *,
+    columns: Sequence[str] | None,
+    where: str | None,
+    spark: Any,
+) -> "DataFrame":
+    """One type as a Spark DataFrame, pinned to one version for as long as the frame lives.
+
+    Node frames have `id` and the properties, edge frames `id`, `src`, `dst` and the properties. `where` is a
+    condition of the query language that runs inside the scan. Starts Spark when none runs yet.
+    """
+    catalog = session.catalog_of(snapshot)
+    scan = plan_scan(
+        session.root,
+        session.settings,
+        snapshot,
+        catalog,
+        readable_type(catalog, type_name),
+        columns=columns,
+        where=where,
+    )
+    runtime = spark_runtime(session.settings, session=spark)
+    count = len(scan.groups)
+    return runtime.spark.range(0, count, 1, max(count, 1)).mapInArrow(partial(scan_groups, scan), scan.ddl)
+
+
+def scan_groups(scan: FrameScan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of a task: read the fragments of the groups whose numbers arrive."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from scan_fragments(scan, scan.groups[number])

@@ -1,0 +1,399 @@
+"""The journal of a load: what is staged and proven so far, so that another process can go on from there.
+
+A load keeps one text object, `__loads/<id>.json`, from its plan to its end: the request, the input files as
+they were, the schema and the tables the rows were staged for. Every task that has staged its split adds one
+object below `__loads/<id>/`. A retried task replaces its object; either copy names a whole set of files, so
+a row is never there twice. No reader of the graph looks at any of it.
+
+What may be reused is decided here, all at once and before anything is read: when one fact differs, nothing
+is. Reused or not, the checks run again against the branch as it is now.
+"""
+
+import contextlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from omnigraph.catalog.ir import schema_hash
+from omnigraph.core.clock import boot_id
+from omnigraph.core.errors import Cancelled, CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
+from omnigraph.pipeline.checks.exchange import IN_STORE
+from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, remove_files, stage_split
+from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.problems import Problem, ProblemLog
+from omnigraph.recovery.process_lock import FileLock, ObjectLock
+from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.layout import LOADS, GraphRoot, load_record_name
+from omnigraph.storage.objects import StorageAdapter, open_adapter
+
+if TYPE_CHECKING:  # tasks load this module too, and have no use for them
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+
+FORMAT: Final = 2
+_RECORD_SUFFIX: Final = ".json"
+_REJECTS_NOTE: Final = "rejects"
+_LOCK_SUFFIXES: Final = (".lock", ".lock.next")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file of the input, as it was when the load was planned."""
+
+    path: str
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: str) -> "InputFile":
+        """The file as it is now."""
+        found = Path(path).stat()
+        return cls(path, found.st_size, found.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRecord:
+    """What a load set out to do. Everything that decides whether its staged rows still mean the same."""
+
+    id: str
+    commit_id: str
+    started_us: int
+    boot: str | None
+    """Which run of the machine wrote it: what the system had not yet put on disk is gone after the next."""
+    mode: str
+    branch: str | None
+    base: str | None
+    actor: str | None
+    if_commit: str | None
+    replace_types: tuple[str, ...]
+    rejects: str | None
+    schema: str
+    head: str
+    """The commit of the branch at the plan."""
+    targets: Mapping[str, tuple[str, str | None]]
+    """Per table: its location and the branch that holds it."""
+    workspace: str | None
+    partitions: int
+    inputs: tuple[InputFile, ...]
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumableLoad:
+    """A load that ended before its commit, as a listing shows it."""
+
+    id: str
+    started_us: int
+    mode: str
+    branch: str
+    splits: int
+    splits_staged: int
+    sources: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON members."""
+        return asdict(self)
+
+
+class Journal:
+    """The journal of one load, on the driver."""
+
+    def __init__(self, root: GraphRoot, load_id: str) -> None:
+        self.load_id = load_id
+        self._root = root
+        self._adapter = _adapter(root)
+
+    def begin(self, record: LoadRecord) -> None:
+        """Start over with this plan: entries of a former one are gone first."""
+        self._adapter.delete_prefix(_entries(self.load_id))
+        members = {"format": FORMAT, **asdict(record)}
+        self._adapter.write_text(load_record_name(self.load_id), _dumped(members))
+
+    def replace(self, result: SplitResult, skip: NDArray[np.int64]) -> None:
+        """A split was staged again without some records; its former files go only after this."""
+        write_entry(self._adapter, self.load_id, result, skip)
+
+    def entries(self) -> dict[int, tuple[SplitResult, NDArray[np.int64]]]:
+        """What every finished split gave, and the records that were left out. A torn entry is no entry."""
+        found: dict[int, tuple[SplitResult, NDArray[np.int64]]] = {}
+        for name in self._adapter.list_dir(_entries(self.load_id)):
+            if not name.startswith("split-"):
+                continue
+            text = self._adapter.read_text_if_exists(f"{_entries(self.load_id)}/{name}")
+            with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, FileNotFoundError):
+                members = orjson.loads(text or "")
+                if all(Path(path).stat().st_size == size for path, size in members["sizes"].items()):
+                    result = _result_from(members)
+                    found[result.split] = (result, np.array(members["skip"], np.int64))
+        return found
+
+    def note_rejects(self) -> None:
+        """The file of refused records is this load's from now on."""
+        self._adapter.write_text(f"{_entries(self.load_id)}/{_REJECTS_NOTE}", "")
+
+    def has_rejects(self) -> bool:
+        """Whether this load has set records aside already."""
+        return self._adapter.exists(f"{_entries(self.load_id)}/{_REJECTS_NOTE}")
+
+    def end(self) -> None:
+        """Nothing is left to resume. The record goes first: by it a task that still runs knows."""
+        with contextlib.suppress(StorageError):  # a record that stays names files; it harms nobody
+            self._adapter.delete(load_record_name(self.load_id))
+            self._adapter.delete_prefix(self._out_of_reach())
+
+    def _out_of_reach(self) -> str:
+        """Where the files of the load now are: no task that still runs can put another one there."""
+        name = f"{LOADS}/{self.load_id}"
+        if self._root.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                Path(self._root.local_path(name)).rename(self._root.local_path(f"{name}.ended"))
+                return f"{name}.ended"
+        return name
+
+
+class _Lock(Protocol):
+    def acquire(self, wait_s_max: float) -> bool: ...
+    def release(self) -> None: ...
+
+
+@contextlib.contextmanager
+def only_driver(session: "GraphSession", load_id: str, *, new: bool) -> Generator[None]:
+    """Be the only process that drives this load. Raises LoadNotResumable while another one does.
+
+    Of a `new` load nobody else knows: whatever is there of its lock is removed, also when an interrupt came
+    while it was taken.
+    """
+    name = f"{LOADS}/{load_id}.lock"
+    lock: _Lock
+    if session.root.is_local:
+        Path(session.root.local_path(LOADS)).mkdir(exist_ok=True)
+        lock = FileLock(session.root.local_path(name))
+    else:
+        lock = ObjectLock(session.adapter, name, session.clock)
+    mine = False
+    try:
+        mine = lock.acquire(0.0)
+        if not mine:
+            raise LoadNotResumable(load_id, ("another process still runs it",))
+        yield
+    finally:
+        if mine or new:
+            _give_up(session, load_id, lock, name)
+
+
+def _give_up(session: "GraphSession", load_id: str, lock: _Lock, name: str) -> None:
+    if session.root.is_local:
+        for suffix in _LOCK_SUFFIXES:
+            Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
+    lock.release()
+    # A released lock stays as an object. Without a record nobody can want it any more.
+    if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
+        session.adapter.delete(name)
+
+
+# --- entries, written by tasks ---
+
+
+def stage_journaled(task: StageTask) -> SplitResult:
+    """Stage a split, then note it: its fragments are durable and its facts are written."""
+    adapter, load_id = _adapter(task.plan.root), task.plan.operation_id
+    result: SplitResult | None = None
+    try:
+        result = stage_split(task)
+        _refuse_if_ended(adapter, load_id)
+        write_entry(adapter, load_id, result, np.empty(0, np.int64))
+        _refuse_if_ended(adapter, load_id)
+    except BaseException:  # an interrupt as well: without an entry nobody else knows the files
+        if result is not None:
+            remove_files(result.files)
+        raise
+    failpoint(Window.LOAD_SPLIT_STAGED)
+    return result
+
+
+def _refuse_if_ended(adapter: StorageAdapter, load_id: str) -> None:
+    """Leave nothing behind a load that ended meanwhile: Spark does not reach into a task that it cancels."""
+    if not adapter.exists(load_record_name(load_id)):
+        adapter.delete_prefix(f"{LOADS}/{load_id}")
+        raise Cancelled("the load was stopped; nothing was changed")
+
+
+def write_entry(adapter: StorageAdapter, load_id: str, result: SplitResult, skip: NDArray[np.int64]) -> None:
+    """Write or replace the entry of one split."""
+    files = [*result.files, *(path for paths in result.facts.values() for path in paths)]
+    members = {
+        **{each.name: getattr(result, each.name) for each in fields(result)},
+        "log": {
+            "kept": {kind: [asdict(one) for one in some] for kind, some in result.log.kept.items()},
+            "totals": result.log.totals,
+            "kept_max": result.log.kept_max,
+        },
+        "refused": result.refused.tolist(),
+        "at_fault": result.at_fault.tolist(),
+        "skip": skip.tolist(),
+        "sizes": {path: Path(path).stat().st_size for path in files if not path.startswith(IN_STORE)},
+    }
+    adapter.write_text(f"{_entries(load_id)}/split-{result.split}.json", _dumped(members))
+
+
+def _result_from(members: Mapping[str, Any]) -> SplitResult:
+    known = {each.name for each in fields(SplitResult)}
+    log = members["log"]
+    kept = {kind: [Problem(**one) for one in some] for kind, some in log["kept"].items()}
+    rebuilt: dict[str, Any] = {
+        "log": ProblemLog(kept, log["totals"], log["kept_max"]),
+        "refused": np.array(members["refused"], np.int64),
+        "at_fault": np.array(members["at_fault"], np.int64),
+    }
+    kept_members: dict[str, Any] = {name: value for name, value in members.items() if name in known}
+    return SplitResult(**(kept_members | rebuilt))
+
+
+def _entries(load_id: str) -> str:
+    return f"{LOADS}/{load_id}/journal"
+
+
+def _adapter(root: GraphRoot) -> StorageAdapter:
+    """Not durable on purpose: after a power cut nothing is reused, and a load must not wait for the disk."""
+    return open_adapter(root.uri, root.storage_options, durability=DurabilityMode.OS)
+
+
+def _dumped(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+# --- reading a record, and whether it still holds ---
+
+
+def read_record(session: "GraphSession", load_id: str) -> LoadRecord:
+    """The record of a load that ended before its commit.
+
+    Raises LoadNotFound when there is none.
+    """
+    if not load_id.isalnum():
+        raise LoadNotFound(load_id)
+    text = _adapter(session.root).read_text_if_exists(load_record_name(load_id))
+    record = None if text is None else _record_from(text)
+    if record is None:
+        raise LoadNotFound(load_id)
+    return record
+
+
+def resumable_loads(session: "GraphSession") -> list[ResumableLoad]:
+    """Every load of this graph that left a record, oldest first; one that still runs is among them."""
+    adapter = _adapter(session.root)
+    found: list[ResumableLoad] = []
+    for name in sorted(adapter.list_dir(LOADS)):
+        if not name.endswith(_RECORD_SUFFIX):
+            continue
+        text = adapter.read_text_if_exists(f"{LOADS}/{name}")
+        record = None if text is None else _record_from(text)
+        if record is not None:
+            found.append(
+                ResumableLoad(
+                    id=record.id,
+                    started_us=record.started_us,
+                    mode=record.mode,
+                    branch=show_branch(None if record.branch is None else BranchName(record.branch)),
+                    splits=len(record.splits),
+                    splits_staged=len(Journal(session.root, record.id).entries()),
+                    sources=tuple(dict.fromkeys(split.name for split in record.splits)),
+                )
+            )
+    return found
+
+
+def _record_from(text: str) -> LoadRecord | None:
+    """None for a torn record and for one of another format."""
+    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        members = orjson.loads(text)
+        if members.pop("format") == FORMAT:
+            members["splits"] = tuple(_split_from(split) for split in members["splits"])
+            members["inputs"] = tuple(InputFile(**each) for each in members["inputs"])
+            members["replace_types"] = tuple(members["replace_types"])
+            members["targets"] = {key: (where, held) for key, (where, held) in members["targets"].items()}
+            return LoadRecord(**members)
+    return None
+
+
+def _split_from(members: dict[str, Any]) -> Split:
+    members["format"] = SourceFormat(members["format"])
+    return Split(**members)
+
+
+@dataclass(slots=True)
+class Differences:
+    """Why a load cannot go on: every fact that is not what it was."""
+
+    found: list[str] = field(default_factory=list[str])
+
+    def word(self, name: str, given: Any, recorded: Any, default: Any) -> None:
+        """A word of the caller: left at its default it is taken from the record."""
+        if given not in {default, recorded}:
+            self.found.append(f"{name} is '{given}', was '{recorded}'")
+
+    def raise_if_any(self, load_id: str) -> None:
+        """Raise LoadNotResumable that names them all."""
+        if self.found:
+            raise LoadNotResumable(load_id, tuple(self.found))
+
+
+def check_inputs(record: LoadRecord, sources: Sequence[str] | None, differences: Differences) -> None:
+    """The input is the same files, unchanged, and this is the same run of the machine."""
+    if record.boot != boot_id():
+        differences.found.append("the machine has been restarted since")
+    if sources is not None:
+        asked, planned = set(sources), {each.path for each in record.inputs}
+        differences.found += [f"input '{path}' is new" for path in sorted(asked - planned)]
+        differences.found += [f"input '{path}' is not named" for path in sorted(planned - asked)]
+    for each in record.inputs:
+        try:
+            now = InputFile.of(each.path)
+        except OSError:
+            differences.found.append(f"input '{each.path}' is gone")
+            continue
+        if now != each:
+            what = "size" if now.size != each.size else "time of change"
+            differences.found.append(f"input '{each.path}' has another {what}")
+
+
+def check_graph(
+    session: "GraphSession", record: LoadRecord, snapshot: "Snapshot", touched: Iterable[str]
+) -> None:
+    """The graph takes the staged rows: same schema, tables where they were, and nothing of it committed.
+
+    Raises LoadNotResumable. Rows of a patch carry values of the commit they were staged against, so there
+    the branch must not have moved at all.
+    """
+    differences = Differences()
+    settled = _settled_by(session, record)
+    if settled is not None:
+        Journal(session.root, record.id).end()
+        differences.found.append(f"commit {settled} settled it")
+    if schema_hash(session.catalog_of(snapshot)) != record.schema:
+        differences.found.append("the schema has changed")
+    if record.mode == LoadMode.PATCH and snapshot.head != record.head:
+        moved = f"the branch is at {snapshot.head}, was at {record.head}, and patch depends on it"
+        differences.found.append(moved)
+    for key in sorted(touched):
+        entry = next((each for name, each in snapshot.entries.items() if name == key), None)
+        now = None if entry is None else (entry.location, entry.branch)
+        if now != record.targets.get(key):
+            differences.found.append(f"the table of {key} lies elsewhere")
+    differences.raise_if_any(record.id)
+
+
+def _settled_by(session: "GraphSession", record: LoadRecord) -> str | None:
+    """The commit that made the load visible or took it back: its process died after Phase A."""
+    try:
+        return session.commits.show(CommitId(record.commit_id)).id
+    except CommitNotFound:
+        recovery = session.commits.recovering(OperationId(record.id))
+        return None if recovery is None else recovery.id

@@ -1,0 +1,281 @@
+"""The entry points of a bulk load: words become values, sources become splits, an engine is chosen."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack
+
+from omnigraph.core.cancel import NEVER, Cancellation
+from omnigraph.core.errors import BadRequest
+from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, new_ulid
+from omnigraph.core.limits import QUICK_START_BYTES_MAX
+from omnigraph.engine.session import GraphSession
+from omnigraph.pipeline.input.sources import (
+    expand,
+    input_bytes,
+    plan_splits,
+    read_once,
+    spool,
+    spool_pipes,
+    stream_name,
+)
+from omnigraph.pipeline.load.frames import is_spark_frame, spool_frames
+from omnigraph.pipeline.load.journal import Differences, Journal, check_inputs, only_driver, read_record
+from omnigraph.pipeline.load.rejects import RejectsFile
+from omnigraph.pipeline.load.run import Load, LoadRequest
+from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.report import LoadReport
+from omnigraph.pipeline.spark.executors import Executor, LocalExecutor, SparkExecutor
+from omnigraph.pipeline.spark.session import spark_runtime
+from omnigraph.storage.layout import LOADS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Sources: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | BinaryIO"
+Word = TypeVar("Word", bound=StrEnum)
+
+
+class EngineName(StrEnum):
+    """Who executes a load."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+class LoadWords(TypedDict, total=False):
+    """What files and frames have in common, as a caller says it."""
+
+    mode: str
+    branch: Branch
+    base: str | None
+    actor: str | None
+    if_commit: str | None
+    replace_types: Sequence[str]
+    rejects: str | os.PathLike[str] | None
+    cancel: Cancellation
+    engine: str
+    spark: "SparkSession | None"
+
+
+def load_files(
+    session: GraphSession,
+    sources: "Sources | None",
+    *,
+    format_: str | None = None,
+    type_name: str | None = None,
+    resume: str | None = None,
+    **words: Unpack[LoadWords],
+) -> LoadReport:
+    """Load files into one branch as one commit, or change nothing.
+
+    `sources` are files, directories and patterns, or a stream; a stream or a pipe is copied to a file first.
+    `resume` goes on with a load that ended before its commit: words left at their defaults are then taken
+    from it, and every other one must agree. Raises BadRequest for an unknown word. A refused input is one
+    error that lists the first problems of each kind in `details["problems"]`, with exact totals.
+    Cost: one pass over the input plus its key columns, in memory that does not follow its size.
+    """
+    if resume is not None:
+        return _resume(session, resume, sources, words)
+    if sources is None:
+        raise BadRequest("a load needs an input, or the id of a load to resume")
+    kind = None if format_ is None else _word(SourceFormat, format_, "format")
+    if _is_stream(sources):
+        stream = sources
+
+        def spooled(workspace: Path | None, _executor: Executor) -> list[Split]:
+            path = spool(stream, _seen_by_tasks(workspace) / "stdin.jsonl")
+            return plan_splits([path], names=[stream_name(stream)], format_=kind, type_name=type_name)
+
+        return _load(session, spooled, 0, words)
+    files = expand(_listed(sources))
+    if any(read_once(path) for path in files):
+
+        def copied(workspace: Path | None, _executor: Executor) -> list[Split]:
+            paths = spool_pipes(files, _seen_by_tasks(workspace))
+            return plan_splits(paths, names=[str(path) for path in files], format_=kind, type_name=type_name)
+
+        return _load(session, copied, 0, words)
+    splits = plan_splits(files, format_=kind, type_name=type_name)
+    return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), words)
+
+
+def load_frames(session: GraphSession, frames: Mapping[str, Any], **words: Unpack[LoadWords]) -> LoadReport:
+    """Load DataFrames, one per type, as one commit, or change nothing.
+
+    A frame is a Spark DataFrame, a pandas one, an Arrow table or a list of rows. Columns are `id`, `from` and
+    `to` (or `src` and `dst`) and property names. An overwrite replaces every type that has a frame, also one
+    without rows.
+    """
+    if words.get("mode") == LoadMode.OVERWRITE:
+        words["replace_types"] = tuple(dict.fromkeys((*words.get("replace_types", ()), *frames)))
+    if "spark" not in words:
+        owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
+        words["spark"] = None if owner is None else owner.sparkSession
+
+    def splits(workspace: Path | None, executor: Executor) -> list[Split]:
+        runtime = executor.runtime if isinstance(executor, SparkExecutor) else None
+        return spool_frames(frames, _seen_by_tasks(workspace), runtime)
+
+    return _load(session, splits, 0, words)
+
+
+def _load(
+    session: GraphSession,
+    make_splits: Callable[[Path | None, Executor], list[Split]],
+    size: int,
+    words: LoadWords,
+) -> LoadReport:
+    request = _request(words)
+    load_id = OperationId(new_ulid())
+    _refuse_taken_rejects(session, request, load_id)
+    session.begin_write(request.actor)
+    executor = _executor(session, words, size)
+    with only_driver(session, load_id, new=True):
+        workspace = _workspace(session, executor, load_id)
+        load = Load(session, request, executor, workspace, load_id)
+        return _run(load, partial(make_splits, workspace, executor))
+
+
+def _resume(session: GraphSession, load_id: str, sources: "Sources | None", words: LoadWords) -> LoadReport:
+    """Go on with a load that ended before its commit. Raises LoadNotResumable when one fact differs."""
+    record = read_record(session, load_id)
+    differences = Differences()
+    files = None if sources is None or _is_stream(sources) else expand(_listed(sources))
+    if sources is not None and (files is None or any(read_once(path) for path in files)):
+        raise BadRequest("a stream is kept by the load that read it; resume it without an input")
+    mode, branch = words.get("mode", ""), words.get("branch")
+    differences.word("mode", mode, record.mode, "")
+    differences.word("branch", branch, record.branch, None)
+    differences.word("base", words.get("base"), record.base, None)
+    differences.word("actor", words.get("actor"), record.actor, None)
+    differences.word("if_commit", words.get("if_commit"), record.if_commit, None)
+    differences.word("replace_types", tuple(words.get("replace_types", ())), record.replace_types, ())
+    rejects = words.get("rejects")
+    directory = None if rejects is None else str(Path(rejects).absolute())
+    differences.word("rejects", directory, record.rejects, None)
+    named = None if files is None else [str(path.absolute()) for path in files]
+    check_inputs(record, named, differences)
+    differences.raise_if_any(load_id)
+    request = LoadRequest(
+        mode=LoadMode(record.mode),
+        branch=None if record.branch is None else BranchName(record.branch),
+        base=record.base,
+        actor=record.actor,
+        if_commit=None if record.if_commit is None else CommitId(record.if_commit),
+        replace_types=record.replace_types,
+        rejects=None if record.rejects is None else Path(record.rejects),
+        cancel=words.get("cancel", NEVER),
+    )
+    _refuse_taken_rejects(session, request, load_id)
+    session.begin_write(request.actor)
+    with only_driver(session, load_id, new=False):
+        # Read again now that nobody else can be at it: the load may have ended meanwhile.
+        record = read_record(session, load_id)
+        executor = _executor(session, words, sum(each.size for each in record.inputs))
+        workspace = None if record.workspace is None else Path(record.workspace)
+        load = Load(session, request, executor, workspace, OperationId(load_id), record)
+        return _run(load, lambda: list(record.splits))
+
+
+def _run(load: Load, make_splits: Callable[[], list[Split]]) -> LoadReport:
+    try:
+        if load.workspace is not None:  # made in here, so that no interrupt comes between making and removing
+            load.workspace.mkdir(parents=True, exist_ok=True)
+        return load.run(make_splits())
+    finally:
+        try:
+            _put_away(load)
+        except KeyboardInterrupt:  # it came when the load had ended already
+            _put_away(load)
+            raise
+
+
+def _put_away(load: Load) -> None:
+    """Take away the journal and the workspace of a load that ended, unless another run may need them."""
+    if load.resumable:
+        return
+    load.journal.end()
+    if load.workspace is not None:
+        shutil.rmtree(load.workspace, ignore_errors=True)
+
+
+def _request(words: LoadWords) -> LoadRequest:
+    rejects, if_commit = words.get("rejects"), words.get("if_commit")
+    request = LoadRequest(
+        mode=_word(LoadMode, words.get("mode", ""), "mode"),
+        branch=words.get("branch"),
+        base=words.get("base"),
+        actor=words.get("actor"),
+        if_commit=None if if_commit is None else CommitId(if_commit),
+        replace_types=tuple(words.get("replace_types", ())),
+        rejects=None if rejects is None else Path(rejects),
+        cancel=words.get("cancel", NEVER),
+    )
+    if request.replace_types and request.mode is not LoadMode.OVERWRITE:
+        raise BadRequest("only an overwrite load replaces types that the input does not name")
+    return request
+
+
+def _refuse_taken_rejects(session: GraphSession, request: LoadRequest, load_id: str) -> None:
+    """Before any work: refused records of another load are not written over."""
+    if request.rejects is not None:
+        RejectsFile(request.rejects, Journal(session.root, load_id)).refuse_if_taken()
+
+
+def _word(words: type[Word], text: str, what: str) -> Word:
+    try:
+        return words(text)
+    except ValueError:
+        known = ", ".join(word.value for word in words)
+        raise BadRequest(f"unknown {what} '{text}'", hint=f"use one of {known}") from None
+
+
+def _is_stream(sources: Sources) -> TypeGuard[BinaryIO]:
+    return hasattr(sources, "read")
+
+
+def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:
+    listed = [sources] if isinstance(sources, (str, os.PathLike)) or not _is_many(sources) else list(sources)
+    for source in listed:
+        if not isinstance(source, (str, os.PathLike)):
+            raise BadRequest(
+                f"{type(source).__name__} is not an input",
+                hint="give paths, a stream of bytes, or rows to load_frames",
+            )
+    return listed
+
+
+def _is_many(sources: Any) -> bool:
+    return isinstance(sources, Iterable) and not isinstance(sources, (bytes, bytearray))
+
+
+def _executor(session: GraphSession, words: LoadWords, size: int) -> Executor:
+    match _word(EngineName, words.get("engine", EngineName.SPARK), "engine"):
+        case EngineName.LOCAL:
+            return LocalExecutor(session.settings, "load")
+        case EngineName.SPARK:
+            quick = size <= QUICK_START_BYTES_MAX
+            runtime = spark_runtime(session.settings, session=words.get("spark"), quick_start=quick)
+            return SparkExecutor(runtime, "load")
+
+
+def _workspace(session: GraphSession, executor: Executor, load_id: str) -> Path | None:
+    """A directory for spooled input and key facts that every task sees; None: they go through the store."""
+    if session.root.is_local:
+        return Path(session.root.local_path(LOADS)) / load_id
+    if executor.shares_files:
+        return session.settings.merge_staging_dir / f"omnigraph-load-{load_id}"
+    return None
+
+
+def _seen_by_tasks(workspace: Path | None) -> Path:
+    if workspace is None:
+        raise BadRequest(
+            "a stream or a frame cannot be loaded through a cluster into an object store",
+            hint="write it to files that the cluster sees, and load those",
+        )
+    return workspace

@@ -1,0 +1,596 @@
+"""One load from its first stage to its report: stage, verify, then commit once.
+
+Tasks write fragments nobody points at and the key columns of what they wrote. Checks over the whole input
+read key columns only. Nothing is visible, and no queue, lease or reference is held, until the driver enters
+Phase A with everything proven. A load that dies earlier leaves unreferenced files.
+"""
+
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnigraph.catalog.ir import schema_hash
+from omnigraph.catalog.schema import Catalog, NodeType
+from omnigraph.core.cancel import NEVER, Cancellation
+from omnigraph.core.clock import boot_id
+from omnigraph.core.errors import (
+    BlobSourceError,
+    Cancelled,
+    EnvironmentFault,
+    ExpectedVersionMismatch,
+    InternalError,
+    OmnigraphError,
+    PreconditionFailed,
+    ReadSetConflict,
+)
+from omnigraph.core.events import Event, Published, listen
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import (
+    Branch,
+    CommitId,
+    OperationId,
+    TableKey,
+    new_ulid,
+    show_branch,
+)
+from omnigraph.core.limits import MIB, REPREPARE_ATTEMPTS_MAX
+from omnigraph.engine.session import GraphSession
+from omnigraph.engine.write.commit import WriteIntent, finalize
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode, ReadSetMoved
+from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.checks.exchange import IN_STORE, merged
+from omnigraph.pipeline.checks.probe import KeyIndexes
+from omnigraph.pipeline.checks.verify import Verified, Verifier
+from omnigraph.pipeline.input.columns import type_to_replace
+from omnigraph.pipeline.input.sources import text_bytes
+from omnigraph.pipeline.load.journal import InputFile, Journal, LoadRecord, check_graph, stage_journaled
+from omnigraph.pipeline.load.rejects import Reasons, RejectsFile
+from omnigraph.pipeline.load.stage_split import (
+    SplitResult,
+    StageTask,
+    prove_nothing_lost,
+    remove_files,
+    stage_split,
+)
+from omnigraph.pipeline.load.target import TargetBranch
+from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
+from omnigraph.pipeline.problems import (
+    LINE_BITS,
+    PROBLEMS_KEPT_PER_KIND_MAX,
+    Fault,
+    Problem,
+    ProblemLog,
+    line_of,
+    split_of,
+)
+from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
+from omnigraph.pipeline.spark.executors import Executor, LocalExecutor
+from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+from omnigraph.recovery.outcome import WriteCourse
+from omnigraph.recovery.sidecar import WriterKind
+from omnigraph.storage.layout import LOADS
+from omnigraph.storage.memory import give_back
+
+PARTITION_BYTES: Final = 64 * MIB
+"""Bytes of input, as text, whose key columns one check task compares."""
+PARTITION_ROWS: Final = 4_000_000
+"""Committed rows that may count into one partition."""
+PROBED_BYTES_MAX: Final = 1 * MIB
+"""A larger input may hold too many keys to ask for them by name."""
+REASONS_KEPT_MAX: Final = 100_000
+"""With rejects, problems of one kind that are described in full; beyond, the rule is named."""
+
+Orders = NDArray[np.int64]
+_NO_ORDERS: Final[Orders] = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """One call of `load`, the same for every attempt."""
+
+    mode: LoadMode
+    branch: Branch
+    base: str | None = None
+    actor: str | None = None
+    if_commit: CommitId | None = None
+    replace_types: tuple[str, ...] = ()
+    """Overwrite: types to replace even when the input has no record of them."""
+    rejects: Path | None = None
+    cancel: Cancellation = NEVER
+
+
+@dataclass(slots=True)
+class _Staged:
+    """Everything the tasks wrote, against one plan."""
+
+    plan: LoadPlan
+    results: list[SplitResult]
+    skip: Orders = field(default_factory=lambda: _NO_ORDERS)
+    """Orders that were left out of the staged rows."""
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        keys = {key for result in self.results for key in result.read}
+        return tuple(sorted(keys | self.plan.replaced_types))
+
+    @property
+    def records(self) -> int:
+        return sum(result.records for result in self.results)
+
+    def total(self, name: str, key: str) -> int:
+        return sum(getattr(result, name).get(key, 0) for result in self.results)
+
+    def never_staged(self) -> Orders:
+        """Records that a task refused or found at fault: no fragment holds them."""
+        parts = [orders for result in self.results for orders in (result.refused, result.at_fault)]
+        return np.unique(np.concatenate([_NO_ORDERS, *parts]))
+
+    def files(self) -> list[str]:
+        return [path for result in self.results for path in result.files]
+
+
+class Load:
+    """One load. `workspace` is a directory that every task sees; None when there is none."""
+
+    def __init__(
+        self,
+        session: GraphSession,
+        request: LoadRequest,
+        executor: Executor,
+        workspace: Path | None,
+        load_id: OperationId,
+        earlier: LoadRecord | None = None,
+    ) -> None:
+        self.session = session
+        self.request = request
+        self.executor = executor
+        self.local = LocalExecutor(session.settings, "load")
+        self.workspace = workspace
+        self.operation_id = load_id
+        self.journal = Journal(session.root, load_id)
+        self.commit_id = CommitId(new_ulid() if earlier is None else earlier.commit_id)
+        self.rejects = None if request.rejects is None else RejectsFile(request.rejects, self.journal)
+        self.resumable = False
+        """After a failure: whether what was staged is kept for another run."""
+        self._earlier = earlier
+        self._reused = 0
+        self.seconds: dict[str, float] = {}
+        self.splits: list[Split] = []
+        self.log = ProblemLog()
+        self.refused = _NO_ORDERS
+        self.faults: list[Fault] = []
+        self.course = WriteCourse("the load")
+        self.target = TargetBranch(session, request.branch, request.base)
+        self._entered_commit = False
+
+    def run(self, splits: list[Split]) -> LoadReport:
+        """Load the splits as one commit, or change nothing. An interrupt gets a note about the outcome."""
+        with self.course:
+            return self._run(splits)
+
+    def _run(self, splits: list[Split]) -> LoadReport:
+        self.splits = splits
+        session = self.session
+        session.begin_write()
+        heal_pending_sidecars_roll_forward(session.recovery)
+        staged: _Staged | None = None
+        moved: ReadSetMoved | None = None
+        try:
+            for _attempt in range(REPREPARE_ATTEMPTS_MAX):
+                session.manifest.refuse_during_schema_apply()
+                snapshot = self.target.snapshot()
+                if staged is not None and self._still_fits(staged, snapshot):
+                    # The facts on disk are cut into as many partitions as before.
+                    plan = self._plan(snapshot)
+                    staged.plan = replace(plan, partitions=staged.plan.partitions)
+                else:
+                    self._clean_up(staged)
+                    staged = self._stage(snapshot)
+                try:
+                    return self._verify_and_commit(staged, snapshot)
+                except ReadSetMoved as lost:
+                    moved = lost
+        except BaseException as error:
+            if self._entered_commit and self._had_no_effect(error):
+                self._entered_commit = False
+            self._keep_or_clean_up(staged, error)
+            if not self._entered_commit:
+                self.target.take_back()
+            raise
+        if moved is None:
+            raise InternalError("a load ended without an outcome")
+        self._clean_up(staged)
+        self.target.take_back()
+        raise moved.given_up(REPREPARE_ATTEMPTS_MAX)
+
+    def _had_no_effect(self, error: BaseException) -> bool:
+        """Whether the commit gave up before Phase A, or says so and no intent of it is pending."""
+        if not self.course.begun:
+            return True
+        if not isinstance(error, (Cancelled, ExpectedVersionMismatch, PreconditionFailed, ReadSetConflict)):
+            return False
+        return all(self.operation_id not in name for name in self.session.sidecars.list())
+
+    def _keep_or_clean_up(self, staged: _Staged | None, error: BaseException) -> None:
+        """Keep what is staged when only the surroundings failed; any other failure leaves nothing."""
+        if self._entered_commit:
+            return
+        if self._earlier is not None:
+            self.resumable = True  # whether its files belong to a commit by now is not even known
+        elif isinstance(error, (EnvironmentFault, InternalError, OSError)) and self.journal.entries():
+            self.resumable = True
+            if isinstance(error, OmnigraphError):
+                error.details.setdefault("load_id", self.operation_id)
+                error.hint = error.hint or f"`--resume {self.operation_id}` goes on from what is staged"
+        else:
+            self._clean_up(staged)
+
+    def _clean_up(self, staged: _Staged | None) -> None:
+        """Delete the staged files of a load that never reached its commit; later only recovery decides."""
+        if self._entered_commit or self._earlier is not None:
+            return
+        if self.rejects is not None:
+            self.rejects.remove()
+        if staged is not None:
+            remove_files(staged.files())
+        for result, _ in self.journal.entries().values():
+            remove_files(result.files)
+
+    # --- stage ---
+
+    def _plan(self, snapshot: Snapshot) -> LoadPlan:
+        session = self.session
+        catalog = session.catalog_of(snapshot)
+        targets = {
+            key: TableTarget(key, entry.location, entry.branch, entry.version, entry.row_count)
+            for key, entry in snapshot.entries.items()
+        }
+        partitions = self._partitions(catalog, targets)
+        replaced = frozenset(type_to_replace(catalog, name).table_key for name in self.request.replace_types)
+        return LoadPlan(
+            root=session.root,
+            settings=session.settings,
+            catalog=catalog,
+            mode=self.request.mode,
+            operation_id=self.operation_id,
+            targets=targets,
+            exchange=self._exchange(),
+            partitions=partitions,
+            replaced_types=replaced,
+            problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.request.rejects is None else REASONS_KEPT_MAX,
+        )
+
+    def _exchange(self) -> str:
+        """Where tasks hand facts to each other."""
+        if self.workspace is None:
+            return f"{IN_STORE}{LOADS}/{self.operation_id}/facts"
+        place = self.workspace / "facts"
+        place.mkdir(exist_ok=True)  # by the driver alone: see `FactWriter.flush`
+        return str(place)
+
+    def _partitions(self, catalog: Catalog, targets: Mapping[TableKey, TableTarget]) -> int:
+        """Enough partitions for the keys of the input and of the tables that will be scanned for it."""
+        size = text_bytes(self.splits)
+        scanned = [
+            targets[TableKey(each.table_key)].rows
+            for each in catalog.tables()
+            if size > PROBED_BYTES_MAX or each.unique
+        ]
+        return max(1, -(-size // PARTITION_BYTES), -(-max(scanned, default=0) // PARTITION_ROWS))
+
+    def _still_fits(self, staged: _Staged, snapshot: Snapshot) -> bool:
+        """Whether the staged files lie where the tables of this snapshot look for them."""
+        if self.request.mode is LoadMode.PATCH:
+            return False  # the rows carry values of the former snapshot
+        for key in staged.touched:
+            before, now = staged.plan.targets[TableKey(key)], snapshot.entries.get(TableKey(key))
+            if now is None or (before.location, before.branch) != (now.location, now.branch):
+                return False
+        return staged.plan.catalog == self.session.catalog_of(snapshot)
+
+    def _stage(self, snapshot: Snapshot) -> _Staged:
+        earlier = self._earlier
+        plan = self._plan(snapshot)
+        done: dict[int, tuple[SplitResult, Orders]] = {}
+        if earlier is None:
+            self.journal.begin(self._record(plan, snapshot))
+        else:
+            plan = replace(plan, partitions=earlier.partitions)
+            done = self.journal.entries()
+            touched = {key for result, _ in done.values() for key in result.read} | plan.replaced_types
+            check_graph(self.session, earlier, snapshot, touched)
+            self._earlier = None
+        # A blob that was refused may be there by now: what depends on it is judged again.
+        judged_again = [done.pop(number) for number in sorted(done) if done[number][0].judged_surroundings]
+        self._reused = len(done)
+        with self._timed("stage"):
+            tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits if split.number not in done]
+            fresh = self.executor.map("stage", stage_journaled, tasks)
+        by_split = {result.split: result for result in (*fresh, *(result for result, _ in done.values()))}
+        results = [by_split[split.number] for split in self.splits]
+        prove_nothing_lost(results)
+        for former, _ in judged_again:
+            remove_files(former.files)
+        failpoint(Window.LOAD_POST_STAGE)
+        left_out = np.concatenate([_NO_ORDERS, *(skip for _, skip in done.values())])
+        return _Staged(plan, results, np.unique(left_out))
+
+    def _record(self, plan: LoadPlan, snapshot: Snapshot) -> LoadRecord:
+        request = self.request
+        return LoadRecord(
+            id=self.operation_id,
+            commit_id=self.commit_id,
+            started_us=self.session.clock.now_us(),
+            boot=boot_id(),
+            mode=request.mode.value,
+            branch=request.branch,
+            base=request.base,
+            actor=request.actor,
+            if_commit=request.if_commit,
+            replace_types=request.replace_types,
+            rejects=None if request.rejects is None else str(request.rejects.absolute()),
+            schema=schema_hash(plan.catalog),
+            head=snapshot.head,
+            targets={key: (target.location, target.branch) for key, target in plan.targets.items()},
+            workspace=None if self.workspace is None else str(self.workspace),
+            partitions=plan.partitions,
+            inputs=tuple(InputFile.of(path) for path in dict.fromkeys(split.path for split in self.splits)),
+            splits=tuple(self.splits),
+        )
+
+    # --- verify ---
+
+    def _verify_and_commit(self, staged: _Staged, snapshot: Snapshot) -> LoadReport:
+        self.request.cancel.raise_if_requested()
+        with self._timed("verify"):
+            verified = self._verified(staged, KeyIndexes(self.session, snapshot))
+        self._set_aside(staged)
+        left_out = np.unique(np.concatenate([self.refused, *verified.superseded.values()]))
+        left_out = np.setdiff1d(left_out, staged.never_staged(), assume_unique=True)
+        if not np.array_equal(left_out, staged.skip):
+            with self._timed("stage again"):
+                self._stage_again(staged, left_out)
+        self.request.cancel.raise_if_requested()
+        failpoint(Window.LOAD_POST_VERIFY)
+        give_back()
+        commit = self._committed(staged, verified, snapshot)
+        return self._report(staged, verified, commit)
+
+    def _verified(self, staged: _Staged, indexes: KeyIndexes) -> Verified:
+        """Run the checks. Refuse the load, or with `rejects` refuse records until nothing is at fault."""
+        log = ProblemLog(kept_max=staged.plan.problems_kept)
+        for result in staged.results:
+            log.merge(result.log)
+        verifier = Verifier(
+            plan=staged.plan,
+            executor=self.executor,
+            small=self.local,
+            touched=staged.touched,
+            input_facts=merged(result.facts for result in staged.results),
+            given_ids=_summed([result.given_ids for result in staged.results]),
+            records=staged.records,
+            indexes=indexes,
+        )
+        if self.request.rejects is None:
+            verified = verifier.run(_NO_ORDERS)
+            log.merge(verified.log)
+            if log.total:
+                raise refusal(self._located(log, staged))
+            return verified
+        refused = staged.never_staged()
+        self.faults = []
+        while True:
+            verified = verifier.run(refused)
+            log.merge(verified.log)
+            if verified.unblamed:
+                raise refusal(self._located(verified.log, staged))
+            self.faults += verified.faults
+            grown = np.unique(np.concatenate([refused, *(fault.orders for fault in verified.faults)]))
+            if len(grown) == len(refused):
+                break
+            refused = grown
+        self.refused, self.log = refused, self._located(log, staged)
+        return verified
+
+    def _set_aside(self, staged: _Staged) -> None:
+        """Write the refused records, before the commit: a record is never neither loaded nor set aside."""
+        if self.rejects is None or not len(self.refused):
+            return
+        reasons = Reasons(self.log, self.faults)
+        first_lines = self._first_lines(staged)
+        self.rejects.write(self.splits, self.refused, reasons, first_lines)
+
+    def _stage_again(self, staged: _Staged, left_out: Orders) -> None:
+        """Stage the splits that hold left-out records once more, without them."""
+        changed = np.setxor1d(left_out, staged.skip)
+        affected = {int(number) for number in np.unique(changed >> LINE_BITS)}
+        tasks = [
+            StageTask(staged.plan, split, left_out, write_facts=False)
+            for split in self.splits
+            if split.number in affected
+        ]
+        old = [path for number in affected for path in staged.results[number].files]
+        for result in self.executor.map("stage again", stage_split, tasks):
+            before = staged.results[result.split]
+            if result.records != before.records:
+                raise InternalError("the input changed while it was loaded")
+            if not np.array_equal(result.at_fault, before.at_fault):
+                raise BlobSourceError("a source of external blobs changed while the load ran; load again")
+            staged.results[result.split] = replace(result, facts=before.facts)
+        staged.skip = left_out
+        prove_nothing_lost(staged.results)
+        for number in affected:
+            mine = left_out[(left_out >> LINE_BITS) == number]
+            self.journal.replace(staged.results[number], mine)
+        remove_files(old)
+
+    # --- commit ---
+
+    def _commit(self, staged: _Staged, verified: Verified, snapshot: Snapshot) -> CommitRecord | None:
+        session, request = self.session, self.request
+        self.target.make(snapshot)
+        identity = session.branch_identity(request.branch)
+        staging = MutationStaging(snapshot, self.operation_id, branch_identity=identity, course=self.course)
+        for key in verified.tables_read:
+            staging.record_read(TableKey(key))
+        summary: dict[str, Mapping[str, int]] = {}
+        for key in staged.touched:
+            counts = self._push(staging, staged, verified, key)
+            if counts:
+                summary[key] = counts
+        if staging.is_empty:
+            return None
+        intent = WriteIntent(
+            kind=WriterKind.LOAD,
+            operation="load",
+            commit_id=self.commit_id,
+            actor=request.actor,
+            if_commit=request.if_commit,
+            summary=summary,
+        )
+        try:
+            self._entered_commit = True
+            published = finalize(session, staging, intent, cancel=request.cancel)
+        except ReadSetMoved:
+            self._entered_commit = False
+            raise
+        return published.commit
+
+    def _committed(self, staged: _Staged, verified: Verified, snapshot: Snapshot) -> CommitRecord | None:
+        """Commit, and tell the time until everything is visible from the index work that follows it."""
+        began = time.monotonic()
+        visible: list[float] = []
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Published) and not visible:
+                visible.append(time.monotonic())
+
+        try:
+            with listen(hear):
+                return self._commit(staged, verified, snapshot)
+        finally:
+            ended = time.monotonic()
+            shown = visible[0] if visible else ended
+            self.seconds["commit"] = self.seconds.get("commit", 0.0) + shown - began
+            if visible:
+                self.seconds["index"] = ended - shown
+
+    def _push(
+        self, staging: MutationStaging, staged: _Staged, verified: Verified, key: str
+    ) -> dict[str, int]:
+        table_type = staged.plan.catalog.type_of(key)
+        fragments = [text for result in staged.results for text in result.fragments.get(key, ())]
+        rows = staged.total("rows", key)
+        match self.request.mode:
+            case LoadMode.OVERWRITE:
+                if fragments:
+                    staging.push_fragments(
+                        table_type, fragments, PendingMode.OVERWRITE, MutationOpKind.UPDATE
+                    )
+                else:  # the checks took the old rows for gone, also where every record was refused
+                    empty = table_type.arrow_schema.empty_table()
+                    staging.push(table_type, empty, PendingMode.OVERWRITE, MutationOpKind.UPDATE)
+                return {"inserted": rows, "removed": staged.plan.targets[TableKey(key)].rows}
+            case LoadMode.APPEND:
+                if not fragments:
+                    return {}
+                staging.push_fragments(table_type, fragments, PendingMode.APPEND, MutationOpKind.INSERT)
+                return {"inserted": rows}
+            case LoadMode.MERGE | LoadMode.PATCH:
+                if not fragments:
+                    return {}
+                addresses = verified.replaced.get(key)
+                staging.push_fragments(
+                    table_type, fragments, PendingMode.MERGE, MutationOpKind.MERGE, replaced=addresses
+                )
+                replaced = 0 if addresses is None else len(addresses)
+                return {"inserted": rows - replaced, "replaced": replaced}
+
+    # --- report ---
+
+    def _first_lines(self, staged: _Staged) -> dict[int, int]:
+        """The line of its file at which each split begins: lines of earlier splits come first."""
+        first_line: dict[int, int] = {}
+        passed: dict[str, int] = {}
+        for split in self.splits:
+            # A file may be named twice: its first split begins at its first line again.
+            first_line[split.number] = passed.get(split.path, 0) if split.start else 0
+            passed[split.path] = first_line[split.number] + staged.results[split.number].lines
+        return first_line
+
+    def _located(self, log: ProblemLog, staged: _Staged) -> ProblemLog:
+        """The log with file and line of every problem."""
+        first_line = self._first_lines(staged)
+
+        def placed(problem: Problem) -> Problem:
+            if problem.order < 0:
+                return problem
+            number = split_of(problem.order)
+            line = first_line[number] + line_of(problem.order) + 1
+            return replace(problem, file=self.splits[number].name, line=line)
+
+        kept = {kind: [placed(problem) for problem in problems] for kind, problems in log.kept.items()}
+        return ProblemLog(kept, dict(log.totals), log.kept_max)
+
+    def _report(self, staged: _Staged, verified: Verified, commit: CommitRecord | None) -> LoadReport:
+        counts: dict[bool, list[TypeCount]] = {True: [], False: []}
+        for key in staged.touched:
+            table_type = staged.plan.catalog.type_of(key)
+            rows = staged.total("rows", key)
+            replaced = len(verified.replaced.get(key, ()))
+            superseded = len(verified.superseded.get(key, ()))
+            read = staged.total("read", key)
+            counts[isinstance(table_type, NodeType)].append(
+                TypeCount(
+                    name=table_type.name,
+                    entities_loaded=rows + superseded,
+                    inserted=rows - replaced,
+                    replaced=replaced,
+                    superseded=superseded,
+                    refused=read - rows - superseded,
+                )
+            )
+        return LoadReport(
+            branch=show_branch(self.request.branch),
+            base_branch=self.request.base,
+            branch_created=self.target.made,
+            mode=self.request.mode.value,
+            engine=self.executor.name,
+            nodes=tuple(sorted(counts[True], key=lambda count: count.name)),
+            edges=tuple(sorted(counts[False], key=lambda count: count.name)),
+            records_read=staged.records,
+            records_refused=len(self.refused),
+            bytes_read=sum(result.bytes for result in staged.results),
+            seconds=dict(self.seconds),
+            actor=self.request.actor,
+            commit=commit,
+            load_id=self.operation_id,
+            splits=len(self.splits),
+            splits_reused=self._reused,
+            rejects=None if self.request.rejects is None else str(self.request.rejects),
+            problems=tuple(self.log.first().listed()),
+            problem_totals=dict(self.log.totals),
+        )
+
+    @contextmanager
+    def _timed(self, stage: str) -> Generator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - began
+
+
+def _summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    whole: dict[str, int] = {}
+    for part in parts:
+        for key, count in part.items():
+            whole[key] = whole.get(key, 0) + count
+    return whole

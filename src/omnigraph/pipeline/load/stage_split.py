@@ -1,0 +1,413 @@
+"""What a task does with its piece of the input: parse, judge values, give ids, stage rows, write key facts.
+
+The functions here take small frozen values and return small picklable ones. A Spark task and the local engine
+call the same functions; neither knows which one it is.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from omnigraph.catalog.canonical import node_ids, unique_tuples
+from omnigraph.catalog.schema import EdgeType, NodeType, TableType
+from omnigraph.core.errors import InternalError
+from omnigraph.core.limits import MIB
+from omnigraph.engine.write.values import value_findings
+from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
+from omnigraph.pipeline.input.reader import SplitReader
+from omnigraph.pipeline.input.records import ParsedRows, keep
+from omnigraph.pipeline.load.blobs import BlobFinding, ExternalBlobs
+from omnigraph.pipeline.load.ids import new_ids
+from omnigraph.pipeline.load.patch import filled_from_committed
+from omnigraph.pipeline.plan import (
+    LoadMode,
+    LoadPlan,
+    Split,
+    committed_end_space,
+    committed_id_space,
+    committed_unique_space,
+    constrained,
+    end_space,
+    id_space,
+    unique_space,
+)
+from omnigraph.pipeline.problems import Problem, ProblemLog, order_of
+from omnigraph.pipeline.spark.executors import raise_if_stopped
+from omnigraph.storage.fragments import open_pinned, open_tables, write_uncommitted_fragments
+from omnigraph.storage.memory import give_back
+
+STAGED_BYTES_MAX: Final = 64 * MIB
+"""Arrow bytes of rows a task holds before it writes them out."""
+FACTS_BYTES_MAX: Final = 16 * MIB
+"""Arrow bytes of key facts it holds: writing them sorts a copy."""
+
+_OUTSIDE_KINDS: Final = frozenset({"blob_policy", "blob_source", "resource_limit"})
+"""Problems that may lie in a blob, or in what a handle may read. A record that is too long is among them."""
+
+
+@dataclass(slots=True)
+class SplitResult:
+    """What one split gave. `records` = rows staged + `refused` + `at_fault` + skipped, always."""
+
+    split: int
+    lines: int = 0
+    records: int = 0
+    bytes: int = 0
+    fragments: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    """Rows staged, per table."""
+    read: dict[str, int] = field(default_factory=dict[str, int])
+    """Records whose type is known, per table; those of a wrong form count."""
+    given_ids: dict[str, int] = field(default_factory=dict[str, int])
+    """Records whose id the caller chose, per table."""
+    facts: FactFiles = field(default_factory=FactFiles)
+    log: ProblemLog = field(default_factory=ProblemLog)
+    refused: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Orders of records whose form is wrong: never staged, in no fact."""
+    at_fault: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Orders of records that break a value rule: never staged, but their ids count in the checks."""
+    skipped: int = 0
+    files: list[str] = field(default_factory=list[str])
+
+    @property
+    def judged_surroundings(self) -> bool:
+        """Whether a record was refused for something outside of the input, which may have changed since."""
+        return not _OUTSIDE_KINDS.isdisjoint(self.log.totals)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """Stage one split. `skip` are orders to leave out (refused or superseded ones, in a second run)."""
+
+    plan: LoadPlan
+    split: Split
+    skip: NDArray[np.int64]
+    write_facts: bool = True
+
+
+def stage_split(task: StageTask) -> SplitResult:
+    """Read one split and stage its rows by type. Memory is bounded whatever the size of the split."""
+    stage = _SplitStage(task)
+    try:
+        return _staged(stage, task)
+    except BaseException:
+        remove_files(stage.result.files)  # nobody will ever hear of them
+        raise
+
+
+def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
+    reader = SplitReader(task.plan.catalog, task.split, presence=task.plan.mode is LoadMode.PATCH)
+    for parsed in reader.parsed(stage.result.log):
+        raise_if_stopped()
+        for rows in parsed:
+            stage.take(rows)
+        stage.write_out(STAGED_BYTES_MAX)
+    stage.write_out(0)
+    stage.facts.flush()
+    result = stage.result
+    result.lines, result.records, result.bytes = reader.lines, reader.records, reader.bytes
+    for key, count in reader.refused_of.items():
+        result.read[key] = result.read.get(key, 0) + count
+    base = order_of(task.split.number, 0)
+    refused = np.unique(np.array([*reader.refused, *stage.refused], np.int64)) + base
+    result.refused = refused
+    result.at_fault = np.unique(np.concatenate(stage.at_fault)) if stage.at_fault else result.at_fault
+    result.facts = stage.facts.files
+    return result
+
+
+def prove_nothing_lost(results: Iterable[SplitResult]) -> None:
+    """Every record read was staged, refused or left out on purpose; anything else would be a lost row."""
+    for result in results:
+        accounted = sum(result.rows.values()) + len(result.refused) + len(result.at_fault) + result.skipped
+        if accounted != result.records:
+            raise InternalError(
+                f"split {result.split} read {result.records} records and accounts for {accounted}"
+            )
+
+
+class _SplitStage:
+    """The rows of one split on their way to fragments."""
+
+    def __init__(self, task: StageTask) -> None:
+        self.plan = task.plan
+        self.skip = task.skip
+        self.base = order_of(task.split.number, 0)
+        self.result = SplitResult(task.split.number, log=ProblemLog(kept_max=task.plan.problems_kept))
+        self.blobs = ExternalBlobs(task.plan)
+        self.facts = FactWriter(task.plan.root, task.plan.exchange, task.plan.partitions)
+        self.write_facts = task.write_facts
+        self.refused: list[int] = []
+        self.at_fault: list[NDArray[np.int64]] = []
+        self._held: dict[str, list[pa.Table]] = {}
+        self._held_bytes = 0
+        self._store = open_tables(task.plan.root, task.plan.settings, task.plan.operation_id)
+
+    def take(self, rows: ParsedRows) -> None:
+        """Finish, judge and hold the records of one type."""
+        plan, result = self.plan, self.result
+        key = rows.type.table_key
+        result.read[key] = result.read.get(key, 0) + rows.rows
+        if plan.mode is LoadMode.PATCH:
+            rows = filled_from_committed(rows, plan, self._store)
+        rows = _with_defaults(rows)
+        rows, table, given = self._identified(rows)
+        if rows.rows == 0:
+            return
+        orders = self.base + rows.lines
+        result.given_ids[key] = result.given_ids.get(key, 0) + int(given.sum())
+        bad = self._judge(table, rows, orders)
+        if self.write_facts:
+            self._add_facts(table, rows.type, orders, given)
+        left_out = np.isin(orders, self.skip) & ~bad if len(self.skip) else np.zeros(len(bad), np.bool_)
+        result.skipped += int(left_out.sum())
+        keep_rows = ~(bad | left_out)
+        if not keep_rows.all():
+            table = table.filter(pa.array(keep_rows))
+        if table.num_rows:
+            for piece in self.blobs.pieces(table, rows.type):
+                stored = piece.cast(rows.type.arrow_schema)
+                self._held.setdefault(key, []).append(stored)
+                self._held_bytes += int(stored.nbytes)
+                self.write_out(STAGED_BYTES_MAX)
+
+    def _identified(self, rows: ParsedRows) -> tuple[ParsedRows, pa.Table, NDArray[np.bool_]]:
+        """Give every record its id; `given` marks ids that the caller chose."""
+        columns = pa.table(dict(rows.columns)) if rows.columns else None
+        if isinstance(rows.type, NodeType) and rows.type.key and columns is not None:
+            ids = node_ids(columns, rows.type)
+            wrong = _true(pc.and_kleene(pc.is_valid(rows.ids), pc.not_equal(rows.ids, ids)))
+            if wrong.any():
+                self._refuse_ids(rows, ids, wrong)
+                rows = keep(rows, ~wrong)
+                ids = ids.filter(pa.array(~wrong))
+            given = _true(pc.is_valid(ids))
+        else:
+            given = _true(pc.is_valid(rows.ids))
+            ids = rows.ids if given.all() else pc.coalesce(rows.ids, new_ids(rows.rows))
+        names = ["id", *([] if rows.sources is None else ["src", "dst"]), *rows.columns]
+        ends = [] if rows.sources is None else [rows.sources, rows.targets]
+        return rows, pa.table([ids, *ends, *rows.columns.values()], names=names), given
+
+    def _refuse_ids(self, rows: ParsedRows, ids: pa.StringArray, wrong: NDArray[np.bool_]) -> None:
+        at = np.flatnonzero(wrong)
+        self.refused += rows.lines[at].tolist()
+
+        def problems() -> Iterator[Problem]:
+            for row in at.tolist():
+                given, derived = rows.ids[row].as_py(), ids[row].as_py()
+                yield Problem(
+                    kind="format",
+                    order=self.base + int(rows.lines[row]),
+                    message=f"{rows.type.name}: the id '{given}' is not the key's id '{derived}'",
+                    entity_kind="node",
+                    type_name=rows.type.name,
+                    entity_id=given,
+                    property="id",
+                )
+
+        self.result.log.add("format", problems(), len(at))
+
+    def _judge(self, table: pa.Table, rows: ParsedRows, orders: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Rules about single rows, by the functions a mutation uses."""
+        bad = np.zeros(table.num_rows, np.bool_)
+        ids = table.column("id")
+        for finding in value_findings(table, rows.type):
+            bad[finding.rows] = True
+            problems = (
+                Problem(
+                    kind=finding.rule,
+                    order=int(orders[row]),
+                    message=finding.describe(row),
+                    entity_kind=rows.type.kind.value,
+                    type_name=rows.type.name,
+                    entity_id=ids[row].as_py(),
+                    property=finding.property,
+                )
+                for row in finding.rows.tolist()
+            )
+            self.result.log.add(finding.rule, problems, len(finding.rows))
+        for finding in self.blobs.findings(table, rows.type):
+            bad[finding.rows] = True
+            refusals = (
+                self._blob_problem(finding, row, rows.type, int(orders[row]), ids[row].as_py())
+                for row in finding.rows.tolist()
+            )
+            self.result.log.add(finding.rule, refusals, len(finding.rows))
+        if bad.any():
+            self.at_fault.append(orders[bad])
+        return bad
+
+    def _blob_problem(
+        self, finding: BlobFinding, row: int, table_type: TableType, order: int, entity_id: str | None
+    ) -> Problem:
+        resource, limit, actual = finding.limit(row) or (finding.property, None, None)
+        return Problem(
+            kind=finding.rule,
+            order=order,
+            message=f"{table_type.name}.{finding.describe(row)}",
+            entity_kind=table_type.kind.value,
+            type_name=table_type.name,
+            entity_id=entity_id,
+            property=resource,
+            limit=limit,
+            actual=actual,
+        )
+
+    def _add_facts(
+        self, table: pa.Table, table_type: TableType, orders: NDArray[np.int64], given: NDArray[np.bool_]
+    ) -> None:
+        """The key columns the checks over the whole input need; nothing for ids nobody else can name."""
+        key = table_type.table_key
+        order = pa.array(orders)
+        tuples = [unique_tuples(table, group, table_type) for group in table_type.unique]
+        given_ids = _only_given(table.column("id"), given)
+        if given.any():
+            columns: dict[str, object] = {"id": table.column("id"), "order": order}
+            if self.plan.mode.upserts:
+                if isinstance(table_type, EdgeType) and constrained(table_type):
+                    columns["src"] = table.column("src")
+                columns |= {f"u{group}": values for group, values in enumerate(tuples)}
+            facts = pa.table(columns)
+            self.facts.add(id_space(key), facts if given.all() else facts.filter(pa.array(given)))
+        for group, values in enumerate(tuples):
+            facts = pa.table({"tuple": values, "order": order, "id": given_ids})
+            valid = values.is_valid()
+            self.facts.add(unique_space(key, group), facts.filter(valid) if values.null_count else facts)
+        if isinstance(table_type, EdgeType):
+            for side in ("src", "dst"):
+                facts = pa.table({"node": table.column(side), "order": order, "id": given_ids})
+                self.facts.add(end_space(key, side), facts)
+
+    def write_out(self, bytes_max: int) -> None:
+        """Write held rows as fragments when they exceed `bytes_max`, and facts by a bound of their own."""
+        if self.facts.nbytes > FACTS_BYTES_MAX:
+            self.facts.flush()
+        if self._held_bytes <= bytes_max:
+            return
+        give_back()  # what parsing left in reserve would come on top of what writing needs
+        for key in sorted(self._held):
+            rows = pa.concat_tables(self._held.pop(key))
+            target = self.plan.target(self.plan.catalog.type_of(key))
+            handle = open_pinned(
+                self._store, target.table_key, target.location, target.branch, target.version
+            )
+            written = write_uncommitted_fragments(
+                self._store,
+                handle,
+                rows,
+                operation_id=self.plan.operation_id,
+                replaces_all=self.plan.mode is LoadMode.OVERWRITE,
+            )
+            self.result.fragments.setdefault(key, []).extend(written.fragments)
+            self.result.rows[key] = self.result.rows.get(key, 0) + rows.num_rows
+            self.result.files.extend(written.files)
+        self._held_bytes = 0
+        give_back()
+
+
+def _only_given(ids: pa.ChunkedArray, given: NDArray[np.bool_]) -> pa.ChunkedArray | pa.Array:
+    """The ids that the caller chose; a column without one takes no space."""
+    if given.all():
+        return ids
+    if not given.any():
+        return pa.nulls(len(ids))
+    return pc.if_else(pa.array(given), ids, pa.scalar(None, pa.string()))
+
+
+def _with_defaults(rows: ParsedRows) -> ParsedRows:
+    """Properties that were not mentioned take their declared default; an explicit null does not."""
+    defaults = rows.type.defaults
+    if not defaults:
+        return rows
+    columns = dict(rows.columns)
+    for name, value in defaults.items():
+        absent = rows.absent.get(name)
+        if absent is not None and absent.any():
+            column = columns[name]
+            columns[name] = pc.if_else(pa.array(absent), pa.scalar(value, column.type), column)
+    return dataclasses.replace(rows, columns=columns)
+
+
+def _true(condition: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(pc.fill_null(condition, False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+# --- committed rows ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Read key columns of some fragments of one committed table."""
+
+    plan: LoadPlan
+    table_key: str
+    fragments: tuple[int, ...]
+    ids: bool
+    """Whether ids, addresses and what an upsert frees are wanted."""
+    unique: bool
+    ends: tuple[str, ...]
+    """Endpoint columns that are wanted."""
+
+
+def scan_committed(task: ScanTask) -> FactFiles:
+    """Write the key facts of committed rows. Reads no property that no check needs."""
+    plan = task.plan
+    table_type = plan.catalog.type_of(task.table_key)
+    target = plan.target(table_type)
+    store = open_tables(plan.root, plan.settings, plan.operation_id)
+    handle = open_pinned(store, target.table_key, target.location, target.branch, target.version)
+    columns = committed_columns(task, table_type)
+    writer = FactWriter(plan.root, plan.exchange, plan.partitions)
+    reader = store.scan(handle, columns=columns, fragments=task.fragments, with_row_address=True)
+    for batch in reader:
+        add_committed(task, table_type, pa.Table.from_batches([batch]), writer)
+        if writer.nbytes > FACTS_BYTES_MAX:
+            writer.flush()
+    writer.flush()
+    return writer.files
+
+
+def committed_columns(task: ScanTask, table_type: TableType) -> list[str]:
+    """The columns a scan of this table reads."""
+    names = ["id", *task.ends]
+    if isinstance(table_type, EdgeType) and constrained(table_type) and "src" not in names:
+        names.append("src")
+    if task.unique:
+        names += [name for group in table_type.unique for name in group]
+    return list(dict.fromkeys(names))
+
+
+def add_committed(task: ScanTask, table_type: TableType, rows: pa.Table, writer: FactWriter) -> None:
+    """Facts of committed rows that a scan or a probe returned."""
+    key = task.table_key
+    tuples = [unique_tuples(rows, group, table_type) for group in table_type.unique] if task.unique else []
+    if task.ids:
+        columns: dict[str, object] = {"id": rows.column("id"), "address": rows.column("_rowaddr")}
+        if task.plan.mode.upserts:
+            if isinstance(table_type, EdgeType) and constrained(table_type):
+                columns["src"] = rows.column("src")
+            columns |= {f"u{group}": values for group, values in enumerate(tuples)}
+        writer.add(committed_id_space(key), pa.table(columns))
+    for group, values in enumerate(tuples):
+        facts = pa.table({"tuple": values, "id": rows.column("id")})
+        facts = facts.filter(values.is_valid()) if values.null_count else facts
+        writer.add(committed_unique_space(key, group), facts)
+    for side in task.ends:
+        facts = pa.table({"node": rows.column(side), "id": rows.column("id")})
+        writer.add(committed_end_space(key, side), facts)
+
+
+def remove_files(files: list[str]) -> None:
+    """Delete staged files that no commit will name. A file that cannot be deleted is left to reclaiming."""
+    for path in files:
+        with contextlib.suppress(OSError):
+            Path(path).unlink(missing_ok=True)

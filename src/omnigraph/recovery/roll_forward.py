@@ -1,0 +1,133 @@
+"""Rolling forward: publish what a dead writer finished."""
+
+from collections.abc import Sequence
+
+from omnigraph.core.errors import InternalError
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import TableKey
+from omnigraph.manifest.changes import Change, RegisterTable, SubTableUpdate, Tombstone
+from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
+from omnigraph.manifest.state import Snapshot
+from omnigraph.recovery.audit import finish, publish_recovery
+from omnigraph.recovery.classify import RolledPastExpected
+from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.observe import Observation, transaction
+from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRegistration, SidecarSwitch
+from omnigraph.recovery.written_rows import make_version_durable
+
+
+def roll_forward(
+    context: RecoveryContext,
+    sidecar: Sidecar,
+    snapshot: Snapshot,
+    observations: Sequence[Observation],
+    *,
+    schema_hash: str | None = None,
+) -> RecoveryRecord:
+    """Publish every table at the version it was classified at, in one publish, and record it.
+
+    `schema_hash`: the schema the branch follows from now on, for a schema apply.
+    Raises `ExpectedVersionMismatch`, leaving the sidecar, when the branch moved in another direction.
+    """
+    changes: list[Change] = []
+    expected: dict[TableKey, int] = {}
+    outcomes: list[TableOutcome] = []
+    for each in observations:
+        if not isinstance(each.table_class, RolledPastExpected):
+            raise InternalError(f"'{each.pin.table_key}' is not finished and cannot be rolled forward")
+        changes.append(_shown_at(context, each.pin, each.location, each.table_class.target))
+        expected[each.pin.table_key] = each.pin.expected_version
+        outcomes.append(TableOutcome(each.pin.table_key, each.pin.expected_version, each.table_class.target))
+    outcomes.extend(
+        _register(context, registration, snapshot, changes, expected)
+        for registration in sidecar.additional_registrations
+    )
+    outcomes.extend(_switch(context, each, snapshot, changes, expected) for each in sidecar.switches)
+    for tombstone in sidecar.tombstones:
+        if tombstone.table_key in snapshot.entries:
+            changes.append(Tombstone(tombstone.table_key, tombstone.tombstone_version))
+            expected[tombstone.table_key] = tombstone.tombstone_version - 1
+    failpoint(Window.RECOVERY_BEFORE_ROLL_FORWARD_PUBLISH)
+    published = publish_recovery(
+        context,
+        sidecar,
+        branch=sidecar.branch,
+        changes=changes,
+        expected=expected,
+        kind=RecoveryKind.ROLLED_FORWARD,
+        outcomes=outcomes,
+        merged_parent=sidecar.merge_source_commit_id,
+        schema_hash=schema_hash,
+    )
+    return finish(
+        context, sidecar, kind=RecoveryKind.ROLLED_FORWARD, commit_id=published.head, outcomes=outcomes
+    )
+
+
+def _switch(
+    context: RecoveryContext,
+    switch: SidecarSwitch,
+    snapshot: Snapshot,
+    changes: list[Change],
+    expected: dict[TableKey, int],
+) -> TableOutcome:
+    """Add the changes that show the version a merge wanted shown; returns its line of the audit."""
+    key, version, branch = switch.table_key, switch.table_version, switch.table_branch
+    location = snapshot.registrations.get(key, switch.table_path)
+    if key not in snapshot.registrations:
+        changes.append(RegisterTable(key, location))
+    handle = context.storage.open_version(key, location, branch, version)
+    pin = SidecarPin(key, context.root.dataset_uri(location), 0, version, table_branch=branch)
+    changes.append(update_of(context, pin, location, version, handle.row_count))
+    expected[key] = switch.expected_version
+    return TableOutcome(key, switch.expected_version, version)
+
+
+def converged(observations: Sequence[Observation], snapshot: Snapshot) -> bool:
+    """Whether somebody else has published exactly what a roll-forward would have."""
+    return all(
+        isinstance(each.table_class, RolledPastExpected)
+        and snapshot.pin(each.pin.table_key) == each.table_class.target
+        for each in observations
+    )
+
+
+def _shown_at(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> SubTableUpdate:
+    handle = context.storage.open_version(pin.table_key, location, pin.table_branch, version)
+    make_version_durable(context, pin, location, version)
+    return update_of(context, pin, location, version, handle.row_count)
+
+
+def update_of(
+    context: RecoveryContext, pin: SidecarPin, location: str, version: int, row_count: int
+) -> SubTableUpdate:
+    """The manifest change that shows one version of a pinned table."""
+    made_by = transaction(context, pin, location, version)
+    return SubTableUpdate(
+        table_key=pin.table_key,
+        table_version=version,
+        table_branch=pin.table_branch,
+        row_count=row_count,
+        transaction_uuid="" if made_by is None else made_by.uuid,
+        branch_identifier=context.storage.branch_identifier(location, pin.table_branch) or (),
+    )
+
+
+def _register(
+    context: RecoveryContext,
+    registration: SidecarRegistration,
+    snapshot: Snapshot,
+    changes: list[Change],
+    expected: dict[TableKey, int],
+) -> TableOutcome:
+    """Add the changes that register one table, unless it is registered; returns its line of the audit."""
+    key = registration.table_key
+    if key in snapshot.entries:
+        return TableOutcome(key, 0, snapshot.pin(key))
+    location, branch = registration.table_path, registration.table_branch
+    head = context.storage.open_head(key, location, branch)
+    pin = SidecarPin(key, context.root.dataset_uri(location), 0, head.version, table_branch=branch)
+    changes.append(RegisterTable(key, location))
+    changes.append(update_of(context, pin, location, head.version, head.row_count))
+    expected[key] = 0
+    return TableOutcome(key, 0, head.version)

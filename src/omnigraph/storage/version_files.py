@@ -1,0 +1,110 @@
+"""Which files make up a table version."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.failures import Circumstances
+from omnigraph.storage.handles import FragmentInfo, SnapshotHandle, lance_dataset
+from omnigraph.storage.short_files import file_name, is_whole
+
+
+def circumstances(
+    pool: DatasetPool, handle: SnapshotHandle, *, writes: bool = False, bytes_written: int = 0
+) -> Circumstances:
+    """What is known when a call on this table version fails: every file it may have needed."""
+    uri = pool.root.dataset_uri(handle.location, handle.branch)
+
+    def needed() -> Iterable[str]:
+        dataset = lance_dataset(handle)
+        bases = base_roots(dataset)
+        for fragment in dataset.get_fragments():
+            files, deletions = fragment_files(fragment.metadata, uri, bases)
+            yield from files
+            if deletions is not None:
+                yield deletions
+
+    def damaged() -> str | None:
+        dataset = lance_dataset(handle)
+        bases = base_roots(dataset)
+        for fragment in dataset.get_fragments():
+            files, deletions = fragment_files(fragment.metadata, uri, bases)
+            for name, file in zip(files, fragment.metadata.files, strict=True):
+                if not is_whole(name, file.file_size_bytes):
+                    return name
+            if deletions is not None and not is_whole(deletions):
+                return deletions
+        return None
+
+    directory = uri if writes and pool.root.is_local else None
+    return pool.circumstances(
+        handle.location,
+        handle.branch,
+        needed=needed,
+        # An object store shows an object whole or not at all; only local files can be cut short.
+        **({"damaged": damaged} if pool.root.is_local else {}),
+        directory=directory,
+        bytes_written=bytes_written,
+    )
+
+
+def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple[list[str], str | None]:
+    """Full addresses of the data files of a fragment (Lance's metadata of it) and of its deletion file."""
+    files = [f"{_below(file.base_id, own_root, bases)}/data/{file_name(file)}" for file in fragment.files]
+    if fragment.deletion_file is None:
+        return files, None
+    # Members are read one by one: Lance's to_json() copies deeply, which on a table of many fragments costs
+    # more than a commit.
+    deletion = fragment.deletion_file.asdict()
+    suffix = "arrow" if deletion["file_type"] == "array" else "bin"
+    name = f"{fragment.id}-{deletion['read_version']}-{deletion['id']}.{suffix}"
+    return files, f"{_below(deletion['base_id'], own_root, bases)}/_deletions/{name}"
+
+
+def describe_fragments(
+    pool: DatasetPool, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
+) -> tuple[FragmentInfo, ...]:
+    """The fragments of a version with their files as seen from the graph root.
+
+    Only those numbered above `above`, and those in `also`.
+    """
+    dataset = lance_dataset(handle)
+    own = pool.root.dataset_uri(handle.location, handle.branch)
+    bases = base_roots(dataset)
+    prefix = f"{pool.root.uri}/"
+    found: list[FragmentInfo] = []
+    for fragment in _chosen(dataset, above, also):
+        metadata = fragment.metadata
+        files, deletions = fragment_files(metadata, own, bases)
+        found.append(
+            FragmentInfo(
+                id=int(metadata.id),
+                files=tuple(name.removeprefix(prefix) for name in files),
+                physical_rows=int(metadata.physical_rows),
+                deletions=None if deletions is None else deletions.removeprefix(prefix),
+                deleted_rows=int(metadata.num_deletions),
+                bytes=sum(int(file.file_size_bytes or 0) for file in metadata.files),
+            )
+        )
+    return tuple(found)
+
+
+def _chosen(dataset: Any, above: int, also: Collection[int]) -> Iterator[Any]:
+    if above < 0:
+        yield from dataset.get_fragments()
+        return
+    # Only what is asked for is made: a table of many fragments pays for each object.
+    for number in dataset.fragment_ids():
+        if number > above or number in also:
+            fragment = dataset.get_fragment(number)
+            if fragment is not None:
+                yield fragment
+
+
+def _below(base_id: int | None, own_root: str, bases: dict[int, str]) -> str:
+    return own_root if base_id is None else bases[base_id]
+
+
+def base_roots(dataset: Any) -> dict[int, str]:
+    """Directories of other branches whose files this table version uses, by Lance's number for them."""
+    return {int(number): str(base.path) for number, base in dataset.base_paths().items()}
