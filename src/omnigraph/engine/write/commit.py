@@ -158,10 +158,9 @@ def _prepare_ahead(
     """Begin to write the sidecar and the rows of the publish beside the staging, if that looks worthwhile.
 
     Not when the last write of this handle met another writer, or one is at work now: its publish would make
-    the rows useless. Not where the versions are not known before: a fork gets its identity when it is made,
-    an inline commit has its own version.
+    the rows useless. Not where the versions are not known before: a fork gets its identity when it is made.
     """
-    if session.disturbed or session.lease.held or staging.inline_committed or not planned:
+    if session.disturbed or session.lease.held or not planned:
         return None
     if any(table.entry.branch != staging.branch for table in planned.values()):
         return None
@@ -220,7 +219,6 @@ def _commit_and_publish(
     else:
         prepared = _write_now(session, staging, tables, expected, intent, record, syncs)
     failpoint(Window.MUTATION_POST_SIDECAR_PRE_COMMIT)
-    _check_inline(staging, current)
     forked = _fork_all(session, staging, tables)
     committed = _commit_tables(session, staging, forked, syncs, threads=_commit_threads(intent, forked))
     published = _publish(session, staging, committed, expected, record, prepared)
@@ -261,10 +259,9 @@ def _prepare_publish(
 ) -> PreparedPublish | None:
     """Write the rows of the publish ahead of the commits, whose versions are known: each is the pin plus one.
 
-    None where they are not: a fork gets its identity when it is made, an inline commit has its own version.
+    None where they are not: a fork gets its identity when it is made.
     """
-    forks = any(table.entry.branch != staging.branch for table in tables.values())
-    if forks or staging.inline_committed:
+    if any(table.entry.branch != staging.branch for table in tables.values()):
         return None
     changes = [_announced(table) for _, table in sorted(tables.items())]
     return session.publisher.prepare(staging.branch, changes, expected, record)
@@ -349,36 +346,19 @@ def _sidecar(
         )
         for key, table in sorted(tables.items())
     ]
-    pins.extend(
-        SidecarPin(
-            table_key=key,
-            table_path=session.root.dataset_uri(staging.paths[key][0]),
-            expected_version=staging.expected_versions[key],
-            post_commit_pin=update.table_version,
-            table_branch=update.table_branch,
-        )
-        for key, update in sorted(staging.inline_committed.items())
-    )
     return Sidecar(
         operation_id=staging.operation_id,
         started_at_us=session.clock.now_us(),
         branch=staging.branch,
         actor=intent.actor,
         writer_kind=intent.kind,
-        tables=tuple(sorted(pins, key=lambda pin: pin.table_key)),
+        tables=tuple(pins),
         reads=tuple(
             SidecarRead(key, version)
             for key, version in sorted(staging.read_set.items())
             if all(pin.table_key != key for pin in pins)
         ),
     )
-
-
-def _check_inline(staging: MutationStaging, current: Snapshot) -> None:
-    for key in sorted(staging.inline_committed):
-        expected, actual = staging.expected_versions[key], current.pin(key)
-        if expected != actual:
-            raise ExpectedVersionMismatch(table_key=key, expected=expected, actual=actual)
 
 
 def _fork_all(
@@ -483,8 +463,7 @@ def _publish(
     record: CommitIntent,
     prepared: PreparedPublish | None,
 ) -> Snapshot:
-    changes = [*(each.update for each in committed), *staging.inline_committed.values()]
-    changes.sort(key=lambda change: change.table_key)
+    changes = [each.update for each in committed]
     with left_to_recovery("the write", staging.operation_id, moved=lambda: True):
         failpoint(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
         if prepared is not None:

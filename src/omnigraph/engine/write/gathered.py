@@ -24,7 +24,6 @@ from omnigraph.arrays.key_segments import (
 from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import BadRequest, ExpectedVersionMismatch, InternalError, ReadSetConflict
 from omnigraph.core.ids import Branch, OperationId, TableKey
-from omnigraph.manifest.changes import SubTableUpdate
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.outcome import WriteCourse
 
@@ -199,10 +198,8 @@ class MutationStaging:
         self.course = WriteCourse("the write") if course is None else course
         """Of the call this write belongs to: a call may need several attempts, each with its own staging."""
         self.expected_versions: dict[TableKey, int] = {}
-        self.paths: dict[TableKey, tuple[str, Branch]] = {}
         self.pending: dict[TableKey, PendingTable] = {}
         self.deletions: dict[TableKey, PendingDelete] = {}
-        self.inline_committed: dict[TableKey, SubTableUpdate] = {}
         self.op_kinds: dict[TableKey, MutationOpKind] = {}
         self.read_set: dict[TableKey, int] = {}
 
@@ -214,7 +211,7 @@ class MutationStaging:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to stage, commit or publish."""
-        return not (self.pending or self.deletions or self.inline_committed)
+        return not (self.pending or self.deletions)
 
     @property
     def strict(self) -> bool:
@@ -223,10 +220,10 @@ class MutationStaging:
 
     def written_tables(self) -> tuple[TableKey, ...]:
         """The tables this write will commit to, in key order."""
-        return tuple(sorted({*self.pending, *self.deletions, *self.inline_committed}))
+        return tuple(sorted({*self.pending, *self.deletions}))
 
     def touch(self, table_key: TableKey, kind: MutationOpKind) -> TableEntry:
-        """Note that an operation of `kind` works on the table; the first touch captures its pin and place.
+        """Note that an operation of `kind` works on the table; the first touch captures its pin.
 
         Raises `ReadSetConflict` when the branch shows no such table (a schema change ran ahead of this
         write).
@@ -235,7 +232,6 @@ class MutationStaging:
         if entry is None:
             raise ReadSetConflict("schema", message=f"'{table_key}' is not a table of this branch any more")
         self.expected_versions.setdefault(table_key, entry.version)
-        self.paths.setdefault(table_key, (entry.location, entry.branch))
         before = self.op_kinds.get(table_key)
         if before is None or (kind.strict and not before.strict):
             self.op_kinds[table_key] = kind
@@ -298,12 +294,6 @@ class MutationStaging:
         removal = self.deletions.setdefault(table_key, PendingDelete(table_type))
         removal.ids.append(ids)
         removal.addresses.append(addresses)
-
-    def record_inline(self, update: SubTableUpdate) -> None:
-        """Note a commit that the residual surface has already made; at most one table version per table
-        counts.
-        """
-        self.inline_committed[update.table_key] = update
 
     def _pending(
         self, table_key: TableKey, table_type: TableType, schema: pa.Schema, mode: PendingMode

@@ -104,8 +104,6 @@ def plan_tables(session: GraphSession, staging: MutationStaging) -> dict[TableKe
     """What every touched table will get, in key order, against the snapshot of the write. Writes nothing."""
     planned: dict[TableKey, PlannedTable] = {}
     for key in staging.written_tables():
-        if key in staging.inline_committed:
-            continue
         table = _plan(session, staging, key, staging.snapshot.entries[key])
         if table.pending is not None or len(table.hides()):
             planned[key] = table
