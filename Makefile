@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 2
+NOT_QUICK := spark or crash or model or slow or torture
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports bench torture docs lock clean
+.PHONY: help setup demo test quick check lint types imports fmt bench torture docs lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -26,11 +27,26 @@ demo: setup ## run the main job on sample data
 test: setup ## run the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
-check: setup ## lint, types and import contracts
+quick: setup ## what needs no Spark, no killed process and no model, in under 3 minutes
+	@begin=$$(date +%s); \
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not ($(NOT_QUICK))"; status=$$?; \
+	echo "make quick took $$(($$(date +%s) - begin)) s"; exit $$status
+
+check: lint types imports ## style, types and import contracts
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/pyright
+
+imports: setup
 	$(BIN)/lint-imports
+
+fmt: setup ## mend what the linter can mend, then format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 bench: setup ## compare speed with peers, as ratios of one run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
