@@ -121,7 +121,7 @@ class Exports:
         spark: Any = None,
     ) -> Any:
         """One type as a Spark DataFrame, pinned to one commit. Edges have the columns `src` and `dst`."""
-        from omnigraph.pipeline.load.frames import graph_frame  # noqa: PLC0415  only this needs Spark
+        from omnigraph.pipeline.output.frames import graph_frame  # noqa: PLC0415  only this needs Spark
 
         snapshot = self._state(branch, at)
         return graph_frame(self._session, snapshot, type_name, columns=columns, where=where, spark=spark)

@@ -4,6 +4,7 @@ A cell holds the bytes themselves. Only what cannot be told from bytes otherwise
 reference to an external object, and bytes that happen to begin with the mark.
 """
 
+import binascii
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,3 +44,11 @@ def blob_value(stored: bytes) -> bytes | BlobReference:
     if kind == REFERENCE:
         return BlobReference(rest.decode())
     raise ValueError(f"a blob cell with the unknown mark {kind[len(MARK) :]!r}")
+
+
+def decode_base64(text: str) -> bytes | None:
+    """The bytes of standard, padded base64; None when it is anything else."""
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except (binascii.Error, ValueError):
+        return None

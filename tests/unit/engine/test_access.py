@@ -15,8 +15,9 @@ from omnigraph.engine.edges.choice import Kind, Path, choose, follow_edges, foll
 from omnigraph.engine.edges.traverse import connected, expand, expand_edges, reach
 from omnigraph.engine.tables import cache_work
 from omnigraph.engine.tables.cache_work import BACKGROUND, Background
+from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
-from omnigraph.engine.tables.images import ColumnCache, TableImage
+from omnigraph.engine.tables.images import TableImage
 from omnigraph.planning.steps import Direction
 
 SCHEMA = "node Person { name: String @key } edge Knows: Person -> Person { since: I32? }"

@@ -11,8 +11,10 @@ from omnigraph.engine.edges.adjacency import AdjacencyCache, EdgeTables
 from omnigraph.engine.edges.traverse import connected, expand, expand_edges
 from omnigraph.engine.read.query import read_caches
 from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
-from omnigraph.engine.tables.images import ColumnCache, TableImage, arrange
+from omnigraph.engine.tables.images import TableImage
+from omnigraph.engine.tables.layout import arrange
 from omnigraph.planning.steps import Direction
 
 SCHEMA = """

@@ -8,7 +8,8 @@ import graphs
 from omnigraph.core.events import StorageCall, listen
 from omnigraph.engine.tables import images
 from omnigraph.engine.tables.cache_work import BACKGROUND
-from omnigraph.engine.tables.images import ColumnCache, TableImage
+from omnigraph.engine.tables.column_cache import ColumnCache
+from omnigraph.engine.tables.images import TableImage
 
 NAMES = [f"p{number}" for number in range(12)]
 

@@ -6,10 +6,10 @@ import pytest
 
 import cases.load_steps  # noqa: F401 - registers the verbs
 from cases.runner import CASES_DIR, Case, read_cases, run_case
-from omnigraph.pipeline.checks import probe, verify
+from omnigraph.pipeline.checks import exchange, probe, verify
 from omnigraph.pipeline.input import sources
 from omnigraph.pipeline.load import run as loading
-from omnigraph.pipeline.load import stage_split as fragments
+from omnigraph.pipeline.load import stage_split
 
 CASES = [case for file in sorted((CASES_DIR / "load").glob("*.case")) for case in read_cases(file)]
 SMALL = [case for case in CASES if case.label != "L34"]
@@ -27,8 +27,8 @@ SHAPES = {
     "many partitions": [(loading, "PARTITION_BYTES", 40), (loading, "PARTITION_ROWS", 1)],
     "many splits": [(sources.plan_splits, "split_bytes", 90), (sources.read_chunks, "chunk_bytes", 50)],
     "many flushes": [
-        (fragments, "STAGED_BYTES_MAX", 1),
-        (fragments, "FACTS_BYTES_MAX", 1),
+        (stage_split, "STAGED_BYTES_MAX", 1),
+        (exchange, "FACTS_BYTES_MAX", 1),
         (verify, "SCAN_ROWS", 1),
     ],
 }

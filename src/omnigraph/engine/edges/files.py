@@ -13,11 +13,12 @@ from omnigraph.core.ids import TableKey
 from omnigraph.engine.edges.endpoints import EdgeTables, Endpoints
 from omnigraph.engine.edges.traverse import Incidence, Neighbours
 from omnigraph.engine.tables.cache_files import name_of
+from omnigraph.engine.tables.layout import layout_facts, layout_of, save_layout
 
 if TYPE_CHECKING:
     from omnigraph.engine.edges.overlay import Packed
     from omnigraph.engine.tables.cache_files import CacheFiles, Stored
-    from omnigraph.engine.tables.images import Layout, TableImage
+    from omnigraph.engine.tables.images import TableImage
     from omnigraph.planning.steps import Direction
 
 
@@ -31,22 +32,6 @@ def _state(tables: EdgeTables) -> str:
     return name_of(tables.key()[1:])
 
 
-# --- the order of fragments ------------------------------------------------------------------------------
-
-
-def save_layout(files: CacheFiles, image: TableImage) -> bool:
-    """Keep the order of a table's fragments: the next process numbers its rows in the same way."""
-    location = image.handle.location
-    layout = [[list(names), rows] for names, rows in image.layout]
-    return files.save(f"layout-{name_of(location)[:16]}", "newest", {"layout": layout}, {})
-
-
-def load_layout(files: CacheFiles, location: str) -> Layout:
-    """The order of fragments that indexes in files follow; empty when there is none."""
-    stored = files.load(f"layout-{name_of(location)[:16]}", "newest")
-    return () if stored is None else tuple((tuple(names), rows) for names, rows in stored.facts["layout"])
-
-
 # --- ends ------------------------------------------------------------------------------------------------
 
 
@@ -54,7 +39,7 @@ def save_ends(files: CacheFiles, tables: EdgeTables, ends: Endpoints) -> bool:
     """Keep the ends of a state."""
     images = (tables.edges, tables.sources, tables.targets)
     for image in images:
-        save_layout(files, image)
+        save_layout(files, image.handle.location, image.layout)
     facts = {"dangling": ends.dangling, "tables": [_described(image) for image in images]}
     arrays = {"sources": ends.sources, "targets": ends.targets}
     return files.save(_place(tables, "ends", None), _state(tables), facts, arrays)
@@ -66,7 +51,7 @@ def _described(image: TableImage) -> dict[str, Any]:
         "location": image.handle.location,
         "branch": image.handle.branch,
         "version": image.handle.version,
-        "layout": [[list(names), rows] for names, rows in image.layout],
+        "layout": layout_facts(image.layout),
         "contents": image.contents[1].hex(),
     }
 
@@ -115,8 +100,7 @@ def _image_of(described: dict[str, Any], image: TableImage) -> TableImage | None
         )
     except OmnigraphError:
         return None  # the version was cleaned away, or its branch is gone
-    layout: Layout = tuple((tuple(names), rows) for names, rows in described["layout"])
-    earlier = image.at(handle, layout)
+    earlier = image.at(handle, layout_of(described["layout"]))
     return earlier if earlier.contents == wanted else None
 
 

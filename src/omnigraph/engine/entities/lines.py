@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.schema import EdgeType
-from omnigraph.engine.write.blobs import blob_texts
+from omnigraph.engine.entities.blob_columns import blob_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

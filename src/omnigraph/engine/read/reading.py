@@ -19,7 +19,6 @@ from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit, Ty
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.edges.adjacency import AdjacencyCache, EdgeTables
 from omnigraph.engine.edges.choice import Access, Kind, choose, follow_edges, follow_neighbours
-from omnigraph.engine.edges.files import load_layout
 from omnigraph.engine.edges.overlay import OverlaidIncidence, OverlaidNeighbours
 from omnigraph.engine.edges.traverse import Neighbours
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
@@ -27,8 +26,10 @@ from omnigraph.engine.read.chains import Chain, chain_of
 from omnigraph.engine.read.formulas import PLAIN_KINDS, formula_mask
 from omnigraph.engine.read.frame import entities_of
 from omnigraph.engine.read.pieces import PIECE_ROWS, pieces
+from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
-from omnigraph.engine.tables.images import ColumnCache, Ordinals, TableImage
+from omnigraph.engine.tables.images import Ordinals, TableImage
+from omnigraph.engine.tables.layout import load_layout
 from omnigraph.planning import ir, predicate
 from omnigraph.planning.explain import title_of
 from omnigraph.planning.params import binder
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.explain import Trace
     from omnigraph.engine.search.evaluate import Fused
     from omnigraph.engine.session import GraphSession
-    from omnigraph.engine.tables.images import Layout
+    from omnigraph.engine.tables.layout import Layout
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.planning.steps import Direction, Expand, Scan, Step
     from omnigraph.planning.values import Value

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.core.limits import MIB
-from omnigraph.engine.edges.files import save_layout
 from omnigraph.engine.tables.cache_files import name_of
 from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.engine.tables.layout import layout_facts, layout_of, save_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from omnigraph.engine.tables.cache_files import Stored
     from omnigraph.engine.tables.derived import DerivedCache
-    from omnigraph.engine.tables.images import Layout, Ordinals, TableImage
+    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.engine.tables.layout import Layout
 
 JOIN_RATIO: Final = 4
 """A segment is joined with the one before it while that is less than this many times as long."""
@@ -153,7 +154,7 @@ def _thawed(
     facts = stored.facts
     if (facts["location"], facts["column"]) != (image.handle.location, column):
         return None
-    layout: Layout = tuple((tuple(names), rows) for names, rows in facts["layout"])
+    layout = layout_of(facts["layout"])
     parts: list[S] = []
     for number, first in enumerate(facts["firsts"]):
         prefix = f"{number}."
@@ -183,7 +184,7 @@ def _saved(image: TableImage, column: str, kind: SegmentKind[S], made: Segments[
         facts = {
             "location": image.handle.location,
             "column": column,
-            "layout": [[list(names), rows] for names, rows in made.layout],
+            "layout": layout_facts(made.layout),
             "firsts": [part.first for part in made.parts],
         }
         arrays = {
@@ -191,7 +192,7 @@ def _saved(image: TableImage, column: str, kind: SegmentKind[S], made: Segments[
             for number, part in enumerate(made.parts)
             for name, array in freeze(part).items()
         }
-        save_layout(files, image)
+        save_layout(files, image.handle.location, image.layout)
         files.save(_place(image, column, kind), name_of(image.contents), facts, arrays)
 
     BACKGROUND.submit(image.identity, (kind.name, image.handle.location, column), save)

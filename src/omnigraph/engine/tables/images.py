@@ -8,9 +8,7 @@ are shared by all versions that hold it.
 from __future__ import annotations
 
 import hashlib
-import threading
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +21,14 @@ from omnigraph.core.errors import InternalError
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.columns import NUMBER_TYPES, Numbers, Picker, bytes_at, outgrown
 from omnigraph.engine.tables.keys import dead_rows
+from omnigraph.engine.tables.layout import arrange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from omnigraph.engine.tables.column_cache import ChunkKey, ColumnCache, Offsets
     from omnigraph.engine.tables.key_cache import KeyIndexCache, KnownKeys
+    from omnigraph.engine.tables.layout import Layout
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 Ordinals = NDArray[np.int64]
@@ -43,105 +44,10 @@ SAMPLED_ROWS_MAX = 512
 SAMPLES_MAX = 4
 """So few rows of a column of a table of that size are read without the column, so many times."""
 
-ChunkKey = tuple[str, str, tuple[str, ...], str]
-Offsets = NDArray[np.int64]
-
 _NO_OFFSETS: Offsets = np.empty(0, dtype=np.int64)
 
-
-Layout = tuple[tuple[tuple[str, ...], int], ...]
-"""Fragments in the order of their ordinals: data files and physical rows."""
-
 NO_FRAGMENT = -1
-GHOST_SHARE_MAX = 0.25
-"""Above this share of rows that a version does not have, its ordinals begin anew."""
-
-
-def arrange(own: Layout, earlier: Layout) -> Layout:
-    """The order of a version's fragments: as in an earlier layout, which may hold others, then the new ones;
-    or `own` itself.
-
-    A fragment whose rows are all dead leaves a version; keeping its place keeps every other ordinal. The
-    version's own order is always kept, so that rows come in the same order whatever was read before.
-    """
-    if not earlier:
-        return own
-    places = {files: number for number, (files, _) in enumerate(earlier)}
-    known = [places[files] for files, _ in own if files in places]
-    new = [each for each in own if each[0] not in places]
-    tail = own[len(known) :]
-    if known != sorted(known) or len(tail) != len(new) or any(a != b for a, b in zip(tail, new, strict=True)):
-        return own
-    absent = sum(rows for _, rows in earlier) - sum(earlier[number][1] for number in known)
-    if absent > GHOST_SHARE_MAX * sum(rows for _, rows in own):
-        return own
-    return (*earlier, *new)
-
-
-class ColumnCache:
-    """Column chunks of a process, by the files they were read from; bounded in bytes, oldest use first out.
-
-    A chunk is named by its fragment's data files and knows which rows were dead when it was read. It is
-    right for every version and branch that holds that fragment and shows none of those rows.
-    Thread-safety: every method may be called from any thread.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._lock = threading.RLock()  # what is let go of may be collected in any thread, also in here
-        self._chunks: OrderedDict[ChunkKey, tuple[pa.Array, Offsets]] = OrderedDict()
-        self.evictions = 0
-        """Grows when chunks leave; an image that keeps chunks lets go of them then."""
-
-    def get(self, key: ChunkKey, dead: Offsets) -> pa.Array | None:
-        """The chunk, or None when it has to be read. `dead` are the rows the asking version does not show."""
-        with self._lock:
-            kept = self._chunks.get(key)
-            if kept is not None:
-                self._chunks.move_to_end(key)
-        if kept is None or (len(kept[1]) and not np.isin(kept[1], dead).all()):
-            return None
-        return kept[0]
-
-    def put(self, key: ChunkKey, chunk: pa.Array, dead: Offsets) -> None:
-        """Keep a chunk; others leave until the bound holds. A chunk above the bound is not kept."""
-        if chunk.nbytes > self._bytes_max:
-            return
-        with self._lock:
-            replaced = self._chunks.pop(key, None)
-            self._bytes += chunk.nbytes - (replaced[0].nbytes if replaced is not None else 0)
-            self._chunks[key] = (chunk, dead)
-            self._make_room()
-
-    def hold(self, made: Numbers) -> bool:
-        """Count what was copied from chunks, for as long as it is in use; False where that is above the bound
-        and its maker should let go of it.
-        """
-        size = made.nbytes_copied
-        if size > self._bytes_max:
-            return False
-        if size:
-            weakref.finalize(made, self._release, size).atexit = False
-            with self._lock:
-                self._bytes += size
-                self._make_room()
-        return True
-
-    def _release(self, size: int) -> None:
-        with self._lock:
-            self._bytes -= size
-
-    def _make_room(self) -> None:
-        while self._bytes > self._bytes_max and self._chunks:
-            _, dropped = self._chunks.popitem(last=False)
-            self._bytes -= dropped[0].nbytes
-            self.evictions += 1
-
-    def nbytes(self) -> int:
-        """Memory in use."""
-        with self._lock:
-            return self._bytes
+"""The number of a fragment that keeps its place in the layout although this version does not hold it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -12,10 +12,9 @@ import numpy as np
 from omnigraph.arrays.key_segments import ABSENT
 from omnigraph.core import limits
 from omnigraph.core.events import Warned, emit
-from omnigraph.engine.tables import keys
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_files import load_exact, load_near, save_fragments, save_index
-from omnigraph.engine.tables.keys import TableKeys, advance, carried, describe
+from omnigraph.engine.tables.keys import TableKeys, advance, build, carried, describe, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +150,7 @@ class KeyIndexCache:
         if known is None:
             small = len(ids) <= PROBED_KEYS_MAX and handle.row_count >= UNINDEXED_ROWS_MIN
             if small and self._is_made_elsewhere(place, storage, handle):
-                return keys.probe(storage, handle, ids)
+                return probe(storage, handle, ids)
             known = self._built(place, storage, handle)
         return known.index.find(ids, referenced=referenced)
 
@@ -320,7 +319,7 @@ class KeyIndexCache:
         with building:
             known = self._known(place, storage, handle)
             if known is None:
-                known = self._keep(place, handle, keys.build(self._source(place[0], storage, handle)))
+                known = self._keep(place, handle, build(self._source(place[0], storage, handle)))
             return known
 
     def _keep(self, place: Place, handle: SnapshotHandle, index: KeyIndex) -> KnownKeys:

@@ -21,8 +21,12 @@ from numpy.typing import NDArray
 from omnigraph.arrays.key_segments import hash_keys, string_array
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import new_ulid
+from omnigraph.core.limits import MIB
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import ObjectAdapter, open_adapter
+
+FACTS_BYTES_MAX: Final = 16 * MIB
+"""Arrow bytes of key facts a task holds: writing them sorts a copy."""
 
 FactFiles = dict[str, list[str]]
 """Files per space. A space is a name such as `id/node:Person`."""
@@ -71,6 +75,11 @@ class FactWriter:
     def nbytes(self) -> int:
         """Bytes held in memory."""
         return sum(int(table.nbytes) for tables in self._tables.values() for table in tables)
+
+    def flush_when_full(self) -> None:
+        """Write what was added once it is more than memory should hold."""
+        if self.nbytes > FACTS_BYTES_MAX:
+            self.flush()
 
     def flush(self) -> None:
         """Write what was added since the last flush: one file per space."""

@@ -12,9 +12,8 @@ import pyarrow as pa
 from omnigraph.arrays.key_segments import ABSENT, string_array
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import TableKey
+from omnigraph.pipeline.checks.committed import ScanTask, TableNeed, add_committed, committed_columns
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
-from omnigraph.pipeline.checks.needs import TableNeed
-from omnigraph.pipeline.load.stage_split import ScanTask, add_committed, committed_columns
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, end_space, id_space, unique_space
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.tables import TableStore

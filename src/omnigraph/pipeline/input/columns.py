@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
-from omnigraph.engine.write.blobs import stored_contents
+from omnigraph.engine.entities.blob_columns import stored_contents
 from omnigraph.pipeline.input.convert import (
     TEMPORAL_KINDS,
     Converted,

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.catalog.blobs import ASKED, PREFIX, stored_content
+from omnigraph.catalog.blobs import ASKED, PREFIX, decode_base64, stored_content
 from omnigraph.catalog.schema import Property
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
-from omnigraph.engine.write.blobs import decode_base64
 
 TEMPORAL_KINDS: Final = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
 _DATE_FORM: Final = r"^\d{4}-\d{2}-\d{2}$"

@@ -1,26 +1,20 @@
-"""DataFrames in and out: frames as the source of a load, and a type of the graph as a Spark DataFrame."""
+"""DataFrames, Arrow tables and lists of rows as the source of a load."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from omnigraph.core.errors import BadRequest, LoadFormatError
-from omnigraph.engine.session import GraphSession
-from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.input.columns import MARK
 from omnigraph.pipeline.input.convert import shown_text
 from omnigraph.pipeline.input.sources import plan_splits
-from omnigraph.pipeline.output.scans import FrameScan, plan_scan, readable_type, scan_fragments
 from omnigraph.pipeline.plan import SourceFormat, Split
-from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from omnigraph.pipeline.spark.session import SparkRuntime
 
 ROW_GROUP_ROWS: Final = 262_144
 
@@ -95,42 +89,3 @@ def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
             columns[MARK + member] = pa.array(given)
     # Rows without any member are rows: an id that is null is one that was not given.
     return pa.table(columns or ({"id": pa.nulls(len(rows), pa.string())} if rows else {}))
-
-
-# --- reading ---
-
-
-def graph_frame(
-    session: GraphSession,
-    snapshot: Snapshot,
-    type_name: str,
-    *,
-    columns: Sequence[str] | None,
-    where: str | None,
-    spark: Any,
-) -> "DataFrame":
-    """One type as a Spark DataFrame, pinned to one version for as long as the frame lives.
-
-    Node frames have `id` and the properties, edge frames `id`, `src`, `dst` and the properties. `where` is a
-    condition of the query language that runs inside the scan. Starts Spark when none runs yet.
-    """
-    catalog = session.catalog_of(snapshot)
-    scan = plan_scan(
-        session.root,
-        session.settings,
-        snapshot,
-        catalog,
-        readable_type(catalog, type_name),
-        columns=columns,
-        where=where,
-    )
-    runtime = spark_runtime(session.settings, session=spark)
-    count = len(scan.groups)
-    return runtime.spark.range(0, count, 1, max(count, 1)).mapInArrow(partial(scan_groups, scan), scan.ddl)
-
-
-def scan_groups(scan: FrameScan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The body of a task: read the fragments of the groups whose numbers arrive."""
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield from scan_fragments(scan, scan.groups[number])

@@ -31,9 +31,6 @@ from omnigraph.pipeline.plan import (
     LoadMode,
     LoadPlan,
     Split,
-    committed_end_space,
-    committed_id_space,
-    committed_unique_space,
     constrained,
     end_space,
     id_space,
@@ -46,8 +43,6 @@ from omnigraph.storage.memory import give_back
 
 STAGED_BYTES_MAX: Final = 64 * MIB
 """Arrow bytes of rows a task holds before it writes them out."""
-FACTS_BYTES_MAX: Final = 16 * MIB
-"""Arrow bytes of key facts it holds: writing them sorts a copy."""
 
 _OUTSIDE_KINDS: Final = frozenset({"blob_policy", "blob_source", "resource_limit"})
 """Problems that may lie in a blob, or in what a handle may read. A record that is too long is among them."""
@@ -289,8 +284,7 @@ class _SplitStage:
 
     def write_out(self, bytes_max: int) -> None:
         """Write held rows as fragments when they exceed `bytes_max`, and facts by a bound of their own."""
-        if self.facts.nbytes > FACTS_BYTES_MAX:
-            self.facts.flush()
+        self.facts.flush_when_full()
         if self._held_bytes <= bytes_max:
             return
         give_back()  # what parsing left in reserve would come on top of what writing needs
@@ -339,71 +333,6 @@ def _with_defaults(rows: ParsedRows) -> ParsedRows:
 
 def _true(condition: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(condition, False).to_numpy(zero_copy_only=False), np.bool_)
-
-
-# --- committed rows ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ScanTask:
-    """Read key columns of some fragments of one committed table."""
-
-    plan: LoadPlan
-    table_key: str
-    fragments: tuple[int, ...]
-    ids: bool
-    """Whether ids, addresses and what an upsert frees are wanted."""
-    unique: bool
-    ends: tuple[str, ...]
-    """Endpoint columns that are wanted."""
-
-
-def scan_committed(task: ScanTask) -> FactFiles:
-    """Write the key facts of committed rows. Reads no property that no check needs."""
-    plan = task.plan
-    table_type = plan.catalog.type_of(task.table_key)
-    target = plan.target(table_type)
-    store = open_tables(plan.root, plan.settings, plan.operation_id)
-    handle = open_pinned(store, target.table_key, target.location, target.branch, target.version)
-    columns = committed_columns(task, table_type)
-    writer = FactWriter(plan.root, plan.exchange, plan.partitions)
-    reader = store.scan(handle, columns=columns, fragments=task.fragments, with_row_address=True)
-    for batch in reader:
-        add_committed(task, table_type, pa.Table.from_batches([batch]), writer)
-        if writer.nbytes > FACTS_BYTES_MAX:
-            writer.flush()
-    writer.flush()
-    return writer.files
-
-
-def committed_columns(task: ScanTask, table_type: TableType) -> list[str]:
-    """The columns a scan of this table reads."""
-    names = ["id", *task.ends]
-    if isinstance(table_type, EdgeType) and constrained(table_type) and "src" not in names:
-        names.append("src")
-    if task.unique:
-        names += [name for group in table_type.unique for name in group]
-    return list(dict.fromkeys(names))
-
-
-def add_committed(task: ScanTask, table_type: TableType, rows: pa.Table, writer: FactWriter) -> None:
-    """Facts of committed rows that a scan or a probe returned."""
-    key = task.table_key
-    tuples = [unique_tuples(rows, group, table_type) for group in table_type.unique] if task.unique else []
-    if task.ids:
-        columns: dict[str, object] = {"id": rows.column("id"), "address": rows.column("_rowaddr")}
-        if task.plan.mode.upserts:
-            if isinstance(table_type, EdgeType) and constrained(table_type):
-                columns["src"] = rows.column("src")
-            columns |= {f"u{group}": values for group, values in enumerate(tuples)}
-        writer.add(committed_id_space(key), pa.table(columns))
-    for group, values in enumerate(tuples):
-        facts = pa.table({"tuple": values, "id": rows.column("id")})
-        facts = facts.filter(values.is_valid()) if values.null_count else facts
-        writer.add(committed_unique_space(key, group), facts)
-    for side in task.ends:
-        facts = pa.table({"node": rows.column(side), "id": rows.column("id")})
-        writer.add(committed_end_space(key, side), facts)
 
 
 def remove_files(files: list[str]) -> None:

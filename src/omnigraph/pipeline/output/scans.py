@@ -13,8 +13,8 @@ from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, TypeNotFound
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.engine.entities.blob_columns import blob_contents
 from omnigraph.engine.entities.ordered import batch_rows_of
-from omnigraph.engine.write.blobs import blob_contents
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.output.sinks import fragment_groups

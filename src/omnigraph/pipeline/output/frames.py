@@ -1,0 +1,51 @@
+"""A type of the graph as a Spark DataFrame."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from omnigraph.engine.session import GraphSession
+from omnigraph.manifest.state import Snapshot
+from omnigraph.pipeline.output.scans import FrameScan, plan_scan, readable_type, scan_fragments
+from omnigraph.pipeline.spark.session import spark_runtime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def graph_frame(
+    session: GraphSession,
+    snapshot: Snapshot,
+    type_name: str,
+    *,
+    columns: Sequence[str] | None,
+    where: str | None,
+    spark: Any,
+) -> "DataFrame":
+    """One type as a Spark DataFrame, pinned to one version for as long as the frame lives.
+
+    Node frames have `id` and the properties, edge frames `id`, `src`, `dst` and the properties. `where` is a
+    condition of the query language that runs inside the scan. Starts Spark when none runs yet.
+    """
+    catalog = session.catalog_of(snapshot)
+    scan = plan_scan(
+        session.root,
+        session.settings,
+        snapshot,
+        catalog,
+        readable_type(catalog, type_name),
+        columns=columns,
+        where=where,
+    )
+    runtime = spark_runtime(session.settings, session=spark)
+    count = len(scan.groups)
+    return runtime.spark.range(0, count, 1, max(count, 1)).mapInArrow(partial(scan_groups, scan), scan.ddl)
+
+
+def scan_groups(scan: FrameScan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of a task: read the fragments of the groups whose numbers arrive."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from scan_fragments(scan, scan.groups[number])
