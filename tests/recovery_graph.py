@@ -125,7 +125,7 @@ class RawGraph:
         pins = tuple(
             SidecarPin(
                 key,
-                self.session.root.dataset_uri(snapshot.entries[key].location),
+                snapshot.entries[key].location,
                 snapshot.pin(key),
                 snapshot.pin(key) + commits,
                 table_branch=None if branch is None else BranchName(branch),
@@ -149,6 +149,8 @@ class RawGraph:
         return made
 
     def downgrade(self, sidecar):
-        """Rewrite the note as its version-1 form."""
+        """Rewrite the note as its version-1 form, which had full addresses."""
         value = json.loads(to_text(sidecar)) | {"schema_version": 1}
+        for pin in value["tables"]:
+            pin["table_path"] = self.session.root.dataset_uri(pin["table_path"])
         self.session.adapter.write_text(f"__recovery/{sidecar.name}", json.dumps(value))

@@ -261,7 +261,7 @@ def _sidecar(
     pins = [
         SidecarPin(
             table_key=key,
-            table_path=session.root.dataset_uri(each.handle.location),
+            table_path=each.handle.location,
             expected_version=each.handle.version,
             post_commit_pin=each.handle.version + 1,
             table_branch=branch,

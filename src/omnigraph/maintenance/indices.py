@@ -414,7 +414,7 @@ def _sidecar(
         tables=tuple(
             SidecarPin(
                 table_key=each.work.key,
-                table_path=session.root.dataset_uri(each.work.entry.location),
+                table_path=each.work.entry.location,
                 expected_version=each.work.entry.version,
                 post_commit_pin=each.work.entry.version + 1,
                 table_branch=branch,

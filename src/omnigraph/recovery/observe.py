@@ -42,7 +42,7 @@ def observe(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> t
     mode = classification_mode(sidecar.writer_kind, sidecar.schema_version)
     observations: list[Observation] = []
     for pin in sidecar.tables:
-        location = location_of(context, pin, snapshot)
+        location = location_of(pin, snapshot)
         shown = snapshot.pin(pin.table_key)
         head = _head(context, pin, location, shown)
         owner = _owner(context, sidecar.operation_id, pin, location, head)
@@ -65,10 +65,9 @@ def observe(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> t
     return tuple(observations)
 
 
-def location_of(context: RecoveryContext, pin: SidecarPin, snapshot: Snapshot) -> str:
-    """The graph-relative place of a pinned table: the registration is the authority, also after a move."""
-    registered = snapshot.registrations.get(pin.table_key)
-    return registered or pin.table_path.removeprefix(f"{context.root.uri}/")
+def location_of(pin: SidecarPin, snapshot: Snapshot) -> str:
+    """The graph-relative place of a pinned table: the registration is the authority."""
+    return snapshot.registrations.get(pin.table_key) or pin.table_path
 
 
 def published_record(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> CommitRecord | None:

@@ -77,7 +77,7 @@ def _switch(
     if key not in snapshot.registrations:
         changes.append(RegisterTable(key, location))
     handle = context.storage.open_version(key, location, branch, version)
-    pin = SidecarPin(key, context.root.dataset_uri(location), 0, version, table_branch=branch)
+    pin = SidecarPin(key, location, 0, version, table_branch=branch)
     changes.append(update_of(context, pin, location, version, handle.row_count))
     expected[key] = switch.expected_version
     return TableOutcome(key, switch.expected_version, version)
@@ -126,7 +126,7 @@ def _register(
         return TableOutcome(key, 0, snapshot.pin(key))
     location, branch = registration.table_path, registration.table_branch
     head = context.storage.open_head(key, location, branch)
-    pin = SidecarPin(key, context.root.dataset_uri(location), 0, head.version, table_branch=branch)
+    pin = SidecarPin(key, location, 0, head.version, table_branch=branch)
     changes.append(RegisterTable(key, location))
     changes.append(update_of(context, pin, location, head.version, head.row_count))
     expected[key] = 0

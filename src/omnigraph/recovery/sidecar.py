@@ -11,7 +11,7 @@ from omnigraph.core.events import SidecarDeleted, SidecarWritten, Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
 from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION, SIDECAR_BYTES_MAX, SIDECAR_SCHEMA_VERSION
-from omnigraph.storage.layout import RECOVERY
+from omnigraph.storage.layout import RECOVERY, location_below_any_root
 from omnigraph.storage.objects import PreparedText, StorageAdapter
 
 
@@ -32,7 +32,7 @@ class SidecarPin:
 
     table_key: TableKey
     table_path: str
-    """Full location of the dataset."""
+    """Relative to the graph root: a graph may be moved between the write and its recovery."""
     expected_version: int
     """The pin when the writer started."""
     post_commit_pin: int
@@ -308,7 +308,8 @@ def _pin(members: _Members, version: int) -> SidecarPin:
     )
     return SidecarPin(
         table_key=TableKey(members.text("table_key")),
-        table_path=members.text("table_path"),
+        # Earlier programs wrote the full address.
+        table_path=location_below_any_root(members.text("table_path")),
         expected_version=members.number("expected_version"),
         post_commit_pin=members.number("post_commit_pin"),
         confirmed_version=confirmed,

@@ -26,7 +26,7 @@ def repair_torn_manifests(
     if not context.root.is_local:
         return ()
     sidecars = context.sidecars.pending()
-    places = [*_states(context), *_control_tables(), *_noted_tables(context, sidecars)]
+    places = [*_states(context), *_control_tables(), *_noted_tables(sidecars)]
     if not any(find_torn_manifest(context.root, location, branch) for location, branch in places):
         return ()
     try:
@@ -44,12 +44,8 @@ def _control_tables() -> list[tuple[str, Branch]]:
     return [(name, None) for name in (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES)]
 
 
-def _noted_tables(context: RecoveryContext, sidecars: tuple[Sidecar, ...]) -> list[tuple[str, Branch]]:
-    return [(_location(context, pin), pin.table_branch) for each in sidecars for pin in each.tables]
-
-
-def _location(context: RecoveryContext, pin: SidecarPin) -> str:
-    return pin.table_path.removeprefix(f"{context.root.uri}/")
+def _noted_tables(sidecars: tuple[Sidecar, ...]) -> list[tuple[str, Branch]]:
+    return [(pin.table_path, pin.table_branch) for each in sidecars for pin in each.tables]
 
 
 def _repair(context: RecoveryContext, sidecars: tuple[Sidecar, ...]) -> tuple[TornManifest, ...]:
@@ -68,7 +64,7 @@ def _repair(context: RecoveryContext, sidecars: tuple[Sidecar, ...]) -> tuple[To
 
 
 def _repair_table(context: RecoveryContext, pin: SidecarPin, shown: Snapshot) -> tuple[TornManifest, ...]:
-    location = _location(context, pin)
+    location = pin.table_path
     torn = find_torn_manifest(context.root, location, pin.table_branch)
     entry = shown.entries.get(pin.table_key)
     if torn is None or entry is None:

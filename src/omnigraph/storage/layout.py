@@ -24,6 +24,7 @@ SCHEMA_STATE: Final = "__schema_state.json"
 STAGING_SUFFIX: Final = ".staging"
 
 _ENTITY_DIRECTORIES: Final = {"node": "nodes", "edge": "edges"}
+_TABLE_DIRECTORIES: Final = frozenset(_ENTITY_DIRECTORIES.values())
 
 
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
@@ -50,6 +51,15 @@ def table_location(table_key: TableKey, incarnation: int = 1) -> str:
     entity, _, name = table_key.partition(":")
     hashed = name if incarnation == 1 else f"{name}#{incarnation}"
     return f"{_ENTITY_DIRECTORIES[entity]}/{fnv1a64(hashed):016x}"
+
+
+def location_below_any_root(path: str) -> str:
+    """The graph-relative part of a table's place that was written as a full address, wherever the graph lay.
+
+    A place that is relative already stays as it is.
+    """
+    parts = path.rsplit("/", 2)
+    return f"{parts[1]}/{parts[2]}" if len(parts) == 3 and parts[1] in _TABLE_DIRECTORIES else path
 
 
 def sidecar_name(operation_id: str) -> str:

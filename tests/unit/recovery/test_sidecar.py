@@ -34,7 +34,7 @@ def mutation(**changes) -> Sidecar:
         "branch": None,
         "actor": "ana",
         "writer_kind": WriterKind.MUTATION,
-        "tables": (SidecarPin(PERSON, "/g/nodes/3f", 7, 8),),
+        "tables": (SidecarPin(PERSON, "nodes/3f", 7, 8),),
     }
     return Sidecar(**(values | changes))
 
@@ -56,7 +56,7 @@ def test_version_2_has_exactly_the_members_of_the_specification():
         "tables": [
             {
                 "table_key": "node:Person",
-                "table_path": "/g/nodes/3f",
+                "table_path": "nodes/3f",
                 "expected_version": 7,
                 "post_commit_pin": 8,
             }
@@ -72,7 +72,7 @@ def test_version_2_has_exactly_the_members_of_the_specification():
         mutation(
             writer_kind=WriterKind.BRANCH_MERGE,
             merge_source_commit_id=CommitId("01J"),
-            tables=(SidecarPin(PERSON, "/g/nodes/3f", 7, 8, 10, BranchName("b")),),
+            tables=(SidecarPin(PERSON, "nodes/3f", 7, 8, 10, BranchName("b")),),
         ),
         mutation(
             writer_kind=WriterKind.SCHEMA_APPLY,
@@ -103,6 +103,17 @@ def test_version_1_is_read_with_its_own_rules():
     parsed = parse_sidecar(NAME, json.dumps(text))
     assert parsed.schema_version == 1
     assert parsed.tables[0].confirmed_version is None
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "written",
+    ["/g/nodes/3f", "/nodes/nodes/3f", "s3://bucket/deep/prefix/nodes/3f", "nodes/3f"],
+)
+def test_full_addresses_of_earlier_programs_are_read_wherever_the_graph_lies_now(version, written):
+    text = json.loads(to_text(mutation())) | {"schema_version": version}
+    text["tables"][0]["table_path"] = written
+    assert parse_sidecar(NAME, json.dumps(text)).tables[0].table_path == "nodes/3f"
 
 
 def test_unknown_members_are_ignored():
@@ -192,7 +203,7 @@ def test_a_confirmation_has_the_version_of_every_table(store):
     company = TableKey("node:Company")
     merge = mutation(
         writer_kind=WriterKind.BRANCH_MERGE,
-        tables=(SidecarPin(PERSON, "/g/nodes/3f", 7, 8), SidecarPin(company, "/g/nodes/4f", 2, 3)),
+        tables=(SidecarPin(PERSON, "nodes/3f", 7, 8), SidecarPin(company, "nodes/4f", 2, 3)),
     )
     store.write(merge)
     confirmed = store.confirm_sidecar_phase_b(merge, {PERSON: 9, company: 4})
@@ -212,7 +223,7 @@ def test_a_failed_confirmation_leaves_the_unconfirmed_sidecar(store):
 
 
 def test_a_sidecar_covers_its_tables_on_their_branch_only():
-    sidecar = mutation(tables=(SidecarPin(PERSON, "/g", 7, 8, table_branch=BranchName("b")),))
+    sidecar = mutation(tables=(SidecarPin(PERSON, "nodes/3f", 7, 8, table_branch=BranchName("b")),))
     assert sidecar.covers(PERSON, BranchName("b"))
     assert not sidecar.covers(PERSON, None)
     assert not sidecar.covers(TableKey("node:Company"), BranchName("b"))

@@ -339,7 +339,7 @@ def _sidecar(
     pins = [
         SidecarPin(
             table_key=key,
-            table_path=session.root.dataset_uri(table.entry.location),
+            table_path=table.entry.location,
             expected_version=table.entry.version,
             post_commit_pin=table.entry.version + 1,
             table_branch=staging.branch,
