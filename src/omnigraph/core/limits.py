@@ -50,6 +50,8 @@ CONFIRMATION_SCHEMA_VERSION: Final = 2
 """The first version with confirmation. Never derived from the version written."""
 SIDECAR_BYTES_MAX: Final = 16 * MIB
 """A larger recovery note is refused as malformed."""
+QUEUE_WAIT_S_MAX: Final = 600.0
+"""How long a write waits for other writes of its own process to the same tables."""
 LEASE_WAIT_S_MAX: Final = 60.0
 """How long a write waits for the writers of other processes."""
 LEASE_OPEN_WAIT_S_MAX: Final = 2.0

@@ -1,45 +1,70 @@
 """The writer lease of a graph root: one process at a time is between Phase A and Phase D."""
 
+from __future__ import annotations
+
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Self
 
-from omnigraph.core.clock import Clock
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.limits import LEASE_SHARED_MS_MAX, LEASE_WAIT_S_MAX
+from omnigraph.recovery.line import Line, Place
 from omnigraph.recovery.process_lock import FileLock, ObjectLock
 from omnigraph.storage.layout import LEASE, GraphRoot
-from omnigraph.storage.objects import StorageAdapter
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from omnigraph.core.clock import Clock
+    from omnigraph.recovery.process_lock import LockHeld, ProcessLock
+    from omnigraph.storage.objects import StorageAdapter
 
 
-def _busy() -> ResourceBusy:
-    return ResourceBusy("another writer is at work on this graph and did not finish in time")
+def _busy(who: str) -> ResourceBusy:
+    return ResourceBusy(f"another writer is at work on this graph and did not finish in time{who}")
 
 
-class ProcessLock(Protocol):
-    """A lock between processes. `Lease` calls it from one thread at a time."""
+class Hold(Place):
+    """One stay inside the lease, over at the end of its `with` block.
 
-    def acquire(self, wait_s_max: float) -> bool:
-        """Take the lock, waiting at most `wait_s_max` seconds; False when the wait is over."""
-        ...
+    A hold that nobody refers to any more, because an interrupt came before its owner got it, is over too: the
+    lock between processes belongs to the holds that have it and to nothing else.
+    """
+
+    def __init__(self, lease: Lease, *, alone: bool) -> None:
+        super().__init__()
+        self.alone = alone
+        self.lock: LockHeld | None = None
+        """The lock between processes, shared by everybody inside; None while this one waits."""
+        self._lease = lease
+
+    def check(self) -> None:
+        """Raise `LeaseLost` when another process has taken the lease meanwhile, for instance while this one
+        was stopped. Asked before every step that others would see. Cost: nothing on a local disk.
+        """
+        if self.lock is None:
+            raise InternalError("a writer outside the lease asked whether it still has it")
+        self.lock.check()
 
     def release(self) -> None:
-        """Give the lock back."""
-        ...
+        """Leave. A second call does nothing."""
+        self._lease.leave(self)
 
-    def contended(self) -> bool:
-        """Whether another process may be waiting for the lock this one holds."""
-        ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
 
 class Lease:
     """The one writer lease of a graph root, counted over the threads of this process.
 
-    Threads and handles of one process share one hold; other processes wait. A thread inside `alone` knows
+    Threads and handles of one process share one lock; other processes wait. A thread inside `alone` knows
     that neither another process nor another thread of this one is inside the lease. `hold` and `alone` are
     re-entrant for the thread that is inside. A process that has the lease knows that no sidecar of another
     process has a live writer.
@@ -49,125 +74,101 @@ class Lease:
 
     def __init__(self, lock: ProcessLock) -> None:
         self._lock = lock
-        self._changed = threading.Condition()
-        self._inside: dict[int, int] = {}
-        self._acquiring = False
-        self._alone_waiting = 0
-        self._alone_owner: int | None = None
+        self._line: Line[Hold] = Line()
+        self._mutex = threading.Lock()
+        """For joining a lock that another thread may be about to give back. A bare lock: its `with` cannot be
+        left half-way by an interrupt.
+        """
         self._held_since = 0.0
 
-    @contextmanager
-    def hold(self, *, wait_s_max: float | None = None) -> Generator[None]:
+    def hold(self, *, wait_s_max: float | None = None) -> Hold:
         """Be inside the lease, beside other threads of this process.
 
         `wait_s_max=None` means `LEASE_WAIT_S_MAX`. Raises `ResourceBusy` when the wait is over.
         """
-        self._enter(LEASE_WAIT_S_MAX if wait_s_max is None else wait_s_max)
-        try:
-            yield
-        finally:
-            self._leave()
+        return self._enter(Hold(self, alone=False), wait_s_max)
 
-    @contextmanager
-    def alone(self, *, wait_s_max: float | None = None) -> Generator[None]:
+    def alone(self, *, wait_s_max: float | None = None) -> Hold:
         """Be the only thread of the only process inside the lease; what a restore needs.
 
         Threads that are inside may finish, new ones wait. Raises `ResourceBusy` when the wait is over, also
         when only a thread of this process is in the way, and `InternalError` inside this thread's own `hold`.
         """
-        deadline = time.monotonic() + (LEASE_WAIT_S_MAX if wait_s_max is None else wait_s_max)
-        me = threading.get_ident()
-        with self._changed:
-            if me in self._inside and self._alone_owner != me:
-                raise InternalError("a thread inside the shared lease asked to have it alone")
-            self._alone_waiting += 1
-            try:
-                self._wait_until(lambda: self._alone_owner == me or not self._occupied(), deadline)
-                nested = self._alone_owner == me
-                self._alone_owner = me
-            finally:
-                self._alone_waiting -= 1
-                self._changed.notify_all()
-        try:
-            self._enter(max(0.0, deadline - time.monotonic()))
-        except BaseException:
-            if not nested:
-                self._end_alone()
-            raise
-        try:
-            yield
-        finally:
-            self._leave()
-            if not nested:
-                self._end_alone()
+        return self._enter(Hold(self, alone=True), wait_s_max)
 
     @property
     def held(self) -> bool:
         """Whether a thread of this process is inside. For tests and assertions."""
-        with self._changed:
-            return bool(self._inside)
+        return any(each.lock is not None for each in self._line.places())
 
-    def _occupied(self) -> bool:
-        return bool(self._inside) or self._acquiring or self._alone_owner is not None
+    def leave(self, hold: Hold) -> None:
+        """End a stay; the last one gives the lock back."""
+        with self._mutex:
+            lock, hold.lock = hold.lock, None
+            self._line.leave(hold)
+            shared = any(each.lock is lock for each in self._line.places())
+            if lock is not None and not shared:
+                lock.release()
+        for waiting in self._line.places():
+            waiting.wake()
 
-    def _end_alone(self) -> None:
-        with self._changed:
-            self._alone_owner = None
-            self._changed.notify_all()
+    def _enter(self, hold: Hold, wait_s_max: float | None) -> Hold:
+        deadline = time.monotonic() + (LEASE_WAIT_S_MAX if wait_s_max is None else wait_s_max)
+        try:
+            if self._nested(hold):
+                return hold
+            self._line.join(hold)
+            self._await_turn(hold, deadline)
+        except BaseException:
+            hold.release()
+            raise
+        return hold
 
-    def _wait_until(self, ready: Callable[[], bool], deadline: float) -> None:
-        while not ready():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise _busy()
-            self._changed.wait(remaining)
+    def _await_turn(self, hold: Hold, deadline: float) -> None:
+        if not self._line.wait_until(lambda: self._may_enter(hold), hold, deadline):
+            names = sorted({repr(each.thread_name) for each in self._line.before(hold)})
+            raise _busy(f": waited for {', '.join(names)} of this process" if names else "")
+        if hold.lock is None:
+            self._take(hold, deadline)
 
-    def _may_join(self, me: int) -> bool:
-        """Whether thread `me` may enter now, either beside others or by taking the process lock."""
-        if me in self._inside or self._alone_owner == me:
-            return not self._acquiring
-        if self._acquiring or self._alone_owner is not None or self._alone_waiting:
+    def _nested(self, hold: Hold) -> bool:
+        """Whether this thread is inside already; then it is inside once more."""
+        mine = [each for each in self._line.places() if each.thread == hold.thread and each.lock is not None]
+        if not mine:
             return False
-        if not self._inside:
+        if hold.alone and not any(each.alone for each in mine):
+            raise InternalError("a thread inside the shared lease asked to have it alone")
+        hold.alone = False  # the outer one has it alone; this one only stays inside it
+        hold.lock = mine[0].lock
+        self._line.join(hold)
+        return True
+
+    def _may_enter(self, hold: Hold) -> bool:
+        """Whether it is this one's turn: to take the lock, or beside others who have it (then it has it too).
+
+        Who came earlier goes first, and who wants to be alone keeps later ones out.
+        """
+        earlier = [each for each in self._line.before(hold) if each.thread != hold.thread]
+        if not earlier:
             return True
+        if hold.alone or any(each.alone or each.lock is None for each in earlier):
+            return False
         # Without this bound a busy process would never let go, because its threads overlap.
         streak_ms = (time.monotonic() - self._held_since) * 1000
-        return streak_ms < LEASE_SHARED_MS_MAX or not self._lock.contended()
+        if streak_ms >= LEASE_SHARED_MS_MAX and self._lock.contended():
+            return False
+        with self._mutex:
+            hold.lock = next((each.lock for each in earlier if each.lock is not None), None)
+        return hold.lock is not None
 
-    def _enter(self, wait_s_max: float) -> None:
-        deadline = time.monotonic() + wait_s_max
-        me = threading.get_ident()
-        with self._changed:
-            self._wait_until(lambda: self._may_join(me), deadline)
-            if self._inside:
-                self._inside[me] = self._inside.get(me, 0) + 1
-                return
-            self._acquiring = True
-        taken = False
-        try:
-            # Outside the condition: waiting for another process must not stop this one's bookkeeping.
-            taken = self._lock.acquire(max(0.0, deadline - time.monotonic()))
-        finally:
-            with self._changed:
-                self._acquiring = False
-                if taken:
-                    self._inside[me] = 1
-                    self._held_since = time.monotonic()
-                self._changed.notify_all()
-        if not taken:
-            raise _busy()
-
-    def _leave(self) -> None:
-        me = threading.get_ident()
-        with self._changed:
-            self._inside[me] -= 1
-            if self._inside[me] == 0:
-                del self._inside[me]
-            try:
-                if not self._inside:
-                    self._lock.release()
-            finally:
-                self._changed.notify_all()
+    def _take(self, hold: Hold, deadline: float) -> None:
+        """Take the lock between processes; nobody of this process is inside."""
+        hold.lock = self._lock.acquire(max(0.0, deadline - time.monotonic()))
+        if hold.lock is None:
+            raise _busy(": a writer of another process has the lease")
+        self._held_since = time.monotonic()
+        for waiting in self._line.places():
+            waiting.wake()
 
 
 _shared: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()

@@ -6,14 +6,15 @@ import os
 import threading
 import time
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.ids import Branch, TableKey
+from omnigraph.core.limits import QUEUE_WAIT_S_MAX
+from omnigraph.recovery.line import Line, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import TracebackType
 
 QueueKey = tuple[TableKey, Branch]
@@ -27,47 +28,45 @@ def _order(key: QueueKey) -> tuple[str, str]:
     return key[0], key[1] or ""
 
 
-def _busy(key: QueueKey) -> ResourceBusy:
-    return ResourceBusy(f"another write of {key[0]} on {key[1] or 'main'} did not finish in time")
+def _busy(key: QueueKey, holder: Place) -> ResourceBusy:
+    held_s = time.monotonic() - holder.joined_at
+    return ResourceBusy(
+        f"another write of {key[0]} on {key[1] or 'main'} did not finish in time: thread"
+        f" '{holder.thread_name}' of this process has been at it for {held_s:.1f} s"
+    )
 
 
-class _Queue:
-    """A lock and the number of threads that hold or await it."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
-
-
-class Guards:
+class Guards(Place):
     """The queues one writer holds. Released once, by `release` or at the end of the `with` block.
 
-    Any thread may release them: a writer can hand its guards to the code that finishes the write.
+    Any thread may release them: a writer can hand its guards to the code that finishes the write. Guards that
+    nobody refers to any more, because an interrupt came before their owner got them, hold nothing.
     """
 
-    def __init__(self, keys: tuple[QueueKey, ...], release: Callable[[], None]) -> None:
-        self._release = release
-        self._released = False
+    def __init__(self, keys: tuple[QueueKey, ...], line: Line[Guards]) -> None:
+        super().__init__()
         self.keys = keys
+        self._line = line
 
     def covers(self, keys: Iterable[QueueKey]) -> bool:
         """Whether these guards are still held and include every one of `keys`."""
-        return not self._released and frozenset(keys) <= frozenset(self.keys)
+        return not self.left and frozenset(keys) <= frozenset(self.keys)
 
     def require(self, keys: Iterable[QueueKey]) -> None:
         """Raise `InternalError` unless the guards cover `keys`; nothing has been written when it does."""
         missing = sorted(set(keys) - set(self.keys), key=_order)
-        if self._released or missing:
+        if self.left or missing:
             names = ", ".join(f"{table}@{branch or 'main'}" for table, branch in missing)
             raise InternalError(f"the write queues handed in do not cover: {names or 'anything (released)'}")
 
     def release(self) -> None:
         """Let the next writer in. A second call does nothing."""
-        if not self._released:
-            self._released = True
-            self._release()
+        self._line.leave(self)
+        freed = set(self.keys)
+        for waiting in self._line.places():
+            if not freed.isdisjoint(waiting.keys):
+                waiting.wake()
+                freed.difference_update(waiting.keys)  # who comes later waits for this one
 
     def __enter__(self) -> Self:
         return self
@@ -79,73 +78,52 @@ class Guards:
 
 
 class WriteQueueManager:
-    """One exclusive lock per `(table_key, branch)`, created on demand and forgotten when nobody uses it.
+    """One exclusive lock per `(table_key, branch)`. Writers that share a key take turns, first come first.
 
     Queues order the writers of one process; between processes the lease and the publish decide.
     Thread-safety: every method may be called from any thread.
     """
 
     def __init__(self) -> None:
-        self._registry_lock = threading.Lock()
-        self._queues: dict[QueueKey, _Queue] = {}
-        self._holders: set[int] = set()
+        self._line: Line[Guards] = Line()
 
     def acquire_many(self, keys: Iterable[QueueKey], *, wait_s_max: float | None = None) -> Guards:
-        """Acquire the queues of `keys`, de-duplicated and in sorted order, so that writers cannot deadlock.
+        """Acquire the queues of `keys`, all of them at once, so that writers cannot deadlock.
 
-        `wait_s_max=None` waits as long as it takes. Raises `ResourceBusy` when the wait is over, holding
-        nothing, and `InternalError` when this thread already holds guards: two separate acquisitions by one
-        thread are how lock orders go wrong.
+        `wait_s_max=None` means `QUEUE_WAIT_S_MAX`. Raises `ResourceBusy`, naming the thread in the way, when
+        the wait is over, holding nothing, and `InternalError` when this thread already holds guards: two
+        separate acquisitions by one thread are how lock orders go wrong.
         """
-        ordered = tuple(sorted(set(keys), key=_order))
-        owner = threading.get_ident()
-        with self._registry_lock:
-            if owner in self._holders:
-                raise InternalError("a thread that holds write queues asked for more of them")
-            self._holders.add(owner)
-            queues = [self._queues.setdefault(key, _Queue()) for key in ordered]
-            for queue in queues:
-                queue.users += 1
-        deadline = None if wait_s_max is None else time.monotonic() + wait_s_max
-        taken = 0
-        late: QueueKey | None = None
+        deadline = time.monotonic() + (QUEUE_WAIT_S_MAX if wait_s_max is None else wait_s_max)
+        guards = Guards(tuple(sorted(set(keys), key=_order)), self._line)
+        if any(each.thread == guards.thread for each in self._line.places()):
+            raise InternalError("a thread that holds write queues asked for more of them")
         try:
-            for key, queue in zip(ordered, queues, strict=True):
-                remaining = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-                if not queue.lock.acquire(timeout=remaining):
-                    late = key
-                    break
-                taken += 1
-        finally:
-            if taken < len(ordered):
-                self._abandon(ordered, queues, taken, owner)
-        if late is not None:
-            raise _busy(late)
-        return Guards(ordered, partial(self._release, ordered, owner))
+            self._line.join(guards)
+            self._await_turn(guards, deadline)
+        except BaseException:
+            guards.release()
+            raise
+        return guards
+
+    def _await_turn(self, guards: Guards, deadline: float) -> None:
+        self._line.wait_until(lambda: self._in_the_way(guards) is None, guards, deadline)
+        found = self._in_the_way(guards)
+        if found is not None:
+            raise _busy(*found)
 
     def held_keys(self) -> frozenset[QueueKey]:
         """The keys somebody holds or awaits right now. For tests and diagnostics."""
-        with self._registry_lock:
-            return frozenset(self._queues)
+        return frozenset(key for guards in self._line.places() for key in guards.keys)
 
-    def _abandon(self, keys: tuple[QueueKey, ...], queues: list[_Queue], taken: int, owner: int) -> None:
-        for queue in queues[:taken]:
-            queue.lock.release()
-        self._forget(keys, owner)
-
-    def _release(self, keys: tuple[QueueKey, ...], owner: int) -> None:
-        for key in reversed(keys):
-            self._queues[key].lock.release()
-        self._forget(keys, owner)
-
-    def _forget(self, keys: tuple[QueueKey, ...], owner: int) -> None:
-        with self._registry_lock:
-            self._holders.discard(owner)
-            for key in keys:
-                queue = self._queues[key]
-                queue.users -= 1
-                if queue.users == 0:
-                    del self._queues[key]
+    def _in_the_way(self, guards: Guards) -> tuple[QueueKey, Guards] | None:
+        """The first key that somebody who came earlier holds or awaits, and who that is."""
+        wanted = frozenset(guards.keys)
+        for earlier in self._line.before(guards):
+            shared = wanted.intersection(earlier.keys)
+            if shared:
+                return min(shared, key=_order), earlier
+        return None
 
 
 _shared: weakref.WeakValueDictionary[str, WriteQueueManager] = weakref.WeakValueDictionary()

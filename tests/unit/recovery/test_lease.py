@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from omnigraph.core.clock import SYSTEM_CLOCK
-from omnigraph.core.errors import InternalError, ResourceBusy
+from omnigraph.core.errors import InternalError, LeaseLost, ResourceBusy
 from omnigraph.core.limits import LEASE_CLOCK_SKEW_S_MAX, LEASE_EXPIRY_S
 from omnigraph.recovery import process_lock
 from omnigraph.recovery.lease import Lease, lease_of
@@ -23,11 +23,11 @@ WAIT_S = 20
 HOLDER = """
 import sys
 from omnigraph.recovery.process_lock import FileLock
-lock = FileLock(sys.argv[1])
-assert lock.acquire(20.0)
+held = FileLock(sys.argv[1]).acquire(20.0)
+assert held is not None
 print("held", flush=True)
 sys.stdin.readline()
-lock.release()
+held.release()
 print("released", flush=True)
 sys.stdin.readline()
 """
@@ -106,12 +106,11 @@ def test_threads_share_one_hold(path):
     first.finish()
     assert lease.held
     other = FileLock(path)
-    assert not other.acquire(0.02)
+    assert other.acquire(0.02) is None
     second.finish()
     assert (first.error, second.error) == (None, None)
     assert not lease.held
-    assert other.acquire(WAIT_S)
-    other.release()
+    other.acquire(WAIT_S).release()
 
 
 def test_the_hold_is_reentrant(path):
@@ -199,7 +198,7 @@ with lease.hold():
         os._exit(0)
 os.close(read)
 # The child lives; had it kept the descriptor, the lock would still be there.
-taken = FileLock(path).acquire(wait_s)
+taken = FileLock(path).acquire(wait_s) is not None
 os.write(write, b"x")
 os.close(write)
 os.waitpid(child, 0)
@@ -210,6 +209,70 @@ assert taken
 def test_a_forked_child_does_not_keep_the_lease(path):
     # A process of its own: another test may have loaded what must not be forked.
     subprocess.run([sys.executable, "-c", FORKED, str(path), str(WAIT_S)], check=True)
+
+
+FORKED_WHILE_WAITING = """
+import os, sys, threading
+from omnigraph.recovery.process_lock import FileHeld, FileLock
+
+path, wait_s = sys.argv[1], float(sys.argv[2])
+holder = FileLock(path).acquire(wait_s)
+waiting = threading.Event()
+lock_file = FileHeld.lock
+
+
+def told(self, deadline):
+    taken = lock_file(self, deadline)
+    if taken:
+        waiting.set()  # the waiting thread has the turnstile and now waits for the file
+    return taken
+
+
+FileHeld.lock = told
+got = []
+thread = threading.Thread(target=lambda: got.append(FileLock(path).acquire(wait_s)))
+thread.start()
+assert waiting.wait(wait_s)
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(write)
+    os.read(read, 1)
+    os._exit(0)
+os.close(read)
+holder.release()
+thread.join()
+got.pop().release()
+# The child lives. Had it kept what the waiting thread had open, nobody could pass the turnstile any more.
+taken = FileLock(path).acquire(wait_s) is not None
+os.write(write, b"x")
+os.close(write)
+os.waitpid(child, 0)
+assert taken
+"""
+
+
+def test_a_child_forked_while_a_thread_waits_keeps_nothing(path):
+    subprocess.run([sys.executable, "-c", FORKED_WHILE_WAITING, str(path), str(WAIT_S)], check=True)
+
+
+def test_a_forgotten_hold_is_over(path):
+    lease = Lease(FileLock(path))
+    lease.hold()
+    lease.alone()
+    assert not lease.held
+    FileLock(path).acquire(WAIT_S).release()
+
+
+def test_the_wait_that_is_over_names_who_is_in_the_way(path):
+    lease = Lease(FileLock(path))
+    inside = Thread(lease.hold)
+    assert inside.entered.wait(WAIT_S)
+    with pytest.raises(ResourceBusy, match=rf"waited for '{inside.name}' of this process"):
+        lease.alone(wait_s_max=0.05)
+    inside.finish()
+    with another_process_holding(path), pytest.raises(ResourceBusy, match="another process has the lease"):
+        lease.hold(wait_s_max=0.05)
 
 
 def test_one_lease_per_root(tmp_path):
@@ -235,49 +298,54 @@ def adapter(tmp_path):
 def test_object_lease_is_exclusive_and_handed_on(adapter):
     clock = Clock()
     first, second = ObjectLock(adapter, LEASE, clock), ObjectLock(adapter, LEASE, clock)
-    assert first.acquire(1.0)
-    assert not second.acquire(0.02)
-    first.release()
-    assert second.acquire(1.0)
-    assert not first.acquire(0.02)
-    second.release()
+    held = first.acquire(1.0)
+    assert second.acquire(0.02) is None
+    held.check()
+    held.release()
+    held = second.acquire(1.0)
+    assert first.acquire(0.02) is None
+    held.release()
     assert json.loads(adapter.read_text(LEASE))["owner"] is None
 
 
 def test_an_expired_object_lease_is_taken_over_and_its_holder_does_not_free_it(adapter):
     clock = Clock()
     first, second = ObjectLock(adapter, LEASE, clock), ObjectLock(adapter, LEASE, clock)
-    assert first.acquire(1.0)
+    late = first.acquire(1.0)
     clock.us += LEASE_EXPIRY_S * 1_000_000
-    assert not second.acquire(0.02), "inside the allowed clock skew"
+    assert second.acquire(0.02) is None, "inside the allowed clock skew"
+    late.check()
     clock.us += (LEASE_CLOCK_SKEW_S_MAX + 1) * 1_000_000
-    assert second.acquire(1.0)
+    held = second.acquire(1.0)
     owner = json.loads(adapter.read_text(LEASE))["owner"]
-    first.release()
+    with pytest.raises(LeaseLost):
+        late.check()
+    late.release()
     assert json.loads(adapter.read_text(LEASE))["owner"] == owner
-    second.release()
+    held.check()
+    held.release()
 
 
 def test_a_long_hold_is_renewed(adapter, monkeypatch):
     monkeypatch.setattr(process_lock, "LEASE_EXPIRY_S", 0.03)
-    lock = ObjectLock(adapter, LEASE, SYSTEM_CLOCK)
-    assert lock.acquire(1.0)
+    held = ObjectLock(adapter, LEASE, SYSTEM_CLOCK).acquire(1.0)
     deadline = time.monotonic() + WAIT_S
     while json.loads(adapter.read_text(LEASE))["beat"] < 2:
         assert time.monotonic() < deadline
-    assert not lock.lost
-    lock.release()
+    assert not held.lost
+    held.release()
 
 
 def test_a_holder_that_lost_its_lease_knows(adapter, monkeypatch):
     monkeypatch.setattr(process_lock, "LEASE_EXPIRY_S", 0.03)
-    lock = ObjectLock(adapter, LEASE, SYSTEM_CLOCK)
-    assert lock.acquire(1.0)
+    held = ObjectLock(adapter, LEASE, SYSTEM_CLOCK).acquire(1.0)
     adapter.write_text(LEASE, json.dumps({"owner": "somebody", "expires_at": 2**62, "beat": 0}))
     deadline = time.monotonic() + WAIT_S
-    while not lock.lost:
+    while not held.lost:
         assert time.monotonic() < deadline
-    lock.release()
+    with pytest.raises(LeaseLost):
+        held.check()
+    held.release()
     assert json.loads(adapter.read_text(LEASE))["owner"] == "somebody"
 
 
@@ -285,6 +353,5 @@ def test_an_unreadable_lease_object_expires_by_observation(adapter, monkeypatch)
     monkeypatch.setattr(process_lock, "LEASE_EXPIRY_S", 0.03)
     adapter.write_text(LEASE, "not json")
     lock = ObjectLock(adapter, LEASE, SYSTEM_CLOCK)
-    assert not lock.acquire(0.0)
-    assert lock.acquire(WAIT_S)
-    lock.release()
+    assert lock.acquire(0.0) is None
+    lock.acquire(WAIT_S).release()

@@ -51,6 +51,16 @@ class ResourceBusy(LimitError):
     kind = "resource_busy"
 
 
+class LeaseLost(ResourceBusy):
+    """Another process took the writer lease while this one stood still; this write must not go on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another process took over the writer lease of the graph while this write was under way",
+            hint="this process was stopped or cut off for too long; send the write again",
+        )
+
+
 class TooManyRequests(LimitError):
     """Admission control of one actor."""
 

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
@@ -28,7 +28,7 @@ from omnigraph.pipeline.checks.exchange import IN_STORE
 from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, remove_files, stage_split
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
-from omnigraph.recovery.process_lock import FileLock, ObjectLock
+from omnigraph.recovery.process_lock import FileLock, LockHeld, ObjectLock, ProcessLock
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import LOADS, GraphRoot, load_record_name
 from omnigraph.storage.objects import StorageAdapter, open_adapter
@@ -158,11 +158,6 @@ class Journal:
         return name
 
 
-class _Lock(Protocol):
-    def acquire(self, wait_s_max: float) -> bool: ...
-    def release(self) -> None: ...
-
-
 @contextlib.contextmanager
 def only_driver(session: "GraphSession", load_id: str, *, new: bool) -> Generator[None]:
     """Be the only process that drives this load. Raises LoadNotResumable while another one does.
@@ -171,28 +166,29 @@ def only_driver(session: "GraphSession", load_id: str, *, new: bool) -> Generato
     while it was taken.
     """
     name = f"{LOADS}/{load_id}.lock"
-    lock: _Lock
+    lock: ProcessLock
     if session.root.is_local:
         Path(session.root.local_path(LOADS)).mkdir(exist_ok=True)
         lock = FileLock(session.root.local_path(name))
     else:
         lock = ObjectLock(session.adapter, name, session.clock)
-    mine = False
+    held: LockHeld | None = None
     try:
-        mine = lock.acquire(0.0)
-        if not mine:
+        held = lock.acquire(0.0)
+        if held is None:
             raise LoadNotResumable(load_id, ("another process still runs it",))
         yield
     finally:
-        if mine or new:
-            _give_up(session, load_id, lock, name)
+        if held is not None or new:
+            _give_up(session, load_id, held, name)
 
 
-def _give_up(session: "GraphSession", load_id: str, lock: _Lock, name: str) -> None:
+def _give_up(session: "GraphSession", load_id: str, held: LockHeld | None, name: str) -> None:
     if session.root.is_local:
         for suffix in _LOCK_SUFFIXES:
             Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
-    lock.release()
+    if held is not None:
+        held.release()
     # A released lock stays as an object. Without a record nobody can want it any more.
     if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
         session.adapter.delete(name)
