@@ -3,6 +3,7 @@
 import pytest
 
 import graphs
+from omnigraph.core.errors import ConstraintViolation
 
 SCHEMA = "node N { k: I64 @key  u: U64? }"
 KEYS = (-(2**63), -1, 0, 2**63 - 1)
@@ -49,3 +50,12 @@ def test_comparisons_at_the_ends_are_exact(graph, condition, expected):
 def test_a_parameter_reaches_the_largest_unsigned_value(graph):
     source = "query q($u: U64) { match { $n: N  $n.u < $u } return { $n.k } }"
     assert [row["n.k"] for row in graph.query(source, params={"u": 2**64 - 1})] == [0]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("I64", -(2**63)), ("I64", 2**63 - 1), ("U64", 2**64 - 1)])
+def test_a_unique_property_may_hold_them_once(tmp_path, kind, value):
+    add = f"query add($k: String, $n: {kind}) {{ insert N {{ k: $k, n: $n }} }}"
+    with graphs.make_graph(tmp_path / "unique", f"node N {{ k: String @key  n: {kind}? @unique }}") as made:
+        made.mutate(add, params={"k": "a", "n": value})
+        with pytest.raises(ConstraintViolation, match=f"'{value}' is held by 'a' and 'b'"):
+            made.mutate(add, params={"k": "b", "n": value})

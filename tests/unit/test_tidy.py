@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -93,6 +94,53 @@ def test_no_test_is_switched_off() -> None:
         if any(switch in line for switch in switches)
     ]
     assert off == []
+
+
+FILTER_PRINTER = SOURCES / "planning" / "filters.py"
+FILTER_ARGUMENTS = {"filter", "predicate", "where"}
+FILTER_WORDS = re.compile(r" IN \(|[<>=] '|` (?:[<>=!]|IS |is |IN |in )|array_has\(| IS (?:NOT )?NULL")
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    """The strings of a module that become text at run time: every constant, but no docstring."""
+    explained = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in explained:
+            yield each.value
+
+
+def test_one_module_prints_filters() -> None:
+    """Storage takes `FilterText`, which the type checker lets nobody replace by a string of his own."""
+    printed: list[str] = []
+    for path in modules():
+        if path == FILTER_PRINTER:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        printed += [f"{named(path)}: {text!r}" for text in texts(tree) if FILTER_WORDS.search(text)]
+        for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
+            if "FilterText" in ast.unparse(call.func):
+                printed.append(f"{named(path)}:{call.lineno}: FilterText")
+            printed += [
+                f"{named(path)}:{call.lineno}: {word.arg}={ast.unparse(word.value)}"
+                for word in call.keywords
+                if word.arg in FILTER_ARGUMENTS
+                and isinstance(word.value, ast.JoinedStr | ast.BinOp | ast.Constant)
+                and not (isinstance(word.value, ast.Constant) and word.value.value is None)
+            ]
+    assert printed == []
+
+
+def test_storage_takes_filters_of_that_module_only() -> None:
+    taken = {
+        f"{named(path)}:{function.lineno} {function.name}": ast.unparse(argument.annotation)
+        for room in ("storage", "manifest")
+        for path in sorted((SOURCES / room).glob("*.py"))
+        for function in functions(path)
+        for argument in (*function.args.args, *function.args.kwonlyargs)
+        if argument.arg in FILTER_ARGUMENTS and argument.annotation is not None
+    }
+    assert any("FilterText" in annotation for annotation in taken.values())
+    assert {place: each for place, each in taken.items() if "str" in each} == {}
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -23,8 +23,8 @@ from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.ids import TableKey, edge_table_key, node_table_key
 from omnigraph.core.limits import MERGE_CONFLICTS_REPORTED_MAX
-from omnigraph.engine.tables.keys import in_filter
 from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
+from omnigraph.planning.filters import filter_text, has_text, some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from omnigraph.core.errors import Violation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.filters import FilterText
     from omnigraph.storage.handles import SnapshotHandle
 
 _KINDS: Final = {
@@ -69,12 +70,12 @@ class TargetView:
         session = self._session
         return session.keys.addresses(session.root.identity, session.storage, handle, ids) != ABSENT
 
-    def read(self, table_key: TableKey, columns: Sequence[str], filter_text: str | None) -> pa.Table:
+    def read(self, table_key: TableKey, columns: Sequence[str], where: FilterText | None) -> pa.Table:
         """See `CommittedState`."""
         handle = self.handle(table_key)
         if handle is None:
             return pa.table(dict.fromkeys(columns, NO_IDS))
-        return self._session.storage.read(handle, columns=list(columns), filter=filter_text)
+        return self._session.storage.read(handle, columns=list(columns), filter=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +203,8 @@ def _find_orphans(
         return
     key = edge_table_key(edge.name)
     small = all(len(ids) <= PROBED_VALUES_MAX for _, _, ids in sides)
-    text = " OR ".join(in_filter(column, ids) for column, _, ids in sides) if small else None
-    found = view.read(key, ["id", "src", "dst"], text)
+    ends = [has_text(column, ids.to_pylist()) for column, _, ids in sides] if small else []
+    found = view.read(key, ["id", "src", "dst"], filter_text(some(ends)) if ends else None)
     own = changes.get(key)
     if own is not None and found.num_rows:
         gone = pa.concat_arrays([own.ids, own.removed])

@@ -18,6 +18,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.maintenance.folding import foldable
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
+from omnigraph.planning.filters import HasValue, filter_text
 from omnigraph.recovery.drift import drift_guard
 from omnigraph.recovery.outcome import left_to_recovery
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind
@@ -322,7 +323,7 @@ def is_buildable(
     found = session.storage.read(
         handle,
         columns=[plan.column],
-        filter=f"`{plan.column}` is not null",
+        filter=filter_text(HasValue(plan.column, wanted=True)),
         fragments=None if known is None else sorted(known.uncovered),
         limit=1,
     )

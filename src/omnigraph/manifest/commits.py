@@ -25,6 +25,7 @@ from omnigraph.manifest.lineage import Lineage
 from omnigraph.manifest.projection import KEY, Projection
 from omnigraph.manifest.record import UPKEEP_OPERATIONS, CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.state import Snapshot
+from omnigraph.planning.filters import filter_text, has_text
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import COMMIT_ACTORS, COMMITS, GraphRoot
 from omnigraph.storage.objects import StorageAdapter
@@ -210,7 +211,7 @@ class CommitLog:
             return queued
         if not _ULID.fullmatch(commit_id):
             raise CommitNotFound(commit_id)
-        stored = self._commits.read([KEY, "metadata"], f"{KEY} = '{commit_id}'")
+        stored = self._commits.read([KEY, "metadata"], filter_text(has_text(KEY, [commit_id])))
         if stored.num_rows == 0:
             everything = self._known_rows([KEY, "metadata"])
             stored = everything.filter(pc.equal(everything[KEY], commit_id))

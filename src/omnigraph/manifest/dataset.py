@@ -18,6 +18,7 @@ import pyarrow as pa
 from omnigraph.core.errors import StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName
+from omnigraph.planning.filters import FilterText
 from omnigraph.storage.datasets import (
     DATA_STORAGE_VERSION,
     WALK_STEPS_MAX,
@@ -195,7 +196,7 @@ class ControlDataset:
             )
 
     def read(
-        self, handle: "LanceDataset", columns: Sequence[str] | None = None, where: str | None = None
+        self, handle: "LanceDataset", columns: Sequence[str] | None = None, where: FilterText | None = None
     ) -> pa.Table:
         """Rows of an opened version."""
         emit(StorageCall("read", self.location))

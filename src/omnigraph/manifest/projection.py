@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from omnigraph.core.errors import RowLevelCasContention, StoragePrecondition
 from omnigraph.manifest.dataset import ControlDataset, WrittenRows
+from omnigraph.planning.filters import FilterText
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -41,7 +42,7 @@ class Projection:
                 self._ids = self._dataset.read(handle, [KEY])[KEY]
             return self._ids
 
-    def read(self, columns: list[str] | None = None, where: str | None = None) -> pa.Table:
+    def read(self, columns: list[str] | None = None, where: FilterText | None = None) -> pa.Table:
         """Rows as of now, in no particular order."""
         with self._lock:
             handle = self._fresh()

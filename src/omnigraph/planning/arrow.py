@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
 from omnigraph.language.query_tree import Operator
-from omnigraph.planning import predicate as p
+from omnigraph.planning import filters as f
 
 _KERNELS: Final = {
     Operator.EQ: pc.equal,
@@ -21,7 +21,7 @@ _KERNELS: Final = {
 }
 
 
-def run_formula(formula: p.Formula, rows: Any) -> pa.BooleanArray:
+def run_formula(formula: f.Formula, rows: Any) -> pa.BooleanArray:
     """One boolean per row, never null."""
     result = _run(formula, rows)
     if isinstance(result, pa.ChunkedArray):
@@ -29,30 +29,30 @@ def run_formula(formula: p.Formula, rows: Any) -> pa.BooleanArray:
     return pc.fill_null(result, False)
 
 
-def _run(formula: p.Formula, rows: Any) -> Any:
+def _run(formula: f.Formula, rows: Any) -> Any:
     match formula:
-        case p.Constant():
+        case f.Constant():
             return pa.array(np.full(rows.num_rows, formula.holds))
-        case p.HasValue():
+        case f.HasValue():
             column = rows.column(formula.column)
             return pc.is_valid(column) if formula.wanted else pc.is_null(column)
-        case p.Test():
+        case f.Test():
             value = pa.scalar(formula.value, arrow_type(PropertyType(formula.kind)))
             return _KERNELS[formula.op](rows.column(formula.column), value)
-        case p.InSet():
+        case f.InSet():
             column = rows.column(formula.column)
             values = pa.array(formula.values, arrow_type(PropertyType(formula.kind)))
             found = pc.is_in(column, values)
             return found if formula.wanted else pc.and_(pc.is_valid(column), pc.invert(found))
-        case p.TextTest():
+        case f.TextTest():
             return _wanted(text_test(rows.column(formula.column), formula.op, formula.text), formula.wanted)
-        case p.HasMember():
+        case f.HasMember():
             return _wanted(
                 has_member(rows.column(formula.column), formula.value, formula.kind), formula.wanted
             )
-        case p.Every():
+        case f.Every():
             return reduce(pc.and_, (run_formula(part, rows) for part in formula.parts))
-        case p.Some():
+        case f.Some():
             return reduce(pc.or_, (run_formula(part, rows) for part in formula.parts))
         case _:
             assert_never(formula)

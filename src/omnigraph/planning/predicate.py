@@ -1,4 +1,4 @@
-"""The one definition of comparison: a predicate becomes exact tests, printed for Lance or run on Arrow.
+"""The one definition of comparison: a predicate becomes exact tests, printed as a filter or run on Arrow.
 
 `normalize` removes `not` (three-valued: it is pushed to the tests), reads parameters, and converts every
 value to the type of its column without loss. What a conversion cannot express exactly becomes a test that
@@ -12,7 +12,6 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from omnigraph.catalog.scalars import round_f32
@@ -20,6 +19,20 @@ from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir
+from omnigraph.planning.filters import (
+    ALWAYS,
+    NEVER,
+    FilterText,
+    Formula,
+    HasMember,
+    HasValue,
+    InSet,
+    Test,
+    TextTest,
+    every,
+    filter_text,
+    some,
+)
 from omnigraph.planning.values import Value
 
 if TYPE_CHECKING:
@@ -27,80 +40,6 @@ if TYPE_CHECKING:
 
 TableType: TypeAlias = NodeType | EdgeType
 
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """Always or never."""
-
-    holds: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HasValue:
-    """The column is not null, or is null when `wanted` is false."""
-
-    column: str
-    wanted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    """`column op value` with an ordering operator and a value of the column's own kind."""
-
-    column: str
-    op: Operator
-    value: Value
-    kind: ScalarKind
-
-
-@dataclass(frozen=True, slots=True)
-class InSet:
-    """The column equals one of the values (or none, when not `wanted`), all of the column's own kind."""
-
-    column: str
-    values: tuple[Value, ...]
-    kind: ScalarKind
-    wanted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TextTest:
-    """`contains` or `starts_with` on a String column, exact and case-sensitive."""
-
-    column: str
-    op: Operator
-    text: str
-    wanted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HasMember:
-    """A list column has this element; null elements equal nothing."""
-
-    column: str
-    value: Value
-    kind: ScalarKind
-    wanted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    """All parts."""
-
-    parts: "tuple[Formula, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """At least one part."""
-
-    parts: "tuple[Formula, ...]"
-
-
-Formula: TypeAlias = Constant | HasValue | Test | InSet | TextTest | HasMember | Every | Some
-
-NEVER: Final = Constant(holds=False)
-ALWAYS: Final = Constant(holds=True)
 _OPPOSITE: Final = {
     Operator.EQ: Operator.NE,
     Operator.NE: Operator.EQ,
@@ -176,22 +115,6 @@ class _Normalizer:
             return TextTest(column, test.op, str(value), wanted)
         op = test.op if wanted else _OPPOSITE[test.op]
         return ordering(column, type_.kind, op, value)
-
-
-def every(parts: list[Formula]) -> Formula:
-    """The conjunction, without constants."""
-    kept = tuple(part for part in parts if part != ALWAYS)
-    if NEVER in kept:
-        return NEVER
-    return kept[0] if len(kept) == 1 else Every(kept) if kept else ALWAYS
-
-
-def some(parts: list[Formula]) -> Formula:
-    """The disjunction, without constants."""
-    kept = tuple(part for part in parts if part != NEVER)
-    if ALWAYS in kept:
-        return ALWAYS
-    return kept[0] if len(kept) == 1 else Some(kept) if kept else NEVER
 
 
 def in_set(column: str, kind: ScalarKind, values: tuple[Value, ...], *, wanted: bool) -> Formula:
@@ -315,76 +238,10 @@ def to_lance_filter(
     owner: TableType,
     params: Mapping[str, Value],
     now: dt.datetime | None = None,
-) -> str | None:
+) -> FilterText | None:
     """The filter text for a Lance scan, literals in the column's type; None when every row is selected."""
     formula = normalize(predicate, owner, params, now)
-    return None if formula == ALWAYS else print_formula(formula)
-
-
-def print_formula(formula: Formula) -> str:
-    """A formula as SQL of the storage library."""
-    match formula:
-        case Constant():
-            return "true" if formula.holds else "false"
-        case HasValue():
-            return f"{_column(formula.column)} IS {'NOT ' if formula.wanted else ''}NULL"
-        case Test():
-            return f"{_column(formula.column)} {formula.op} {sql_literal(formula.value, formula.kind)}"
-        case InSet():
-            column = _column(formula.column)
-            values = ", ".join(sql_literal(value, formula.kind) for value in formula.values)
-            if formula.wanted:
-                return f"{column} IN ({values})"
-            # The storage library makes "true" of two NOT IN joined by OR that share no value, null or not.
-            return f"{column} IS NOT NULL AND {column} NOT IN ({values})"
-        case TextTest():
-            text = sql_literal(formula.text, ScalarKind.STRING)
-            return f"{'' if formula.wanted else 'NOT '}{formula.op}({_column(formula.column)}, {text})"
-        case HasMember():
-            return _print_member(formula)
-        case Every():
-            return " AND ".join(f"({print_formula(part)})" for part in formula.parts)
-        case Some():
-            return " OR ".join(f"({print_formula(part)})" for part in formula.parts)
-
-
-def _print_member(test: HasMember) -> str:
-    # As in a set, the two zeros are two values to the storage library.
-    values = (0.0, -0.0) if test.kind in FLOAT_KINDS and test.value == 0.0 else (test.value,)
-    column = _column(test.column)
-    found = " OR ".join(f"array_has({column}, {sql_literal(value, test.kind)})" for value in values)
-    return f"({found})" if test.wanted else f"NOT ({found})"
-
-
-def _column(name: str) -> str:
-    # Back-ticks keep keywords and case; double quotes would make a string of it.
-    return f"`{name}`"
-
-
-_SQL_TYPES: Final = {
-    ScalarKind.I32: "int",
-    ScalarKind.I64: "bigint",
-    ScalarKind.U32: "int unsigned",
-    ScalarKind.U64: "bigint unsigned",
-    ScalarKind.F32: "float",
-    ScalarKind.F64: "double",
-}
-
-
-def sql_literal(value: Value, kind: ScalarKind) -> str:
-    """A typed literal of the storage library's SQL."""
-    sql_type = _SQL_TYPES.get(kind)
-    if sql_type is not None:
-        return f"cast({value!r} as {sql_type})"
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case dt.datetime():
-            return f"timestamp '{value.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z'"
-        case dt.date():
-            return f"date '{value.isoformat()}'"
-        case _:
-            return "'" + str(value).replace("'", "''") + "'"
+    return None if formula == ALWAYS else filter_text(formula)
 
 
 # Arrow ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
+from omnigraph.planning.filters import filter_text, has_text
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
@@ -51,15 +52,10 @@ def _few(dataset: Any, column: str, keys: int, rows: int) -> bool:
     return indexed and keys * ROWS_PER_PROBED_KEY_MIN <= rows
 
 
-def text_literal(value: str) -> str:
-    """A string as Lance filter text reads it."""
-    return "'" + value.replace("'", "''") + "'"
-
-
 def _probe(dataset: Any, column: str, keys: list[str]) -> npt.NDArray[np.uint64]:
     if listening():
         emit(StorageCall("scan", str(dataset.uri)))
-    wanted = f"`{column}` IN ({', '.join(map(text_literal, keys))})"
+    wanted = filter_text(has_text(column, keys))
     found = dataset.to_table(columns=[], filter=wanted, with_row_address=True)
     return found["_rowaddr"].to_numpy()
 

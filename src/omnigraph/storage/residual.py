@@ -7,6 +7,7 @@ forms; maintenance, which covers itself with a sidecar first, uses what has no s
 from typing import Any
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit
+from omnigraph.planning.filters import FilterText
 from omnigraph.storage.commit import manifest_files
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
@@ -21,7 +22,7 @@ class InlineCommitResidual:
     def __init__(self, pool: DatasetPool) -> None:
         self._pool = pool
 
-    def delete_where(self, handle: SnapshotHandle, predicate: str) -> SnapshotHandle:
+    def delete_where(self, handle: SnapshotHandle, predicate: FilterText) -> SnapshotHandle:
         """Delete the matching rows. HEAD moves by one."""
         return self._moved(handle, "delete_where", lambda dataset: dataset.delete(predicate))
 

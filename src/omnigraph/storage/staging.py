@@ -16,6 +16,7 @@ import numpy.typing as npt
 from omnigraph.arrays.addresses import by_fragment
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
+from omnigraph.planning.filters import FilterText
 from omnigraph.storage.datasets import DatasetPool, field_ids
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
@@ -130,7 +131,7 @@ def stage_delete(
     stamp: Stamp,
     *,
     addresses: Any = None,
-    predicate: str | None = None,
+    predicate: FilterText | None = None,
     before_fork: bool = False,
 ) -> StagedHandle | None:
     """Write deletion files for the rows at `addresses` or matching `predicate`; None when no row matches."""
@@ -427,7 +428,7 @@ _Hidden = tuple[list[Any], list[int]]
 """Metadata of the fragments that have more deleted rows now, and the ids of those without any row left."""
 
 
-def _matching(pool: DatasetPool, handle: SnapshotHandle, predicate: str) -> Addresses:
+def _matching(pool: DatasetPool, handle: SnapshotHandle, predicate: FilterText) -> Addresses:
     dataset = lance_dataset(handle)
     if listening():
         emit(StorageCall("scan", str(dataset.uri)))

@@ -12,6 +12,7 @@ from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.planning.filters import FilterText
 from omnigraph.storage import branches, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
@@ -87,7 +88,7 @@ class TableStorage(ABC):
         handle: SnapshotHandle,
         *,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002  the word of the language
+        filter: FilterText | None = None,  # noqa: A002  the word of the language
         with_row_address: bool = False,
         fragments: Iterable[int] | None = None,
         batch_rows: int | None = None,
@@ -101,7 +102,7 @@ class TableStorage(ABC):
         handle: SnapshotHandle,
         *,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002
+        filter: FilterText | None = None,  # noqa: A002
         with_row_address: bool = False,
         fragments: Iterable[int] | None = None,
         limit: int | None = None,
@@ -109,7 +110,7 @@ class TableStorage(ABC):
         """The rows of `scan` as one table."""
 
     @abstractmethod
-    def count_rows(self, handle: SnapshotHandle, filter: str | None = None) -> int:  # noqa: A002
+    def count_rows(self, handle: SnapshotHandle, filter: FilterText | None = None) -> int:  # noqa: A002
         """Live rows, or those that match."""
 
     @abstractmethod
@@ -181,7 +182,7 @@ class TableStorage(ABC):
         stamp: Stamp,
         *,
         addresses: Any = None,
-        predicate: str | None = None,
+        predicate: FilterText | None = None,
         before_fork: bool = False,
     ) -> StagedHandle | None:
         """Hide the rows at these addresses or those that match; None, and nothing written, for no rows."""
@@ -335,7 +336,7 @@ class TableStore(TableStorage):
         handle: SnapshotHandle,
         *,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002
+        filter: FilterText | None = None,  # noqa: A002
         with_row_address: bool = False,
         fragments: Iterable[int] | None = None,
         batch_rows: int | None = None,
@@ -363,7 +364,7 @@ class TableStore(TableStorage):
         handle: SnapshotHandle,
         *,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,  # noqa: A002
+        filter: FilterText | None = None,  # noqa: A002
         with_row_address: bool = False,
         fragments: Iterable[int] | None = None,
         limit: int | None = None,
@@ -377,7 +378,7 @@ class TableStore(TableStorage):
         report.tell()
         return table
 
-    def count_rows(self, handle: SnapshotHandle, filter: str | None = None) -> int:  # noqa: A002
+    def count_rows(self, handle: SnapshotHandle, filter: FilterText | None = None) -> int:  # noqa: A002
         if filter is None:
             return handle.row_count
         self._called("count_rows", handle)
@@ -441,7 +442,7 @@ class TableStore(TableStorage):
         stamp: Stamp,
         *,
         addresses: Any = None,
-        predicate: str | None = None,
+        predicate: FilterText | None = None,
         before_fork: bool = False,
     ) -> StagedHandle | None:
         return staging.stage_delete(
@@ -562,7 +563,7 @@ class TableStore(TableStorage):
         self,
         handle: SnapshotHandle,
         columns: Sequence[str] | None,
-        wanted: str | None,
+        wanted: FilterText | None,
         with_row_address: bool,  # noqa: FBT001
         fragments: Iterable[int] | None,
         batch_rows: int | None,

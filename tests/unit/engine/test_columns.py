@@ -15,7 +15,8 @@ from omnigraph.engine.read.frame import FEW_ROWS, first_places
 from omnigraph.engine.tables import columns as engine_columns
 from omnigraph.engine.tables.columns import JOINED_ROWS_MAX, NUMBER_TYPES, Numbers, Picker
 from omnigraph.language.query_tree import Operator
-from omnigraph.planning import predicate as p
+from omnigraph.planning import filters as p
+from omnigraph.planning.predicate import evaluate_formula
 
 VALUES = {
     pa.int32(): st.integers(-(2**31), 2**31 - 1),
@@ -123,7 +124,7 @@ def test_formulas_without_arrow_agree_with_arrow(column, op, data):
     for formula in (test, p.Every((test, other)), p.Some((test, other)), p.Every((test, p.ALWAYS))):
         mask = formula_mask(formula, Image(chunks), np.array(ordinals, dtype=np.int64))
         assert mask is not None
-        assert mask.tolist() == p.evaluate_formula(formula, rows).to_pylist()
+        assert mask.tolist() == evaluate_formula(formula, rows).to_pylist()
 
 
 @given(columns(tuple(NUMBER_TYPES)), st.booleans())

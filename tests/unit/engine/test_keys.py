@@ -22,7 +22,7 @@ from omnigraph.arrays.key_segments import (
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.tables import key_cache, keys
 from omnigraph.engine.tables.key_cache import KeyIndexCache
-from omnigraph.engine.tables.keys import TableKeys, advance, build, describe, in_filter, probe
+from omnigraph.engine.tables.keys import TableKeys, advance, build, describe, probe
 
 PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)
@@ -283,7 +283,6 @@ def test_probe_and_index_agree(tmp_path: Path) -> None:
             .tolist()
         )
         assert looked_up(graph, awkward) == truth(graph)
-    assert in_filter("name", pa.array(["a", "a"])) == "`name` IN ('a')"
 
 
 def test_the_cache_is_bounded(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from omnigraph.catalog.scalars import round_f32
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.planning import ir
+from omnigraph.planning.filters import NEVER, filter_text
 from omnigraph.planning.ir import And, Compare, IsNull, Literal, Not, OneOf, Or, Param
-from omnigraph.planning.predicate import NEVER, evaluate, normalize, print_formula, to_lance_filter
+from omnigraph.planning.predicate import evaluate, normalize, to_lance_filter
 
 UTC = dt.UTC
 F32_MAX = 2**128 - 2**104
@@ -263,8 +264,7 @@ def test_now_is_the_instant_of_the_run():
     predicate = Compare("moment", ir.Operator.LT, ir.Now())
     now = dt.datetime(2024, 1, 1, tzinfo=UTC)
     assert (
-        print_formula(normalize(predicate, THING, {}, now))
-        == "`moment` < timestamp '2024-01-01T00:00:00.000Z'"
+        filter_text(normalize(predicate, THING, {}, now)) == "`moment` < timestamp '2024-01-01T00:00:00.000Z'"
     )
 
 

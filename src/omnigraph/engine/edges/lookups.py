@@ -19,7 +19,7 @@ from omnigraph.engine.edges.traverse import (
     incidence,
     neighbours,
 )
-from omnigraph.engine.tables.keys import in_filter
+from omnigraph.planning.filters import filter_text, has_text
 from omnigraph.planning.steps import Direction
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def look_up(tables: EdgeTables, direction: Direction, nodes: Ordinals, claim: Cl
             rows = tables.edges.storage.read(
                 tables.edges.handle,
                 columns=["src", "dst"],
-                filter=in_filter(near, wanted),
+                filter=filter_text(has_text(near, wanted.to_pylist())),
                 with_row_address=True,
             )
             size += rows.num_rows

@@ -9,7 +9,7 @@ from omnigraph.catalog.schema import NodeType
 from omnigraph.core.errors import BadRequest, TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.entities.lookup import find_entity, named_type
-from omnigraph.storage.probe import text_literal
+from omnigraph.planning.filters import filter_text, has_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -134,7 +134,7 @@ class _Reader:
         entry = self._snapshot.entries.get(TableKey(table.table_key))
         if entry is None:
             return []
-        wanted = f"{column} IN ({', '.join(map(text_literal, ids))})"
+        wanted = filter_text(has_text(column, ids))
         handle = self._session.open_entry(entry)
         found = self._session.storage.read(handle, columns=columns, filter=wanted, limit=EDGES_READ_MAX)
         return found.to_pylist()

@@ -15,7 +15,7 @@ import numpy as np
 
 from omnigraph.engine.edges.traverse import Neighbours, reached
 from omnigraph.engine.read.formulas import COMPARE, PLAIN_KINDS
-from omnigraph.planning import ir, predicate
+from omnigraph.planning import filters, ir, predicate
 from omnigraph.planning.steps import Expand, Filter, Scan, Step, constant_test
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _filter(reference: ir.PropertyRef, test: ir.Predicate) -> Link:
 def _kept(reading: Reading, owner: NodeType | EdgeType, test: ir.Predicate, nodes: Nodes) -> Nodes:
     """The nodes for which a test is true."""
     formula = predicate.normalize(test, owner, reading.params, reading.now)
-    if isinstance(formula, predicate.Test) and formula.kind in PLAIN_KINDS:
+    if isinstance(formula, filters.Test) and formula.kind in PLAIN_KINDS:
         compare, wanted = COMPARE[formula.op], formula.value
         values: list[Any] = reading.image(owner).pick(formula.column, nodes)
         pairs = zip(nodes, values, strict=True)

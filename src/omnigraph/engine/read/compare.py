@@ -17,7 +17,7 @@ from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow
 from omnigraph.core.limits import ARRAY_BYTES_MAX
 from omnigraph.engine.tables.columns import outgrown
 from omnigraph.language.query_tree import Operator
-from omnigraph.planning import predicate
+from omnigraph.planning import filters, predicate
 from omnigraph.planning.steps import MIRRORED
 
 if TYPE_CHECKING:
@@ -73,16 +73,16 @@ def _with_constant(column: Column, op: Operator, constant: Constant) -> Mask:
     value = constant.value
     if value is None:
         return np.zeros(len(column.array), dtype=np.bool_)
-    formula: predicate.Formula
+    formula: filters.Formula
     if op is Operator.CONTAINS and column.type.is_list:
         member = predicate.exact(value, column.type.kind)
         formula = (
-            predicate.NEVER
+            filters.NEVER
             if member is None
-            else predicate.HasMember(_NAME, member, column.type.kind, wanted=True)
+            else filters.HasMember(_NAME, member, column.type.kind, wanted=True)
         )
     elif op in {Operator.CONTAINS, Operator.STARTS_WITH}:
-        formula = predicate.TextTest(_NAME, op, str(value), wanted=True)
+        formula = filters.TextTest(_NAME, op, str(value), wanted=True)
     else:
         formula = predicate.ordering(_NAME, column.type.kind, op, value)
     return true_rows(predicate.evaluate_formula(formula, pa.table({_NAME: column.array})))

@@ -1,6 +1,6 @@
 """Formulas over working rows without Arrow: numpy for numbers, Python values for few rows.
 
-A formula holds typed tests whose values are of the column's own kind (`planning.predicate`), so numpy and
+A formula holds typed tests whose values are of the column's own kind (`planning.filters`), so numpy and
 Python compare exactly what Arrow would. Whatever is not covered is left to Arrow.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, ScalarKind
 from omnigraph.engine.read.frame import FEW_ROWS
 from omnigraph.language.query_tree import Operator
-from omnigraph.planning import predicate as p
+from omnigraph.planning import filters as f
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,19 +36,19 @@ PLAIN_KINDS: Final = NUMBER_KINDS | {ScalarKind.STRING, ScalarKind.BOOL}
 """Kinds whose values are the same in Python as in Arrow, in their order as well: text by code points."""
 
 
-def formula_mask(formula: p.Formula, image: TableImage, ordinals: Ordinals) -> Mask | None:
+def formula_mask(formula: f.Formula, image: TableImage, ordinals: Ordinals) -> Mask | None:
     """The rows for which the formula is true, or None when it needs Arrow. -1 satisfies nothing but
     constants and tests for the absence of a value.
     """
     match formula:
-        case p.Constant():
+        case f.Constant():
             return np.full(len(ordinals), formula.holds)
-        case p.Test():
+        case f.Test():
             return _test(formula, image, ordinals)
-        case p.HasValue():
+        case f.HasValue():
             return _has_value(formula, image, ordinals)
-        case p.Every() | p.Some():
-            combine = np.logical_and if isinstance(formula, p.Every) else np.logical_or
+        case f.Every() | f.Some():
+            combine = np.logical_and if isinstance(formula, f.Every) else np.logical_or
             result: Mask | None = None
             for part in formula.parts:
                 mask = formula_mask(part, image, ordinals)
@@ -60,7 +60,7 @@ def formula_mask(formula: p.Formula, image: TableImage, ordinals: Ordinals) -> M
             return None
 
 
-def _test(test: p.Test, image: TableImage, ordinals: Ordinals) -> Mask | None:
+def _test(test: f.Test, image: TableImage, ordinals: Ordinals) -> Mask | None:
     compare = COMPARE[test.op]
     if test.kind in NUMBER_KINDS:
         numbers = image.numbers(test.column)
@@ -77,7 +77,7 @@ def _test(test: p.Test, image: TableImage, ordinals: Ordinals) -> Mask | None:
     return None
 
 
-def _has_value(test: p.HasValue, image: TableImage, ordinals: Ordinals) -> Mask | None:
+def _has_value(test: f.HasValue, image: TableImage, ordinals: Ordinals) -> Mask | None:
     numbers = image.numbers(test.column)
     if numbers is None:
         return None

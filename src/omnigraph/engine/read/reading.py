@@ -30,7 +30,7 @@ from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
 from omnigraph.engine.tables.images import Ordinals, TableImage
 from omnigraph.engine.tables.layout import load_layout
-from omnigraph.planning import ir, predicate
+from omnigraph.planning import filters, ir, predicate
 from omnigraph.planning.explain import title_of
 from omnigraph.planning.params import binder
 from omnigraph.planning.steps import needed_after, steps_of
@@ -435,11 +435,11 @@ class Reading:
             return live[self.holds(step.node, step.test, live)]
         return image.select(filter_text)
 
-    def pushed(self, step: Scan) -> tuple[frozenset[str], str]:
+    def pushed(self, step: Scan) -> tuple[frozenset[str], filters.FilterText]:
         """The columns a scan's test reads, and the test as a filter of the table format."""
         assert step.test is not None  # noqa: S101 - only tests are pushed
         formula = predicate.normalize(step.test, step.node, self.params, self.now)
-        return columns_of(formula), predicate.print_formula(formula)
+        return columns_of(formula), filters.filter_text(formula)
 
     def runs_in_memory(self, image: TableImage, needed: frozenset[str]) -> bool:
         """Whether a test runs over columns in memory instead of in the table format."""
@@ -508,7 +508,7 @@ class Reading:
             mask[part] = self._holds(formula, image, ordinals[part])
         return mask
 
-    def _holds(self, formula: predicate.Formula, image: TableImage, ordinals: Ordinals) -> Mask:
+    def _holds(self, formula: filters.Formula, image: TableImage, ordinals: Ordinals) -> Mask:
         plain = formula_mask(formula, image, ordinals)
         if plain is not None:
             return plain if not len(ordinals) or ordinals.min() >= 0 else plain & (ordinals >= 0)
@@ -550,12 +550,12 @@ class Reading:
         return self.caches.derived.get((image.contents, "numbers", reference.prop.name), Numbers, build)
 
 
-def columns_of(formula: predicate.Formula) -> frozenset[str]:
+def columns_of(formula: filters.Formula) -> frozenset[str]:
     """The columns a formula reads."""
     match formula:
-        case predicate.Constant():
+        case filters.Constant():
             return frozenset()
-        case predicate.Every() | predicate.Some():
+        case filters.Every() | filters.Some():
             return frozenset[str]().union(*(columns_of(part) for part in formula.parts))
         case _:
             return frozenset({formula.column})

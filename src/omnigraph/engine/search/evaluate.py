@@ -43,6 +43,7 @@ from omnigraph.engine.search.vectors import (
 )
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
+from omnigraph.planning.filters import HasValue, filter_text
 
 if TYPE_CHECKING:
     from omnigraph.engine.read.compare import Mask
@@ -111,7 +112,7 @@ def search_matches(reading: Reading, search: ir.Search, frame: Frame) -> tuple[M
     if known is not None:
         by_ordinal[1][: image.extent] = known
     elif search.property.prop.nullable:
-        by_ordinal[1][image.select(f"`{search.property.prop.name}` is not null")] = True
+        by_ordinal[1][image.select(filter_text(HasValue(search.property.prop.name, wanted=True)))] = True
     else:
         by_ordinal[1][: image.extent] = True
     return by_ordinal[0][ordinals], by_ordinal[1][ordinals]

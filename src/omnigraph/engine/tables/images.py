@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.tables.column_cache import ChunkKey, ColumnCache, Offsets
     from omnigraph.engine.tables.key_cache import KeyIndexCache, KnownKeys
     from omnigraph.engine.tables.layout import Layout
+    from omnigraph.planning.filters import FilterText
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 Ordinals = NDArray[np.int64]
@@ -222,9 +223,9 @@ class TableImage:
         address = known.find_one(key)
         return -1 if address is None else self._base_of[address >> 32] + (address & 0xFFFF_FFFF)
 
-    def select(self, filter_text: str) -> Ordinals:
+    def select(self, where: FilterText) -> Ordinals:
         """The ordinals of the live rows that satisfy a filter of the table format, ascending."""
-        reader = self.storage.scan(self.handle, columns=[], filter=filter_text, with_row_address=True)
+        reader = self.storage.scan(self.handle, columns=[], filter=where, with_row_address=True)
         addresses = [_addresses(batch) for batch in reader]
         if not addresses:
             return np.empty(0, dtype=np.int64)

@@ -26,6 +26,7 @@ from omnigraph.arrays.key_segments import (
     join_segments,
     string_array,
 )
+from omnigraph.planning.filters import filter_text, has_text
 from omnigraph.storage.handles import FragmentInfo
 
 if TYPE_CHECKING:
@@ -399,16 +400,11 @@ def dead_rows(
 def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> NDArray[np.uint64]:
     """Addresses by asking the table for these ids, without an index in memory."""
     found = KeySegment(pa.array([], pa.string()), np.empty(0, np.uint64))
-    reader = storage.scan(handle, columns=["id"], filter=in_filter("id", ids), with_row_address=True)
+    where = filter_text(has_text("id", ids.to_pylist()))
+    reader = storage.scan(handle, columns=["id"], filter=where, with_row_address=True)
     table = reader.read_all()
     if table.num_rows:
         addresses = np.asarray(table.column("_rowaddr").to_numpy(), np.uint64)
         found = KeySegment(string_array(table.column("id")), addresses)
     named, addresses = found.find(ids, hash_keys(ids))
     return np.where(named, addresses, ABSENT)
-
-
-def in_filter(column: str, values: pa.StringArray) -> str:
-    """Filter text for "the column holds one of these strings"; names are back-ticked, quotes doubled."""
-    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values.unique().to_pylist())
-    return f"`{column}` IN ({quoted})"

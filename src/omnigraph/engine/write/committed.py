@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.gathered import MutationStaging
+    from omnigraph.planning.filters import FilterText
     from omnigraph.storage.handles import SnapshotHandle
 
 
@@ -46,10 +47,10 @@ class CommittedView:
         """See `CommittedState`."""
         return self.addresses(table_key, ids) != ABSENT
 
-    def read(self, table_key: TableKey, columns: Sequence[str], filter_text: str | None) -> pa.Table:
+    def read(self, table_key: TableKey, columns: Sequence[str], where: FilterText | None) -> pa.Table:
         """See `CommittedState`."""
         self._staging.record_read(table_key)
         handle = self.handle(table_key)
         if handle is None:
             return pa.table({name: pa.array([], pa.string()) for name in columns})
-        return self._session.storage.read(handle, columns=list(columns), filter=filter_text)
+        return self._session.storage.read(handle, columns=list(columns), filter=where)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.planning.filters import FilterText
     from omnigraph.storage.handles import SnapshotHandle
     from omnigraph.storage.tables import TableStorage
 
@@ -29,7 +30,7 @@ class RowFilter:
     memory.
     """
 
-    text: str | None
+    text: FilterText | None
     """None selects every row."""
     select: Callable[[pa.Table], pa.Array]
     """True where a row is selected; null and false are not."""

@@ -19,7 +19,6 @@ from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimi
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
 from omnigraph.core.limits import MUTATION_ROWS_MAX
-from omnigraph.engine.tables.keys import in_filter
 from omnigraph.engine.write.blobs import assigned_blob
 from omnigraph.engine.write.committed import CommittedView
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
@@ -27,6 +26,7 @@ from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pendin
 from omnigraph.engine.write.rows import constant, pending_schema, row_table
 from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
 from omnigraph.planning.assign import assigned_value
+from omnigraph.planning.filters import filter_text, has_text, some
 from omnigraph.planning.ir import DeleteOp, InsertOp, UpdateOp, value_of
 from omnigraph.planning.predicate import evaluate, to_lance_filter
 
@@ -298,9 +298,10 @@ class _Run:
         if handle is None:
             return pa.table({"id": pa.array([], pa.string())})
         small = all(len(ids) <= PROBED_VALUES_MAX for _, ids in sides)
-        text = " OR ".join(in_filter(column, ids) for column, ids in sides) if small else None
+        ends = [has_text(column, ids.to_pylist()) for column, ids in sides] if small else []
+        where = filter_text(some(ends)) if ends else None
         reader = self.session.storage.scan(
-            handle, columns=["id", "src", "dst"], filter=text, with_row_address=True
+            handle, columns=["id", "src", "dst"], filter=where, with_row_address=True
         )
         kept: list[Any] = []
         schema = reader.schema

@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from omnigraph.arrays.key_segments import string_array
 from omnigraph.catalog.canonical import column_texts
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
-from omnigraph.catalog.types import ScalarKind
+from omnigraph.catalog.types import INTEGER_BOUNDS
 from omnigraph.core.errors import ConstraintViolation, Violation
 from omnigraph.core.ids import TableKey, node_table_key
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
 from omnigraph.engine.write.values import positions, value_findings
+from omnigraph.planning.filters import FilterText, InSet, filter_text, has_text
 
 PROBED_VALUES_MAX: Final = 1000
 """Up to this many values the table is asked for them by name; above, the column is read once as a whole."""
-
-_FILTERABLE_INTEGERS: Final = frozenset({ScalarKind.I32, ScalarKind.I64, ScalarKind.U32})
-"""Unsigned 64-bit literals above the signed range cannot be written in a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class CommittedState(Protocol):
         """Which of these ids have a committed row."""
         ...
 
-    def read(self, table_key: TableKey, columns: Sequence[str], filter_text: str | None) -> pa.Table:
+    def read(self, table_key: TableKey, columns: Sequence[str], where: FilterText | None) -> pa.Table:
         """Committed rows; one scan."""
         ...
 
@@ -201,7 +199,7 @@ def _committed_holders(
     for name, text in zip(group, texts, strict=True):
         wanted = text.filter(pa.array(~exempt)).unique()
         if len(wanted) <= PROBED_VALUES_MAX:
-            probe = _in_text(change.type, name, wanted)
+            probe = _holding(change.type, name, wanted)
             if probe is not None:
                 break
     columns = ["id", *(name for name in group if name != "id")]
@@ -210,18 +208,17 @@ def _committed_holders(
     return found.filter(pc.invert(pc.is_in(found.column("id"), gone)))
 
 
-def _in_text(table_type: TableType, name: str, canonical: pa.StringArray) -> str | None:
+def _holding(table_type: TableType, name: str, canonical: pa.StringArray) -> FilterText | None:
     """A filter for the column from canonical texts; None where the text is not a literal of the column's
     type.
     """
     prop = table_type.get(name)
     if prop is None or prop.type.is_string:
-        values = ["'" + value.replace("'", "''") + "'" for value in canonical.to_pylist()]
-    elif prop.type.is_scalar and prop.type.kind in _FILTERABLE_INTEGERS:
-        values = canonical.to_pylist()
-    else:
-        return None
-    return f"`{name}` IN ({', '.join(values)})"
+        return filter_text(has_text(name, canonical.to_pylist()))
+    if prop.type.is_scalar and prop.type.kind in INTEGER_BOUNDS:
+        values = tuple(map(int, canonical.to_pylist()))
+        return filter_text(InSet(name, values, prop.type.kind, wanted=True))
+    return None
 
 
 # --- endpoints -----------------------------------------------------------------------------------------
@@ -302,7 +299,7 @@ def _check_cardinality(
         return
     counts = _count(sources, staged)
     if not change.replaces_all:
-        probe = _in_text(edge, "src", sources) if len(sources) <= PROBED_VALUES_MAX else None
+        probe = _holding(edge, "src", sources) if len(sources) <= PROBED_VALUES_MAX else None
         found = committed.read(TableKey(edge.table_key), ["id", "src"], probe)
         gone = pa.concat_arrays([change.ids, change.removed])
         kept = found.filter(pc.invert(pc.is_in(found.column("id"), gone)))

@@ -27,16 +27,8 @@ from omnigraph.language.query_tree import Operator
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.output.scans import FrameScan, plan_scan, readable_type, scan_fragments
 from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
-from omnigraph.planning.predicate import (
-    NEVER,
-    Formula,
-    HasValue,
-    TextTest,
-    in_set,
-    ordering,
-    print_formula,
-    some,
-)
+from omnigraph.planning.filters import NEVER, Formula, HasValue, TextTest, both, filter_text, some
+from omnigraph.planning.predicate import in_set, ordering
 from omnigraph.planning.values import Value
 
 if TYPE_CHECKING:
@@ -232,9 +224,7 @@ class FilteringReader(ScanReader):
             if formula is None:
                 yield each
                 continue
-            text = print_formula(formula)
-            where = self.scan.where
-            self.scan = replace(self.scan, where=text if where is None else f"({where}) AND ({text})")
+            self.scan = replace(self.scan, where=both(self.scan.where, filter_text(formula)))
 
 
 # --- filters ---

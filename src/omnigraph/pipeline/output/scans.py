@@ -18,6 +18,7 @@ from omnigraph.engine.entities.ordered import batch_rows_of
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.output.sinks import fragment_groups
+from omnigraph.planning.filters import FilterText
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.layout import GraphRoot
 
@@ -40,8 +41,7 @@ class FrameScan:
     columns: tuple[str, ...]
     ddl: str
     """The columns as Spark's schema text."""
-    where: str | None
-    """A filter of the storage library; printed by `planning.predicate`."""
+    where: FilterText | None
     groups: tuple[tuple[int, ...], ...]
     """The fragments of each partition."""
     schema: pa.Schema
@@ -111,7 +111,7 @@ def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str,
     return tuple(columns)
 
 
-def _filter(catalog: Catalog, table_type: TableType, where: str) -> str | None:
+def _filter(catalog: Catalog, table_type: TableType, where: str) -> FilterText | None:
     from omnigraph.planning.compile import compile_mutation  # noqa: PLC0415 - loads the query language
     from omnigraph.planning.ir import DeleteOp  # noqa: PLC0415
     from omnigraph.planning.predicate import to_lance_filter  # noqa: PLC0415
