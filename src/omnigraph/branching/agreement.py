@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.arrays.key_segments import ABSENT, KeySegment, hash_keys
+from omnigraph.arrays.addresses import ABSENT
+from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.keys import hash_keys
 from omnigraph.branching.changes import RowPairs, RowSet, id_order
 from omnigraph.branching.merge_plan import (
     DELETED_AND_CHANGED,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.branching.equality import Addresses, Mask
+    from omnigraph.arrays.types import Addresses, Mask
 
 _APPEND, _UPSERT, _DELETE, _COLLIDE = range(4)
 _NO_KIND: Final = -1

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.arrays.key_segments import ABSENT, KeySegment, hash_keys, string_array
+from omnigraph.arrays.addresses import ABSENT, addresses_in, addresses_of, fragments_of, offsets_of
+from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.branching.equality import in_fields, row_bytes, rows_differ, tables_differ
 from omnigraph.branching.rows_in_memory import hold, may_hold
 from omnigraph.core.errors import InternalError
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.branching.equality import Addresses, Mask
+    from omnigraph.arrays.types import Addresses, Mask
     from omnigraph.branching.rows_in_memory import HeldRows
     from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
     from omnigraph.storage.tables import TableStorage
 
-_OFFSET_BITS: Final = np.uint64(32)
-_OFFSET_MASK: Final = np.uint64(0xFFFF_FFFF)
 _NO_ADDRESSES: Final[NDArray[np.uint64]] = np.empty(0, np.uint64)
 NO_IDS: Final = pa.array([], pa.string())
 
@@ -284,13 +284,9 @@ def _hidden_and_shown(
 ) -> tuple[Addresses, Addresses]:
     """Rows of one shared fragment that only the old version shows, and those only the new one shows."""
     dead_before, dead_after = storage.dead_rows(old, before), storage.dead_rows(new, after)
-    died = np.setdiff1d(dead_after, dead_before, assume_unique=True).astype(np.uint64)
-    revived = np.setdiff1d(dead_before, dead_after, assume_unique=True).astype(np.uint64)
-    return _address(before.id, died), _address(after.id, revived)
-
-
-def _address(fragment: int, offsets: NDArray[np.uint64]) -> Addresses:
-    return (np.uint64(fragment) << _OFFSET_BITS) | offsets
+    died = np.setdiff1d(dead_after, dead_before, assume_unique=True)
+    revived = np.setdiff1d(dead_before, dead_after, assume_unique=True)
+    return addresses_of(before.id, died), addresses_of(after.id, revived)
 
 
 def read_keys(
@@ -304,7 +300,7 @@ def read_keys(
     if fragments:
         whole = storage.read(handle, columns=["id"], with_row_address=True, fragments=fragments)
         ids.extend(whole.column("id").chunks)
-        addresses.append(np.asarray(whole.column("_rowaddr").to_numpy(), np.uint64))
+        addresses.append(addresses_in(whole))
     if len(single):
         found = storage.take(handle, single, ["id"])
         ids.extend(found.column("id").chunks)
@@ -319,10 +315,10 @@ def _translate(addresses: Addresses, shared: tuple[NDArray[np.uint64], NDArray[n
     found = np.full(len(addresses), ABSENT, np.uint64)
     if len(before) == 0:
         return found
-    numbers = addresses >> _OFFSET_BITS
+    numbers = fragments_of(addresses)
     at = np.minimum(np.searchsorted(before, numbers), len(before) - 1)
     hit = before[at] == numbers
-    found[hit] = (after[at[hit]] << _OFFSET_BITS) | (addresses[hit] & _OFFSET_MASK)
+    found[hit] = addresses_of(after[at[hit]], offsets_of(addresses[hit]))
     return found
 
 

@@ -12,15 +12,12 @@ from typing import Any, Final, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from omnigraph.arrays.types import Addresses, Mask
 from omnigraph.branching.rows_in_memory import HeldRows
 from omnigraph.core.limits import MERGE_STAGE_BATCH_ROWS, MIB
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.tables import TableStorage
-
-Addresses = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
 
 CHUNK_BYTES: Final = 16 * MIB
 """Rows are read in pieces of about this size, whatever a row weighs."""

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from omnigraph.arrays.key_segments import ABSENT
+from omnigraph.arrays.addresses import ABSENT
 from omnigraph.branching.changes import TableDelta, id_order, table_delta
 from omnigraph.branching.equality import row_bytes, same_value
 from omnigraph.catalog.schema import EdgeType
@@ -25,7 +25,7 @@ from omnigraph.language.diagnostics import near_names
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from omnigraph.branching.equality import Addresses
+    from omnigraph.arrays.types import Addresses
     from omnigraph.catalog.schema import TableType
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.record import CommitRecord

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.arrays.key_segments import ABSENT, KeySegment, hash_keys
+from omnigraph.arrays.addresses import ABSENT
+from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.keys import hash_keys
 from omnigraph.branching.changes import NO_PAIRS, NO_ROWS, RowPairs, RowSet, TableDelta, id_order
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.branching.equality import Addresses, Mask
+    from omnigraph.arrays.types import Addresses, Mask
     from omnigraph.core.ids import CommitId, TableKey
     from omnigraph.manifest.state import TableEntry
 

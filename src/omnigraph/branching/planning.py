@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from omnigraph.arrays.types import Addresses, Mask
     from omnigraph.branching.bulk import BulkDeltas
-    from omnigraph.branching.equality import Addresses, Mask
     from omnigraph.branching.merge_plan import RowMerge
     from omnigraph.branching.report import ConflictList
     from omnigraph.branching.rows_in_memory import HeldRows

@@ -8,11 +8,12 @@ of the table format, which for few rows costs more than the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.arrays.addresses import all_rows
 from omnigraph.core.limits import MERGE_HELD_BYTES_MAX, MERGE_HELD_ROWS_MAX
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
     from omnigraph.storage.tables import TableStorage
-
-_OFFSET_BITS: Final = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +59,8 @@ def hold(
     """The live rows of whole fragments and single rows of others. Cost: one request."""
     parts = [single]
     for info in fragments:
-        offsets = np.arange(info.physical_rows, dtype=np.uint64)
-        if info.deleted_rows:
-            dead = np.asarray(storage.dead_rows(handle, info), np.int64)
-            offsets = np.delete(offsets, dead)
-        parts.append((np.uint64(info.id) << _OFFSET_BITS) | offsets)
+        rows = all_rows(info.id, info.physical_rows)
+        parts.append(np.delete(rows, storage.dead_rows(handle, info)) if info.deleted_rows else rows)
     addresses = np.sort(np.concatenate(parts))
     if len(addresses) == 0:
         return HeldRows(addresses, handle.schema.empty_table())

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.arrays.addresses import ABSENT
+from omnigraph.arrays.keys import string_array
 from omnigraph.branching.bulk import TABLES_AT_ONCE
 from omnigraph.branching.changes import NO_IDS
 from omnigraph.branching.equality import chunk_rows, read_rows
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.branching.equality import Addresses
+    from omnigraph.arrays.types import Addresses
     from omnigraph.branching.merge_plan import RowChanges
     from omnigraph.branching.rows_in_memory import HeldRows
     from omnigraph.catalog.schema import Catalog, TableType

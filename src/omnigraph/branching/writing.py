@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from omnigraph.branching.equality import Addresses
+    from omnigraph.arrays.types import Addresses
     from omnigraph.branching.planning import MergePlan, MergeStep
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import TableKey

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from omnigraph.arrays.addresses import addresses_in, offsets_of
 from omnigraph.core.errors import InternalError
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def hidden_rows(batches: "Iterable[pa.RecordBatch]", physical_rows: int) -> "NDA
     """The numbers of the rows of one fragment whose addresses a scan of it does not show."""
     alive = np.zeros(physical_rows, np.bool_)
     for batch in batches:
-        addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
-        alive[(addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)] = True
+        alive[offsets_of(addresses_in(batch))] = True
     return np.flatnonzero(~alive)
 
 

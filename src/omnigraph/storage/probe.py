@@ -5,6 +5,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from omnigraph.arrays.addresses import ADDRESS, addresses_in
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
 from omnigraph.planning.filters import filter_text, has_text
@@ -57,7 +58,7 @@ def _probe(dataset: Any, column: str, keys: list[str]) -> npt.NDArray[np.uint64]
         emit(StorageCall("scan", str(dataset.uri)))
     wanted = filter_text(has_text(column, keys))
     found = dataset.to_table(columns=[], filter=wanted, with_row_address=True)
-    return found["_rowaddr"].to_numpy()
+    return addresses_in(found)
 
 
 def _scan(dataset: Any, column: str, keys: Any) -> list[npt.NDArray[np.uint64]]:
@@ -71,5 +72,5 @@ def _scan(dataset: Any, column: str, keys: Any) -> list[npt.NDArray[np.uint64]]:
     for batch in dataset.to_batches(columns=[column], with_row_address=True, batch_size=SCAN_BATCH_ROWS):
         hits = pc.is_in(batch.column(column), value_set=wanted)
         if pc.any(hits).as_py():
-            found.append(batch.column("_rowaddr").filter(hits).to_numpy())
+            found.append(batch.column(ADDRESS).filter(hits).to_numpy())
     return found

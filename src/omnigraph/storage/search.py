@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from omnigraph.arrays.addresses import addresses_in
 from omnigraph.core.events import StorageCall, TableRead, emit, listening
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
@@ -19,6 +18,7 @@ from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 from omnigraph.storage.version_files import circumstances
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -89,7 +89,7 @@ class TableSearch:
         }
         columns = [probe.column, "_distance"]
         found = self._search(handle, "nearest", nearest=nearest, columns=columns, **only)
-        return _addresses(found), found.column(probe.column).combine_chunks()
+        return addresses_in(found), found.column(probe.column).combine_chunks()
 
     def matches(
         self, handle: SnapshotHandle, column: str, text: str, *, every_token: bool = False
@@ -103,7 +103,7 @@ class TableSearch:
         operator = FullTextOperator.AND if every_token else FullTextOperator.OR
         query = MatchQuery(text, column, operator=operator)
         options = {"columns": [], "disable_scoring_autoprojection": True}
-        return _addresses(self._search(handle, "full_text", full_text_query=query, **options))
+        return addresses_in(self._search(handle, "full_text", full_text_query=query, **options))
 
     def partitions(self, handle: SnapshotHandle, name: str) -> int:
         """Into how many parts a vector index divides its rows: the most of its segments.
@@ -125,7 +125,3 @@ class TableSearch:
             found = scanner.to_table()
         report.tell()
         return found
-
-
-def _addresses(found: "pa.Table") -> "NDArray[np.uint64]":
-    return np.asarray(found.column("_rowaddr").to_numpy(), dtype=np.uint64)

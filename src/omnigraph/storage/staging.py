@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from omnigraph.arrays.addresses import by_fragment
+from omnigraph.arrays.addresses import ADDRESS, by_fragment
+from omnigraph.arrays.sets import distinct
+from omnigraph.arrays.types import Addresses
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
 from omnigraph.planning.filters import FilterText
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
     from omnigraph.storage.failures import Circumstances
 
-Addresses = npt.NDArray[np.uint64]
 ROWS_PER_FILE_MAX: Final = 1024 * 1024
 KEY_COLUMN: Final = "id"
 SIDE_BY_SIDE_ROWS_MIN: Final = 256
@@ -434,16 +435,14 @@ def _matching(pool: DatasetPool, handle: SnapshotHandle, predicate: FilterText) 
         emit(StorageCall("scan", str(dataset.uri)))
     with substrate(lambda: circumstances(pool, handle)):
         found = dataset.to_table(columns=[], filter=predicate, with_row_address=True)
-    return _as_addresses(found["_rowaddr"])
+    return _as_addresses(found[ADDRESS])
 
 
 def _as_addresses(values: Any) -> Addresses:
     if hasattr(values, "combine_chunks"):
         values = values.combine_chunks()
     array = values.to_numpy(zero_copy_only=False) if hasattr(values, "to_numpy") else np.asarray(values)
-    # Sorted by hand: numpy's `unique` hashes integers, which takes thirty times as long.
-    ordered = np.sort(array.astype(np.uint64, copy=False))
-    return ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if len(ordered) else ordered
+    return distinct(array.astype(np.uint64, copy=False))
 
 
 def _keys_of(data: Any) -> tuple[Callable[[], Any], Any]:

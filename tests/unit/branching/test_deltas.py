@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphs import FAST, hear
-from omnigraph.arrays.key_segments import ABSENT
+from omnigraph.arrays.addresses import ABSENT
 from omnigraph.branching import changes as deltas
 from omnigraph.branching import rows_in_memory as held
 from omnigraph.branching.agreement import agreed

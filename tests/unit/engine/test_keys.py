@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from graphs import make_graph, reopen, run
 from omnigraph.arrays import key_segments
-from omnigraph.arrays.key_segments import (
-    ABSENT,
-    KeySegment,
-    hash_keys,
-    join_segments,
-    last_occurrences,
-    string_array,
-)
+from omnigraph.arrays.addresses import ABSENT
+from omnigraph.arrays.key_segments import KeySegment, join_segments
+from omnigraph.arrays.keys import hash_keys, last_occurrences, string_array
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.tables import key_cache, keys
 from omnigraph.engine.tables.key_cache import KeyIndexCache

@@ -50,7 +50,9 @@ def test_the_first_lookup_in_a_large_table_asks_the_table(graph, monkeypatch: py
     asked: list[str] = []
     for name, function in (("probe", keys.probe), ("build", keys.build)):
         monkeypatch.setattr(
-            keys, name, lambda *args, f=function, n=name, **named: (asked.append(n), f(*args, **named))[1]
+            key_cache,
+            name,
+            lambda *args, f=function, n=name, **named: (asked.append(n), f(*args, **named))[1],
         )
     for _ in range(3):
         assert graph.entity("Company", "d").id == "d"

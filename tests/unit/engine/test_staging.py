@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from graphs import make_graph, run
-from omnigraph.arrays.key_segments import ABSENT
+from omnigraph.arrays.addresses import ABSENT
 from omnigraph.core.errors import InternalError, KeyConflict, ReadSetConflict
 from omnigraph.core.ids import OperationId, TableKey, new_ulid
 from omnigraph.engine.write import prepare

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from omnigraph.arrays.pairs import heads_of, pack
 from omnigraph.core import limits
 from omnigraph.engine.edges.endpoints import EdgeState, EdgeTables, Endpoints, StateKey, resolve
 from omnigraph.engine.edges.files import (
@@ -32,7 +33,6 @@ from omnigraph.engine.edges.overlay import (
     Packed,
     overlay_incidence,
     overlay_neighbours,
-    pack,
 )
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, incidence
 from omnigraph.engine.tables.cache_work import BACKGROUND
@@ -42,9 +42,9 @@ from omnigraph.planning.steps import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from omnigraph.arrays.types import Ordinals
     from omnigraph.engine.edges.overlay import Ends
     from omnigraph.engine.tables.cache_files import CacheFiles
-    from omnigraph.engine.tables.images import Ordinals
 
 __all__ = ["AdjacencyCache", "DerivedCache", "EdgeTables", "Endpoints", "PairIndex"]
 
@@ -402,7 +402,7 @@ def _pair_index(ends: Endpoints, direction: Direction, extent: int) -> PairIndex
             repeats = packed[1:][again]
             packed = packed[np.r_[True, ~again]]
     offsets = np.zeros(extent + 1, dtype=np.int64)
-    heads = (packed >> np.uint64(32)).astype(np.int64)
+    heads = heads_of(packed)
     np.cumsum(np.bincount(heads, minlength=extent), out=offsets[1:])
     return PairIndex(Neighbours(offsets, packed.astype(np.uint32)), repeats)
 

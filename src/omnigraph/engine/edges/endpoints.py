@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from omnigraph.arrays.key_segments import string_array
+from omnigraph.arrays.keys import string_array
 from omnigraph.engine.edges.overlay import NO_NODE, NO_ORDINALS, Ends, Moves
 from omnigraph.planning.steps import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.arrays.types import Ordinals
+    from omnigraph.engine.tables.images import TableImage
 
 Contents = tuple[str, bytes]
 StateKey = tuple[str, Contents, Contents, Contents]

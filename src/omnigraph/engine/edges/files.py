@@ -16,7 +16,7 @@ from omnigraph.engine.tables.cache_files import name_of
 from omnigraph.engine.tables.layout import layout_facts, layout_of, save_layout
 
 if TYPE_CHECKING:
-    from omnigraph.engine.edges.overlay import Packed
+    from omnigraph.arrays.pairs import Packed
     from omnigraph.engine.tables.cache_files import CacheFiles, Stored
     from omnigraph.engine.tables.images import TableImage
     from omnigraph.planning.steps import Direction

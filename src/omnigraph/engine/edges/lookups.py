@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from omnigraph.arrays.key_segments import distinct, string_array
+from omnigraph.arrays.addresses import addresses_in
+from omnigraph.arrays.keys import string_array
+from omnigraph.arrays.sets import distinct
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
 from omnigraph.engine.edges.traverse import (
     AnyIncidence,
@@ -25,8 +27,9 @@ from omnigraph.planning.steps import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.engine.edges.endpoints import EdgeTables
-    from omnigraph.engine.edges.traverse import Claim, Mask, Ordinals
+    from omnigraph.engine.edges.traverse import Claim
 
 Found = tuple["Ordinals", "Ordinals", "Ordinals"]
 """Heads (as positions among the asked nodes), tails and edges."""
@@ -66,8 +69,7 @@ def look_up(tables: EdgeTables, direction: Direction, nodes: Ordinals, claim: Cl
             asked = pc.index_in(rows.column(near), value_set=ids)
             at = np.asarray(asked.to_numpy(), np.int64)
             ends = tails.find(string_array(rows.column(far)))
-            addresses = np.asarray(rows.column("_rowaddr").to_numpy(), np.uint64)
-            edges = tables.edges.from_addresses(addresses)
+            edges = tables.edges.from_addresses(addresses_in(rows))
             keep = ends >= 0
             if number:
                 keep &= nodes[at] != ends  # the other side of a self-loop is the same edge again

@@ -13,41 +13,28 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import distinct, is_among
+from omnigraph.arrays.pairs import Packed, first_pair, heads_of, pack, tails_of, unpack
+from omnigraph.arrays.sets import distinct, is_among
 from omnigraph.engine.edges.traverse import (
     Incidence,
-    Mask,
     Neighbours,
-    Ordinals,
     connected,
     expand,
     expand_edges,
 )
 
 if TYPE_CHECKING:
+    from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.engine.edges.traverse import Claim
 
-Packed = NDArray[np.uint64]
 Ends = NDArray[np.int32]
 
 NO_NODE: Final = -1
 MAPPED_NODES_MIN: Final = 4096
 """From so many nodes on a map over all ordinals is faster than a search for each."""
 
-_BITS: Final = np.uint64(32)
-_LOW: Final = np.uint64(0xFFFF_FFFF)
 _NOTHING: Final[Packed] = np.empty(0, np.uint64)
 NO_ORDINALS: Final[Ordinals] = np.empty(0, np.int64)
-
-
-def pack(heads: NDArray[np.signedinteger], tails: NDArray[np.signedinteger]) -> Packed:
-    """Pairs as single numbers that sort by head, then by tail."""
-    return (heads.astype(np.uint64) << _BITS) | tails.astype(np.uint64)
-
-
-def unpack(pairs: Packed) -> tuple[Ordinals, Ordinals]:
-    """Heads and tails of packed pairs."""
-    return (pairs >> _BITS).astype(np.int64), (pairs & _LOW).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,10 +169,10 @@ class OverlaidNeighbours:
 
     def _added_of(self, rows: Ordinals, nodes: Ordinals) -> Packed:
         """The added neighbours of some rows, as packed pairs of row and node."""
-        begin = np.searchsorted(self.added, nodes[rows].astype(np.uint64) << _BITS)
-        end = np.searchsorted(self.added, (nodes[rows] + 1).astype(np.uint64) << _BITS)
+        begin = np.searchsorted(self.added, first_pair(nodes[rows]))
+        end = np.searchsorted(self.added, first_pair(nodes[rows] + 1))
         which, positions = _ranges(begin, end - begin)
-        return pack(rows[which], (self.added[positions] & _LOW).astype(np.int64))
+        return pack(rows[which], tails_of(self.added[positions]))
 
     def connected(self, heads: Ordinals, tails: Ordinals) -> Mask:
         """See `traverse.connected`."""
@@ -271,8 +258,8 @@ def overlay_neighbours(
         more = np.searchsorted(repeats, pairs, side="right") - np.searchsorted(repeats, pairs)
         removed = pairs[counts == 1 + more]
     extra = distinct(added)
-    removed_heads, _ = heads.to_current(unpack(removed)[0])
-    touched = distinct(np.concatenate([removed_heads[removed_heads >= 0], unpack(extra)[0]]))
+    removed_heads, _ = heads.to_current(heads_of(removed))
+    touched = distinct(np.concatenate([removed_heads[removed_heads >= 0], heads_of(extra)]))
     return OverlaidNeighbours(base, heads, tails, removed, extra, _Heads(touched, heads.extent))
 
 

@@ -12,17 +12,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-Ordinals = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from omnigraph.arrays.pairs import Packed, heads_of, pack, tails_of, without_tails
+from omnigraph.arrays.types import Mask, Ordinals
 
 Claim = Callable[[int], None]
 """Told how many pairs a step is about to hold, before it holds them; raises when that is too much."""
 
 FEW_NODES = 8
 """So many nodes are expanded one by one: a vectorised step costs as much as that many slices."""
-
-_TAIL_BITS = np.uint64(32)
-_TAIL_MASK = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -81,7 +78,7 @@ def neighbours(heads: Ordinals, tails: Ordinals, head_count: int) -> Neighbours:
 
     Cost: one sort of packed pairs; about 26 ns an edge.
     """
-    packed = (heads.astype(np.uint64) << _TAIL_BITS) | tails.astype(np.uint64)
+    packed = pack(heads, tails)
     packed.sort()
     if len(packed):
         keep = np.empty(len(packed), dtype=np.bool_)
@@ -89,8 +86,8 @@ def neighbours(heads: Ordinals, tails: Ordinals, head_count: int) -> Neighbours:
         np.not_equal(packed[1:], packed[:-1], out=keep[1:])
         packed = packed[keep]
     return Neighbours(
-        offsets=_offsets((packed >> _TAIL_BITS).astype(np.int64), head_count),
-        tails=(packed & _TAIL_MASK).astype(np.uint32),
+        offsets=_offsets(heads_of(packed), head_count),
+        tails=packed.astype(np.uint32),
     )
 
 
@@ -245,24 +242,23 @@ def reach(
     """
     starts, of_row = np.unique(nodes, return_inverse=True)
     live = starts >= 0
-    first = np.flatnonzero(live).astype(np.uint64)
-    front = (first << _TAIL_BITS) | starts[live].astype(np.uint64)
+    front = pack(np.flatnonzero(live), starts[live])
     visited = front
-    emitted: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
-    looped: npt.NDArray[np.uint64] = emitted
+    emitted: Packed = np.empty(0, dtype=np.uint64)
+    looped: Packed = emitted
     for hop in range(1, hi + 1):
         if not len(front):
             break
-        front_nodes = (front & _TAIL_MASK).astype(np.int64)
+        front_nodes = tails_of(front)
         source, target = expand(index, front_nodes, claim)
-        owner = front[source] & ~_TAIL_MASK
+        owner = without_tails(front[source])
         pairs = owner | target.astype(np.uint64)
         fresh = np.setdiff1d(np.unique(pairs), visited, assume_unique=True)
         if hop == 1:
             looped = np.unique(owner[target == front_nodes[source]])
         if hop >= lo:
             loops = (
-                front[np.isin(front & ~_TAIL_MASK, looped)]
+                front[np.isin(without_tails(front), looped)]
                 if backward
                 else np.unique(pairs[target == front_nodes[source]])
             )
@@ -271,10 +267,10 @@ def reach(
         visited = np.union1d(visited, fresh)
         claim(len(visited) + len(emitted))
         front = fresh
-    group = (emitted >> _TAIL_BITS).astype(np.int64)
+    group = heads_of(emitted)
     result = Incidence(
         offsets=_offsets(group, len(starts)),
-        tails=(emitted & _TAIL_MASK).astype(np.uint32),
+        tails=emitted.astype(np.uint32),
         edges=np.empty(0, dtype=np.uint32),
     )
     rows, positions = _positions(result.offsets, of_row.astype(np.int64), claim)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.arrays.key_segments import ABSENT
+from omnigraph.arrays.addresses import ABSENT
 from omnigraph.catalog.blobs import blob_value
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey

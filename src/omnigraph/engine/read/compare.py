@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.limits import ARRAY_BYTES_MAX
@@ -23,9 +22,11 @@ from omnigraph.planning.steps import MIRRORED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
+    from omnigraph.arrays.types import Mask
     from omnigraph.planning.values import Value
 
-Mask: TypeAlias = NDArray[np.bool_]
 
 _NAME = "value"
 _TWO_63 = 2.0**63

@@ -19,8 +19,8 @@ from omnigraph.planning import filters as f
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from omnigraph.engine.read.compare import Mask
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.arrays.types import Mask, Ordinals
+    from omnigraph.engine.tables.images import TableImage
 
 COMPARE: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQ: operator.eq,

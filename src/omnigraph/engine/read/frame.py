@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.engine.tables.images import Ordinals
+    from omnigraph.arrays.types import Ordinals
 
 
 FEW_ROWS: Final = 48

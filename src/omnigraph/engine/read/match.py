@@ -18,12 +18,11 @@ from omnigraph.planning import steps as plan
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.edges.adjacency import EdgeTables
     from omnigraph.engine.edges.traverse import AnyNeighbours
-    from omnigraph.engine.read.compare import Mask
     from omnigraph.engine.read.reading import Reading
-    from omnigraph.engine.tables.images import Ordinals
 
 
 def _numbered(frame: Frame) -> tuple[str, Frame]:

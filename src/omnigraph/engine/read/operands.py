@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.engine.read.compare import Column, Constant, Mask, Values, as_array, compare
+from omnigraph.engine.read.compare import Column, Constant, Values, as_array, compare
 from omnigraph.engine.search.evaluate import Scores, distances, fuse, relevance, search_hits, search_matches
 from omnigraph.planning import ir
 from omnigraph.planning.steps import constant_test
 
 if TYPE_CHECKING:
+    from omnigraph.arrays.types import Mask
     from omnigraph.engine.read.frame import Frame
     from omnigraph.engine.read.reading import Reading
 

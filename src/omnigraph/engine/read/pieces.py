@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from omnigraph.arrays.types import Ordinals
 from omnigraph.core.limits import MIB
 from omnigraph.engine.tables.columns import fixed_bytes
-from omnigraph.engine.tables.images import SAMPLED_ROWS_MAX, Ordinals, TableImage
+from omnigraph.engine.tables.images import SAMPLED_ROWS_MAX, TableImage
 from omnigraph.planning import ir
 
 if TYPE_CHECKING:

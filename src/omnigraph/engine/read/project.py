@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.arrays.types import Ordinals
     from omnigraph.engine.read.reading import Prepared, Reading, References
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.engine.tables.images import TableImage
 
 SortColumns = list[tuple[Any, str]]
 

@@ -28,7 +28,7 @@ from omnigraph.engine.read.frame import entities_of
 from omnigraph.engine.read.pieces import PIECE_ROWS, pieces
 from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
-from omnigraph.engine.tables.images import Ordinals, TableImage
+from omnigraph.engine.tables.images import TableImage
 from omnigraph.engine.tables.layout import load_layout
 from omnigraph.planning import filters, ir, predicate
 from omnigraph.planning.explain import title_of
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.catalog.schema import Catalog, EdgeType, NodeType
     from omnigraph.engine.edges.traverse import AnyIncidence, AnyNeighbours
-    from omnigraph.engine.read.compare import Mask
     from omnigraph.engine.read.explain import Trace
     from omnigraph.engine.search.evaluate import Fused
     from omnigraph.engine.session import GraphSession

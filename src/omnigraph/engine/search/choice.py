@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from omnigraph.arrays.types import Ordinals
     from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.search.segments import SegmentKind
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.engine.tables.images import TableImage
     from omnigraph.planning import ir
     from omnigraph.storage.indexes import IndexCoverage
 

@@ -46,11 +46,11 @@ from omnigraph.planning import ir
 from omnigraph.planning.filters import HasValue, filter_text
 
 if TYPE_CHECKING:
-    from omnigraph.engine.read.compare import Mask
+    from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.engine.read.frame import Frame
     from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.search.vectors import Vector
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.engine.tables.images import TableImage
 
 Scores = NDArray[np.float64]
 SortKeys = list[tuple[NDArray[Any], str]]

@@ -20,12 +20,11 @@ from omnigraph.storage.text import analyse, analyse_query
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from omnigraph.engine.tables.images import Ordinals
+    from omnigraph.arrays.types import Mask, Ordinals
 
 BM25_K1: Final = 1.2
 BM25_B: Final = 0.75
 
-Mask = NDArray[np.bool_]
 Scores = NDArray[np.float64]
 
 SPARSE_SHARE: Final = 8

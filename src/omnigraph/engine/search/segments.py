@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.arrays.types import Ordinals
     from omnigraph.engine.tables.cache_files import Stored
     from omnigraph.engine.tables.derived import DerivedCache
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.engine.tables.images import TableImage
     from omnigraph.engine.tables.layout import Layout
 
 JOIN_RATIO: Final = 4

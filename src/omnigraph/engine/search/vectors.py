@@ -22,7 +22,8 @@ from omnigraph.engine.search.segments import SegmentKind, whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from omnigraph.engine.tables.images import Ordinals, TableImage
+    from omnigraph.arrays.types import Ordinals
+    from omnigraph.engine.tables.images import TableImage
 
 Scores = NDArray[np.float64]
 Vector = NDArray[np.float32]

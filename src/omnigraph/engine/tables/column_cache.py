@@ -8,17 +8,15 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from omnigraph.arrays.types import Offsets
     from omnigraph.engine.tables.columns import Numbers
 
 ChunkKey = tuple[str, str, tuple[str, ...], str]
 """Graph, table, the data files of a fragment, and a column."""
-Offsets = NDArray[np.int64]
-"""Rows of one fragment."""
 
 
 class ColumnCache:

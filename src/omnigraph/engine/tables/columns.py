@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from omnigraph.core.errors import ResourceLimit
 from omnigraph.core.limits import ARRAY_BYTES_MAX
@@ -19,11 +18,13 @@ from omnigraph.core.limits import ARRAY_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
+    from omnigraph.arrays.types import Mask, Ordinals
+
     Pick = Callable[[Sequence[int]], list[Any]]
     """The Python values at some offsets of one chunk, none of them negative."""
 
-Ordinals = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 NUMBER_TYPES: Final[dict[pa.DataType, type[np.generic]]] = {
     pa.int32(): np.int32,

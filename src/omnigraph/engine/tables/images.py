@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import ABSENT, distinct
+from omnigraph.arrays.addresses import (
+    ABSENT,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    addresses_in,
+    addresses_of,
+    fragments_of,
+    offsets_of,
+)
+from omnigraph.arrays.sets import distinct
 from omnigraph.core.errors import InternalError
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.columns import NUMBER_TYPES, Numbers, Picker, bytes_at, outgrown
@@ -26,16 +34,15 @@ from omnigraph.engine.tables.layout import arrange
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from omnigraph.engine.tables.column_cache import ChunkKey, ColumnCache, Offsets
+    from numpy.typing import NDArray
+
+    from omnigraph.arrays.types import Addresses, Mask, Offsets, Ordinals
+    from omnigraph.engine.tables.column_cache import ChunkKey, ColumnCache
     from omnigraph.engine.tables.key_cache import KeyIndexCache, KnownKeys
     from omnigraph.engine.tables.layout import Layout
     from omnigraph.planning.filters import FilterText
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
-Ordinals = NDArray[np.int64]
-
-_OFFSET_MASK = np.uint64(0xFFFF_FFFF)
-_OFFSET_BITS = np.uint64(32)
 
 READ_ROWS = 1 << 18
 """Rows read at a time by those who keep nothing of them."""
@@ -178,27 +185,27 @@ class TableImage:
             self._dead[position] = found
         return found
 
-    def from_addresses(self, addresses: NDArray[np.uint64]) -> Ordinals:
+    def from_addresses(self, addresses: Addresses) -> Ordinals:
         """Ordinals of row addresses; -1 where there is no row."""
         known = addresses != ABSENT
         if not self._fragment_ids or not known.any():
             return np.full(len(addresses), -1, dtype=np.int64)
         if len(self._fragment_ids) == 1:
-            offsets = (addresses & _OFFSET_MASK).astype(np.int64)
+            offsets = offsets_of(addresses)
             return np.where(known, offsets, -1)
-        fragments = (addresses >> _OFFSET_BITS).astype(np.int64)
+        fragments = fragments_of(addresses).astype(np.int64)
         ids = np.array(self._fragment_ids, dtype=np.int64)
         order = np.argsort(ids)
         position = order[np.minimum(np.searchsorted(ids[order], fragments), len(ids) - 1)]
-        ordinals = self._bases[position] + (addresses & _OFFSET_MASK).astype(np.int64)
+        ordinals = self._bases[position] + offsets_of(addresses)
         return np.where(known, ordinals, -1)
 
-    def to_addresses(self, ordinals: Ordinals) -> NDArray[np.uint64]:
+    def to_addresses(self, ordinals: Ordinals) -> Addresses:
         """Row addresses of the ordinals of live rows."""
         place = np.searchsorted(self._bases, ordinals, side="right") - 1
         fragments = np.array(self._fragment_ids, dtype=np.int64)[place]
         offsets = ordinals - self._bases[place]
-        return (fragments.astype(np.uint64) << _OFFSET_BITS) | offsets.astype(np.uint64)
+        return addresses_of(fragments.astype(np.uint64), offsets)
 
     def at(self, handle: SnapshotHandle, layout: Layout) -> TableImage:
         """The image of another version of the table, with its fragments in this order."""
@@ -221,12 +228,12 @@ class TableImage:
             self._known_keys = weakref.ref(known)
         known.used = True
         address = known.find_one(key)
-        return -1 if address is None else self._base_of[address >> 32] + (address & 0xFFFF_FFFF)
+        return -1 if address is None else self._base_of[address >> OFFSET_BITS] + (address & OFFSET_MASK)
 
     def select(self, where: FilterText) -> Ordinals:
         """The ordinals of the live rows that satisfy a filter of the table format, ascending."""
         reader = self.storage.scan(self.handle, columns=[], filter=where, with_row_address=True)
-        addresses = [_addresses(batch) for batch in reader]
+        addresses = [addresses_in(batch) for batch in reader]
         if not addresses:
             return np.empty(0, dtype=np.int64)
         return np.sort(self.from_addresses(np.concatenate(addresses)))
@@ -448,10 +455,6 @@ def _with_gaps(rows: int, dead: Offsets) -> pa.Array:
     return pa.array(np.cumsum(~gone) - 1, mask=gone)
 
 
-def _addresses(batch: pa.RecordBatch) -> NDArray[np.uint64]:
-    return np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), dtype=np.uint64)
-
-
 def _whole(column: pa.ChunkedArray) -> Any:
     if column.num_chunks == 0:
         return pa.array([], column.type)
@@ -459,7 +462,7 @@ def _whole(column: pa.ChunkedArray) -> Any:
 
 
 def _take_chunks(
-    chunks: list[pa.Array], bases: NDArray[np.int64], ordinals: Ordinals, missing: NDArray[np.bool_]
+    chunks: list[pa.Array], bases: NDArray[np.int64], ordinals: Ordinals, missing: Mask
 ) -> pa.Array:
     """Values in the order asked for: taken chunk by chunk, then put in order by one take."""
     owner = np.searchsorted(bases, ordinals, side="right") - 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from omnigraph.arrays.key_segments import ABSENT
+from omnigraph.arrays.addresses import ABSENT
 from omnigraph.core import limits
 from omnigraph.core.events import Warned, emit
 from omnigraph.engine.tables.cache_work import BACKGROUND

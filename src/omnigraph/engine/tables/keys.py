@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.arrays.addresses import by_fragment
+from omnigraph.arrays.addresses import ABSENT, OFFSET_BITS, OFFSET_MASK, addresses_in, all_rows, by_fragment
 from omnigraph.arrays.key_segments import (
-    ABSENT,
     DICTIONARY_ROWS_MAX,
-    FEW_KEYS,
     SEGMENT_BYTES_MAX,
     SEGMENT_ROWS_MAX,
     KeySegment,
-    hash_keys,
-    is_among,
     join_segments,
-    string_array,
 )
+from omnigraph.arrays.keys import hash_keys, string_array
+from omnigraph.arrays.sets import is_among
 from omnigraph.planning.filters import filter_text, has_text
 from omnigraph.storage.handles import FragmentInfo
 
@@ -34,7 +31,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.arrays.types import Addresses
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
+
+FEW_KEYS: Final = 32
+"""Up to this many keys are looked up one by one, which costs less than making arrays of them."""
 
 JOINED_ROWS_MAX: Final = 1 << 17
 """Small segments are joined up to this size; larger ones stay as they are until there are too many."""
@@ -73,9 +74,7 @@ class KeySource(Protocol):
         """The deleted row offsets of one fragment, ascending."""
         ...
 
-    def live_keys(
-        self, fragment_ids: Iterable[int] | None
-    ) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]]:
+    def live_keys(self, fragment_ids: Iterable[int] | None) -> Iterator[tuple[pa.StringArray, Addresses]]:
         """Ids and row addresses of the live rows of the given fragments (None: of all)."""
         ...
 
@@ -111,7 +110,7 @@ class KeyIndex:
         ordered = ((number, self.fragments[number]) for number in numbers)
         return {number: (rows.files, rows.deletion, rows.rows, len(rows.dead)) for number, rows in ordered}
 
-    def find(self, ids: pa.StringArray, *, referenced: bool = False) -> NDArray[np.uint64]:
+    def find(self, ids: pa.StringArray, *, referenced: bool = False) -> Addresses:
         """The address of each id, or `ABSENT`.
 
         `referenced`: rows of this graph refer to these ids, so they are compared by hash where that tells
@@ -158,17 +157,17 @@ class KeyIndex:
         return self.with_dead == 0 and len(self.known_files) == len(self.fragments)
 
     def _is_alive(self, address: int) -> bool:
-        fragment = self.fragments.get(address >> 32)
+        fragment = self.fragments.get(address >> OFFSET_BITS)
         if fragment is None:
             return False
         dead = fragment.dead
         if not len(dead):
             return True
-        offset = address & 0xFFFF_FFFF
+        offset = address & OFFSET_MASK
         at = int(dead.searchsorted(np.uint32(offset)))
         return at >= len(dead) or dead.item(at) != offset
 
-    def _alive(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _alive(self, addresses: Addresses) -> Addresses:
         if self._none_dead():
             return addresses
         order = np.argsort(addresses)
@@ -198,7 +197,7 @@ def advance(
     source: KeySource,
     *,
     own_keys: pa.StringArray | None = None,
-    own_removed: NDArray[np.uint64] | None = None,
+    own_removed: Addresses | None = None,
 ) -> KeyIndex:
     """The index of another version of the same table, reading only what differs.
 
@@ -256,7 +255,7 @@ def carried(
     storage: TableStorage,
     handle: SnapshotHandle,
     keys: pa.StringArray,
-    removed: NDArray[np.uint64],
+    removed: Addresses,
 ) -> KeyIndex | None:
     """The index after exactly one own commit on the version it is of; None when that does not explain what
     is seen.
@@ -288,10 +287,7 @@ def carried(
         known[fragment_id] = info.files
     segments = list(index.segments)
     if len(keys):
-        parts = [
-            (np.uint64(number) << np.uint64(32)) + np.arange(seen[number].physical_rows, dtype=np.uint64)
-            for number in new_ids
-        ]
+        parts = [all_rows(number, seen[number].physical_rows) for number in new_ids]
         segments.append(KeySegment(keys, np.concatenate(parts)))
     return KeyIndex(fragments, _tidy(segments), known, with_dead)
 
@@ -312,17 +308,14 @@ def _dead_rows(
     return source.dead_rows(fragment_id)
 
 
-def _addresses(fragment_ids: list[int], seen: Fragments) -> NDArray[np.uint64]:
-    parts = [
-        (np.uint64(fragment_id) << np.uint64(32)) + np.arange(seen[fragment_id][2], dtype=np.uint64)
-        for fragment_id in fragment_ids
-    ]
+def _addresses(fragment_ids: list[int], seen: Fragments) -> Addresses:
+    parts = [all_rows(fragment_id, seen[fragment_id][2]) for fragment_id in fragment_ids]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
-def _segments(batches: Iterable[tuple[pa.StringArray, NDArray[np.uint64]]]) -> Iterator[KeySegment]:
+def _segments(batches: Iterable[tuple[pa.StringArray, Addresses]]) -> Iterator[KeySegment]:
     keys: list[pa.StringArray] = []
-    addresses: list[NDArray[np.uint64]] = []
+    addresses: list[Addresses] = []
     rows = size = 0
     for batch_keys, batch_addresses in batches:
         if len(batch_keys) == 0:
@@ -370,14 +363,12 @@ class TableKeys:
             np.uint32
         )
 
-    def live_keys(
-        self, fragment_ids: Iterable[int] | None
-    ) -> Iterator[tuple[pa.StringArray, NDArray[np.uint64]]]:
+    def live_keys(self, fragment_ids: Iterable[int] | None) -> Iterator[tuple[pa.StringArray, Addresses]]:
         """See `KeySource`."""
         wanted = None if fragment_ids is None else list(fragment_ids)
         reader = self._storage.scan(self._handle, columns=["id"], with_row_address=True, fragments=wanted)
         for batch in reader:
-            addresses = np.asarray(batch.column("_rowaddr").to_numpy(zero_copy_only=False), np.uint64)
+            addresses = addresses_in(batch)
             yield string_array(batch.column("id")), addresses
 
 
@@ -397,14 +388,14 @@ def dead_rows(
     return storage.dead_rows(handle, FragmentInfo(fragment_id, files, rows, deletion, dead))
 
 
-def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> NDArray[np.uint64]:
+def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> Addresses:
     """Addresses by asking the table for these ids, without an index in memory."""
     found = KeySegment(pa.array([], pa.string()), np.empty(0, np.uint64))
     where = filter_text(has_text("id", ids.to_pylist()))
     reader = storage.scan(handle, columns=["id"], filter=where, with_row_address=True)
     table = reader.read_all()
     if table.num_rows:
-        addresses = np.asarray(table.column("_rowaddr").to_numpy(), np.uint64)
+        addresses = addresses_in(table)
         found = KeySegment(string_array(table.column("id")), addresses)
     named, addresses = found.find(ids, hash_keys(ids))
     return np.where(named, addresses, ABSENT)

@@ -13,14 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import (
-    ABSENT,
-    KeySegment,
-    distinct,
-    hash_keys,
-    last_occurrences,
-    string_array,
-)
+from omnigraph.arrays.addresses import ABSENT
+from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.keys import hash_keys, last_occurrences, string_array
+from omnigraph.arrays.sets import distinct
 from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import BadRequest, ExpectedVersionMismatch, InternalError, ReadSetConflict
 from omnigraph.core.ids import Branch, OperationId, TableKey

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.arrays.addresses import ABSENT, addresses_in
+from omnigraph.arrays.keys import string_array
 from omnigraph.core.errors import InternalError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def scan_with_pending(
     committed = storage.read(
         handle, columns=list(projection), filter=condition.text, with_row_address=True, limit=limit
     )
-    addresses = np.asarray(committed.column("_rowaddr").to_numpy(), np.uint64)
+    addresses = addresses_in(committed)
     committed = committed.select(list(projection))
     if pending is None or pending.num_rows == 0:
         return Matched(committed, addresses)

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.arrays.addresses import ABSENT, ADDRESS, addresses_in
+from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimit, Violation
@@ -312,7 +313,7 @@ class _Run:
                 mask = pc.is_in(batch.column(column), value_set=ids)
                 chosen = mask if chosen is None else pc.or_(chosen, mask)
             kept.append(batch.filter(chosen))
-        return pa.Table.from_batches(kept, schema).select(["id", "src", "_rowaddr"])
+        return pa.Table.from_batches(kept, schema).select(["id", "src", ADDRESS])
 
     # --- shared ----------------------------------------------------------------------------------------
 
@@ -390,9 +391,7 @@ class _Deleted:
     def distinct(self) -> tuple[pa.StringArray, NDArray[np.uint64]]:
         """Ids and addresses of the selected rows, each row once, by ascending address."""
         ids = pa.chunked_array([c for p in self.parts for c in p.column("id").chunks], pa.string())
-        addresses = np.concatenate(
-            [np.asarray(p.column("_rowaddr").to_numpy(), np.uint64) for p in self.parts]
-        )
+        addresses = np.concatenate([addresses_in(part) for part in self.parts])
         once, first = np.unique(addresses, return_index=True)
         return string_array(ids.take(pa.array(first))), once
 

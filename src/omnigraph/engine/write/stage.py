@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.arrays.addresses import ABSENT
+from omnigraph.arrays.keys import string_array
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError
 from omnigraph.engine.write.gathered import MutationStaging, PendingMode, PendingTable, ReadSetMoved
 from omnigraph.engine.write.rows import in_schema
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.arrays.types import Addresses
     from omnigraph.core.ids import TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import TableEntry
@@ -35,7 +37,6 @@ STAGE_THREADS: Final = 2
 SOUGHT_BESIDE_MIN: Final = 1024
 """Ids from which on the rows they replace are looked up while the new rows are written."""
 
-Addresses: TypeAlias = "NDArray[np.uint64]"
 
 _NO_IDS: Final = pa.array([], pa.string())
 _NO_ADDRESSES: Final[Addresses] = np.empty(0, np.uint64)

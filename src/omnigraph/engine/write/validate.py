@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import string_array
+from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import column_texts
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from omnigraph.arrays.addresses import ADDRESS
 from omnigraph.catalog.canonical import unique_tuples
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import node_table_key
@@ -106,7 +107,7 @@ def add_committed(task: ScanTask, table_type: TableType, rows: pa.Table, writer:
     key = task.table_key
     tuples = [unique_tuples(rows, group, table_type) for group in table_type.unique] if task.unique else []
     if task.ids:
-        columns: dict[str, object] = {"id": rows.column("id"), "address": rows.column("_rowaddr")}
+        columns: dict[str, object] = {"id": rows.column("id"), "address": rows.column(ADDRESS)}
         if task.plan.mode.upserts:
             if isinstance(table_type, EdgeType) and constrained(table_type):
                 columns["src"] = rows.column("src")

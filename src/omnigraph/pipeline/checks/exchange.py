@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import hash_keys, string_array
+from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.limits import MIB

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.arrays.key_segments import ABSENT, string_array
+from omnigraph.arrays.addresses import ABSENT, ADDRESS
+from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import TableKey
 from omnigraph.pipeline.checks.committed import ScanTask, TableNeed, add_committed, committed_columns
@@ -196,4 +197,4 @@ class _Probe:
         else:
             addresses.sort()
             rows = self.store.take(self.handle, addresses, wanted)
-        return rows.append_column("_rowaddr", pa.array(addresses))
+        return rows.append_column(ADDRESS, pa.array(addresses))

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import KeySegment, hash_keys, string_array
+from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.ids import node_table_key
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import KeySegment, hash_keys, string_array
+from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.schema import NodeType
 from omnigraph.pipeline.input.records import ParsedRows

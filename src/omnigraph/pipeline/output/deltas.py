@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.arrays.key_segments import string_array
+from omnigraph.arrays.keys import string_array
+from omnigraph.arrays.types import Addresses
 from omnigraph.branching.changes import NO_IDS, RowPairs, RowSet, TableDelta, Unshared, read_keys
-from omnigraph.branching.equality import Addresses, rows_differ
+from omnigraph.branching.equality import rows_differ
 from omnigraph.core.ids import Branch, TableKey, new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.engine.session import GraphSession
