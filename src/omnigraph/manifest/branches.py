@@ -61,6 +61,7 @@ class BranchStore:
             source = store.head(from_branch)
             refuse_newer_format(source.stamp)
             shown = source.snapshot if at is None else self._still_there(from_branch, at)
+            store.make_found_durable(from_branch, shown.manifest_version)
             self._clear_leftover(branch)
             try:
                 self._make_reference(branch, source, shown.manifest_version)

@@ -25,7 +25,12 @@ from omnigraph.storage.datasets import (
     create_dataset,
     manifest_object,
 )
-from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories
+from omnigraph.storage.durability import (
+    DurabilityMode,
+    make_durable,
+    make_found_durable,
+    sync_directories,
+)
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
 from omnigraph.storage.objects import StorageAdapter
@@ -397,6 +402,12 @@ class ControlDataset:
             make_durable(
                 [self._root.local_path(name) for name in names], self._durability, root=self._root.uri
             )
+
+    def sync_found(self, *names: str) -> None:
+        """As `sync` for files that another process may have left unsynced; each once in this process."""
+        if self._root.is_local and self._durability is not DurabilityMode.OS:
+            paths = [self._root.local_path(name) for name in names]
+            make_found_durable(paths, self._durability, root=self._root.uri)
 
     def sync_directory(self, name: str) -> None:
         """Return once entries added to or removed from a directory survive a power cut."""

@@ -3,12 +3,19 @@
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import InternalError, ReadSetConflict, RowLevelCasContention
+from omnigraph.core.errors import (
+    CommitNotFound,
+    InternalError,
+    ReadSetConflict,
+    RowLevelCasContention,
+    StorageNotFound,
+)
 from omnigraph.core.events import Published, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch
@@ -133,7 +140,7 @@ class ManifestBatchPublisher:
         Everything a publish compares and refuses is compared and refused here first. The result goes to
         `publish_prepared`, which starts over when the branch has moved, or to `discard`.
         """
-        base = self._load(branch)
+        base = self._ground(branch, intent)
         snapshot = self._plan(base, changes, expected_table_versions, intent, schema_lock)
         rows = self._store.dataset.write_rows(base.handle, branch, encode(snapshot), replacing=True)
         expected = dict(expected_table_versions)
@@ -185,7 +192,7 @@ class ManifestBatchPublisher:
         for attempt in range(attempts_made, attempts):
             if attempt:
                 _wait(attempt)
-            base = self._load(branch)
+            base = self._ground(branch, intent)
             snapshot = self._plan(base, changes, expected, intent, schema_lock)
             rows = self._store.dataset.write_rows(base.handle, branch, encode(snapshot), replacing=True)
             self._store.dataset.sync(*rows.names)
@@ -198,6 +205,17 @@ class ManifestBatchPublisher:
         """The branch's state, read freshly, at the format this program writes."""
         head = migrate(self._store, self._store.head(branch))
         failpoint(Window.PUBLISH_AFTER_STATE_LOAD)
+        return head
+
+    def _ground(self, branch: Branch, intent: CommitIntent) -> Head:
+        """The branch's state, durable like everything else the commit will name as its parents."""
+        head = self._load(branch)
+        self._store.make_found_durable(branch, head.version)
+        if intent.merged_parent is not None:
+            # A source that is gone has its commits in the commit tables already.
+            with suppress(CommitNotFound, StorageNotFound):
+                merged = self._store.commits.show(intent.merged_parent)
+                self._store.make_found_durable(merged.home, merged.manifest_version)
         return head
 
     def _plan(

@@ -82,8 +82,11 @@ class RecoveryLog:
         return _records(self._dataset.read(self._dataset.open_head(None)))
 
     def find(self, operation_id: OperationId) -> RecoveryRecord | None:
-        """The row of an operation, or None."""
-        return next((each for each in self.list() if each.operation_id == operation_id), None)
+        """The row of an operation, durable, or None."""
+        found = next((each for each in self.list() if each.operation_id == operation_id), None)
+        if found is not None:
+            self._make_found_durable(self._dataset.open_head(None).version)
+        return found
 
     def append_once(self, record: RecoveryRecord) -> RecoveryRecord:
         """Record the operation durably, unless it is recorded already; returns the row that stands."""
@@ -94,6 +97,7 @@ class RecoveryLog:
             rows = self._dataset.read(handle)
             known = [each for each in _records(rows) if each.operation_id == record.operation_id]
             if known:
+                self._make_found_durable(handle.version)
                 return known[0]
             written = self._dataset.write_rows(
                 handle, None, pa.concat_tables([rows, _row(record)]), replacing=True
@@ -102,6 +106,10 @@ class RecoveryLog:
             if self._dataset.commit_overwrite(handle, None, _SCHEMA, written) is not None:
                 return record
         raise RowLevelCasContention(attempts=PUBLISHER_RETRY_BUDGET)
+
+    def _make_found_durable(self, version: int) -> None:
+        """Who recorded it may have died before its sync, and the sidecar goes on the strength of the row."""
+        self._dataset.sync_found(self._dataset.version_file(None, version))
 
 
 def _row(record: RecoveryRecord) -> pa.Table:

@@ -407,6 +407,17 @@ class ManifestStore:
                 hint="try again when it has finished",
             )
 
+    def make_found_durable(self, branch: Branch, manifest_version: int) -> None:
+        """Return once a state that somebody is about to build on survives a power cut.
+
+        Its publisher, or the creator of its branch, may have died before its sync. What lies before the state
+        needs none: who published it has built on that. Cost: one or two probes, once it was done.
+        """
+        names = [self.dataset.version_file(branch, manifest_version)]
+        if branch is not None:
+            names.append(branch_reference(MANIFEST, branch))
+        self.dataset.sync_found(*names)
+
     def forget(self, branch: Branch) -> None:
         """Drop what is kept of a branch."""
         with self._lock:

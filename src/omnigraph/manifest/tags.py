@@ -44,6 +44,7 @@ class TagStore:
         if name in self._places():
             raise TagExists(name)
         snapshot = self._store.at_commit(commit_id)
+        self._store.make_found_durable(snapshot.branch, snapshot.manifest_version)
         self._store.dataset.create_tag(name, snapshot.branch, snapshot.manifest_version)
         return snapshot
 

@@ -10,6 +10,7 @@ from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.observe import Observation, transaction
 from omnigraph.recovery.roll_forward import update_of
 from omnigraph.recovery.sidecar import Sidecar
+from omnigraph.recovery.written_rows import make_versions_durable
 from omnigraph.storage.handles import OPERATION_ID, RECOVERY_OF, RESTORE_TO, SnapshotHandle
 
 
@@ -28,6 +29,7 @@ def roll_back(
     outcomes: list[TableOutcome] = []
     restored: list[SnapshotHandle] = []
     for each in moved:
+        make_versions_durable(context, each.pin, each.location, each.facts.head)
         handle, left_at = _restored(context, sidecar, each)
         restored.append(handle)
         outcomes.append(TableOutcome(each.pin.table_key, left_at, each.facts.pin))

@@ -13,7 +13,7 @@ from omnigraph.recovery.classify import RolledPastExpected
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.observe import Observation, transaction
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRegistration, SidecarSwitch
-from omnigraph.recovery.written_rows import make_version_durable
+from omnigraph.recovery.written_rows import make_shown_durable, make_table_durable, make_version_durable
 
 
 def roll_forward(
@@ -77,6 +77,7 @@ def _switch(
     if key not in snapshot.registrations:
         changes.append(RegisterTable(key, location))
     handle = context.storage.open_version(key, location, branch, version)
+    make_shown_durable(context, location, branch, version)
     pin = SidecarPin(key, location, 0, version, table_branch=branch)
     changes.append(update_of(context, pin, location, version, handle.row_count))
     expected[key] = switch.expected_version
@@ -126,6 +127,7 @@ def _register(
         return TableOutcome(key, 0, snapshot.pin(key))
     location, branch = registration.table_path, registration.table_branch
     head = context.storage.open_head(key, location, branch)
+    make_table_durable(context, location)
     pin = SidecarPin(key, location, 0, head.version, table_branch=branch)
     changes.append(RegisterTable(key, location))
     changes.append(update_of(context, pin, location, head.version, head.row_count))

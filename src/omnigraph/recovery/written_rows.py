@@ -1,14 +1,16 @@
 """The part of a table version that a writer made: it must be readable and durable before it is published."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from omnigraph.core.errors import StorageNotFound, StoragePermanent, StorageUnknown
+from omnigraph.core.ids import Branch
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.sidecar import SidecarPin
 from omnigraph.storage.datasets import manifest_object
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
-from omnigraph.storage.layout import branch_directory
+from omnigraph.storage.layout import branch_directory, branch_reference
 
 
 def rows_readable(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> bool:
@@ -30,25 +32,65 @@ def rows_readable(context: RecoveryContext, pin: SidecarPin, location: str, vers
 
 def make_version_durable(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> None:
     """Sync what the writer made: it may have died before it could, and a publish must not name lost files."""
-    mode = DurabilityMode(context.settings.durability)
-    if not context.root.is_local or mode is DurabilityMode.OS:
+    if not _syncs(context):
         return
     _, changed = _changed(context, pin, location, version)
-    names = [manifest_object(location, pin.table_branch, number) for number in _made(pin, version)]
+    names = _versions(pin, location, version)
     for fragment in changed:
         names.extend(fragment.files)
         if fragment.deletions is not None:
             names.append(fragment.deletions)
-    root = Path(context.root.uri)
-    paths = {root / name for name in names}
     # Which index files a version uses is known to Lance alone; few exist and most are clean already.
-    indices = root / branch_directory(location, pin.table_branch) / "_indices"
-    paths.update(path for path in indices.rglob("*") if path.is_file())
-    make_durable([str(path) for path in sorted(paths) if path.exists()], mode, root=context.root.uri)
+    names.extend(_files_below(context, f"{branch_directory(location, pin.table_branch)}/_indices"))
+    _make_durable(context, names)
 
 
-def _made(pin: SidecarPin, version: int) -> range:
-    return range(pin.expected_version + 1, version + 1)
+def make_versions_durable(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> None:
+    """As `make_version_durable` for a version that is undone: what it added is shown by nobody, but the
+    versions after it stand on it, and on the fork it was made on.
+    """
+    if _syncs(context):
+        _make_durable(context, _versions(pin, location, version))
+
+
+def make_shown_durable(context: RecoveryContext, location: str, branch: Branch, version: int) -> None:
+    """Sync a version that adds no rows of its own, and the reference of its branch: a pure fork."""
+    if _syncs(context):
+        _make_durable(context, [manifest_object(location, branch, version), *_reference(location, branch)])
+
+
+def make_table_durable(context: RecoveryContext, location: str) -> None:
+    """Sync everything of a table that a writer made anew."""
+    if _syncs(context):
+        _make_durable(context, _files_below(context, location))
+
+
+def _syncs(context: RecoveryContext) -> bool:
+    return context.root.is_local and context.settings.durability != DurabilityMode.OS
+
+
+def _make_durable(context: RecoveryContext, names: Iterable[str]) -> None:
+    paths = sorted({context.root.local_path(name) for name in names})
+    mode = DurabilityMode(context.settings.durability)
+    make_durable([path for path in paths if Path(path).exists()], mode, root=context.root.uri)
+
+
+def _files_below(context: RecoveryContext, name: str) -> list[str]:
+    root = Path(context.root.uri)
+    return [str(path.relative_to(root)) for path in (root / name).rglob("*") if path.is_file()]
+
+
+def _versions(pin: SidecarPin, location: str, version: int) -> list[str]:
+    """The files of the versions that the writer made; on a branch also of its fork: the writer may have made
+    that as well.
+    """
+    first = pin.expected_version + (1 if pin.table_branch is None else 0)
+    made = [manifest_object(location, pin.table_branch, number) for number in range(first, version + 1)]
+    return [*made, *_reference(location, pin.table_branch)]
+
+
+def _reference(location: str, branch: Branch) -> list[str]:
+    return [] if branch is None else [branch_reference(location, branch)]
 
 
 def _changed(

@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -17,6 +18,8 @@ from omnigraph.core.events import DurableOperation, emit, listening
 from omnigraph.storage.failures import os_failure, translated
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
+FILES_KNOWN_MAX: Final = 4096
+"""Synced files one process remembers; a forgotten one is synced again, which is cheap when it is clean."""
 
 
 class DurabilityMode(StrEnum):
@@ -173,7 +176,45 @@ class DirectoryLedger:
                     current = os.path.dirname(current)
 
 
+class FileLedger:
+    """Which files this process has seen made durable, content and name: the last of them.
+
+    A file is known by path and incarnation, so one that was removed and made again counts as new.
+    Thread-safe.
+    """
+
+    def __init__(self, known_max: int = FILES_KNOWN_MAX) -> None:
+        self._known: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        self._known_max = known_max
+        self._lock = threading.Lock()
+
+    def knows(self, path: str) -> bool:
+        """Whether this very file is durable. Cost: one probe."""
+        known = self._known.get(path)
+        return known is not None and known == _incarnation(path)
+
+    def record(self, incarnations: Iterable[tuple[str, tuple[int, int, int] | None]]) -> None:
+        """Remember that these files, as they were found before their sync, are durable."""
+        with self._lock:
+            for path, incarnation in incarnations:
+                if incarnation is not None:
+                    self._known[path] = incarnation
+                    self._known.move_to_end(path)
+            while len(self._known) > self._known_max:
+                self._known.popitem(last=False)
+
+
+def _incarnation(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from every other one that had or will have its name; None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
 _ledger: Final = DirectoryLedger()
+_synced: Final = FileLedger()
 
 
 def make_durable(paths: Iterable[str], mode: DurabilityMode, *, root: str) -> None:
@@ -188,12 +229,24 @@ def make_durable(paths: Iterable[str], mode: DurabilityMode, *, root: str) -> No
     if not files:
         return
     directories = list(dict.fromkeys(os.path.dirname(path) for path in files))
+    incarnations = [(path, _incarnation(path)) for path in files]
     sync_files(files, mode)
     unnamed = [path for path in directories if not _ledger.knows(path, _sync_directory(path))]
-    if not unnamed:
-        return
-    with translated(files[0]):
-        parents = _ledger.unsynced_parents(unnamed, below=root)
-    sync_directories([path for path in parents if path not in directories], mode)
-    with translated(files[0]):
-        _ledger.record(unnamed, below=root)
+    if unnamed:
+        with translated(files[0]):
+            parents = _ledger.unsynced_parents(unnamed, below=root)
+        sync_directories([path for path in parents if path not in directories], mode)
+        with translated(files[0]):
+            _ledger.record(unnamed, below=root)
+    _synced.record(incarnations)
+
+
+def make_found_durable(paths: Iterable[str], mode: DurabilityMode, *, root: str) -> None:
+    """As `make_durable` for files that another process made: it may have died before it synced them.
+
+    Whoever builds on something it found calls this first; otherwise what it acknowledges may stand on ground
+    that a power cut takes away. Each file is synced once in this process.
+    Cost: one probe per file that this process has synced.
+    """
+    if mode is not DurabilityMode.OS:
+        make_durable([path for path in paths if not _synced.knows(path)], mode, root=root)
