@@ -23,7 +23,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.engine import session
 from omnigraph.engine.edges import adjacency
 from omnigraph.engine.read import query
-from omnigraph.engine.read.reading import ReadCaches
+from omnigraph.engine.read.caches import ReadCaches
 from omnigraph.engine.tables import cache_files, images, key_cache, key_files
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_cache import KeyIndexCache

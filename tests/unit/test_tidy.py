@@ -74,6 +74,31 @@ def test_only_the_faces_print() -> None:
     assert printing == []
 
 
+def imported_on_loading(path: Path) -> set[str]:
+    """The modules that loading a module loads: what stands under TYPE_CHECKING or in a function is not."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found
+
+
+def test_an_import_that_no_contract_sees_is_one_of_types() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    ignored = [line for contract in settings["contracts"] for line in contract.get("ignore_imports", [])]
+    loaded: list[str] = []
+    for line in ignored:
+        importer, imported = line.split(" -> ")
+        place = SOURCES.parent.joinpath(*importer.split("."))
+        module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if imported in imported_on_loading(module):
+            loaded.append(line)
+    assert ignored
+    assert loaded == []
+
+
 def test_nothing_unfinished_is_committed() -> None:
     marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X:", "raise NotImplemented" + "Error")
     unfinished = [

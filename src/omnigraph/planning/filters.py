@@ -114,6 +114,17 @@ def has_text(column: str, texts: Iterable[str]) -> InSet:
     return InSet(column, tuple(dict.fromkeys(texts)), ScalarKind.STRING, wanted=True)
 
 
+def columns_of(formula: Formula) -> frozenset[str]:
+    """The columns a formula reads."""
+    match formula:
+        case Constant():
+            return frozenset()
+        case Every() | Some():
+            return frozenset[str]().union(*(columns_of(part) for part in formula.parts))
+        case _:
+            return frozenset({formula.column})
+
+
 def filter_text(formula: Formula) -> FilterText:
     """A formula as SQL of the table format."""
     return FilterText(_printed(formula))

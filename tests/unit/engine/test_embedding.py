@@ -12,7 +12,7 @@ from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import BadRequest, Cancelled, DeadlineExceeded, EmbedderError
 from omnigraph.core.events import Warned, listen
 from omnigraph.core.settings import Settings
-from omnigraph.engine.read.reading import Limits
+from omnigraph.engine.read.limits import Limits
 from omnigraph.engine.search.embedding import (
     Embedder,
     _awaited,

@@ -14,7 +14,7 @@ from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import ResourceLimit
 from omnigraph.engine.read import project
 from omnigraph.engine.read.compare import Constant, as_array
-from omnigraph.engine.read.reading import encode
+from omnigraph.engine.read.encoded import encode
 from omnigraph.engine.tables.images import TableImage
 
 values = st.lists(st.one_of(st.none(), st.integers(-2, 2)), min_size=5, max_size=5)

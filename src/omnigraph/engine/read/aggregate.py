@@ -21,10 +21,10 @@ from omnigraph.catalog.types import ScalarKind, arrow_type
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, spans
 from omnigraph.engine.read.compare import as_array
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
+from omnigraph.engine.read.limits import ORDINAL_BYTES
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import SEARCHES, fetches_of, pieces
 from omnigraph.engine.read.project import DENSE_CODES_MAX, aggregate_whole, ordered_groups
-from omnigraph.engine.read.reading import ORDINAL_BYTES
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 from omnigraph.planning.steps import Expand, Scan, Step
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from omnigraph.engine.read.encoded import Codes
     from omnigraph.engine.read.match import Matcher
-    from omnigraph.engine.read.reading import Codes, Prepared, Reading
+    from omnigraph.engine.read.prepared import Prepared
+    from omnigraph.engine.read.reading import Reading
 
     Codings = NDArray[np.int64]
     Weights = NDArray[np.int64] | None

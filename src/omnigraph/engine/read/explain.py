@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from omnigraph.catalog.schema import NodeType
-    from omnigraph.engine.read.reading import Prepared, Reading
+    from omnigraph.engine.read.prepared import Prepared
+    from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.search.choice import Access
 
 EQUALITY_SHARE: Final = 0.1

@@ -9,9 +9,9 @@ import numpy as np
 
 from omnigraph.engine.edges.traverse import connected, expand, expand_edges, reach, reached
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_places
+from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import condition_holds
 from omnigraph.engine.read.pieces import PIECE_ROWS, SEARCHES, fetches_of, pieces
-from omnigraph.engine.read.reading import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.planning import ir
 from omnigraph.planning import steps as plan
 

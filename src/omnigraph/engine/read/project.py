@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.read.compare import as_array
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, entities_of, first_places
+from omnigraph.engine.read.limits import ORDINAL_BYTES
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import PIECE_ROWS, hold_fetches, hold_values
-from omnigraph.engine.read.reading import ORDINAL_BYTES
 from omnigraph.engine.search.evaluate import fuse, ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Ordinals
-    from omnigraph.engine.read.reading import Prepared, Reading, References
+    from omnigraph.engine.read.prepared import Prepared, References
+    from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.tables.images import TableImage
 
 SortColumns = list[tuple[Any, str]]

@@ -16,10 +16,12 @@ from omnigraph.core.errors import WrongQueryKind
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.read.aggregate import aggregate_columns
+from omnigraph.engine.read.caches import ReadCaches
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
+from omnigraph.engine.read.limits import Limits
 from omnigraph.engine.read.match import Matcher
 from omnigraph.engine.read.project import result_columns, shown
-from omnigraph.engine.read.reading import Limits, ReadCaches, Reading
+from omnigraph.engine.read.reading import Reading
 from omnigraph.engine.read.result import Rows
 
 if TYPE_CHECKING:

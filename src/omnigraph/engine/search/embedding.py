@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.core.settings import Settings
-    from omnigraph.engine.read.reading import Limits
+    from omnigraph.engine.read.limits import Limits
     from omnigraph.planning import ir
     from omnigraph.planning.values import Value
 

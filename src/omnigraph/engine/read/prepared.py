@@ -1,0 +1,107 @@
+"""What follows from a plan alone: made once, whatever the data and the parameters of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from omnigraph.catalog.types import arrow_type
+from omnigraph.engine.read.chains import Chain, chain_of
+from omnigraph.engine.read.formulas import PLAIN_KINDS
+from omnigraph.planning import ir
+from omnigraph.planning.params import binder
+from omnigraph.planning.steps import needed_after, steps_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.planning.steps import Step
+    from omnigraph.planning.values import Value
+
+References: TypeAlias = "tuple[tuple[str, NodeType | EdgeType, str], ...]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """What follows from a plan alone, made once: the steps of its match and the form of its result."""
+
+    plan: ir.ReadPlan
+    steps: tuple[Step, ...]
+    schema: pa.Schema
+    names: tuple[str, ...]
+    """The name of each result column."""
+    kinds: tuple[pa.DataType, ...]
+    """The Arrow type of each result column."""
+    needed: tuple[frozenset[str], ...]
+    """For each step the variables that are wanted after it."""
+    as_set: bool
+    """Whether the result is the same however often equal working rows occur."""
+    references: References | None
+    """Variable, type and column of each result column, when the result is nothing but plain values of the
+    working rows, in their order."""
+    chain: Chain | None
+    """The steps that run over lists while the rows are few."""
+    bind: Callable[[Mapping[str, Any] | None], Mapping[str, Value]]
+    """What turns the caller's parameters into values."""
+    embedded: tuple[ir.Nearest, ...]
+    """The comparisons of vectors with a text."""
+
+
+def prepare(plan: ir.ReadPlan) -> Prepared:
+    """Everything about a run of this plan that does not depend on data or parameters."""
+    kinds = tuple(arrow_type(column.type) for column in plan.columns)
+    fields = [
+        pa.field(column.name, kind, nullable=column.nullable)
+        for column, kind in zip(plan.columns, kinds, strict=True)
+    ]
+    steps = steps_of(plan.match)
+    needed = needed_after(steps, _returned(plan))
+    as_set = plan.distinct and not plan.is_aggregate
+    return Prepared(
+        plan,
+        steps,
+        pa.schema(fields),
+        tuple(column.name for column in plan.columns),
+        kinds,
+        needed=needed,
+        as_set=as_set,
+        references=_references(plan),
+        chain=chain_of(steps, needed, as_set=as_set),
+        bind=binder(plan),
+        embedded=ir.embedded_by(plan),
+    )
+
+
+def _returned(plan: ir.ReadPlan) -> frozenset[str]:
+    """The variables that the result is made from."""
+    wanted = frozenset[str]().union(*(ir.variables_of(column.expression) for column in plan.columns))
+    for key in plan.order:
+        if not isinstance(key.expression, ir.ColumnRef):
+            wanted |= ir.variables_of(key.expression)
+    if plan.ranking is not None:
+        wanted |= ir.variables_of(plan.ranking)
+    if plan.order or plan.ranking is not None:
+        wanted |= frozenset(plan.ties)
+    return wanted
+
+
+def _references(plan: ir.ReadPlan) -> References | None:
+    if plan.is_aggregate or plan.order or plan.ranking is not None:
+        return None
+    if plan.distinct and not (len(plan.columns) == 1 and isinstance(plan.columns[0].expression, ir.NodeRef)):
+        return None  # two nodes may have the same values
+    found: list[tuple[str, NodeType | EdgeType, str]] = []
+    for column in plan.columns:
+        match column.expression:
+            case ir.NodeRef() as node:
+                found.append((node.variable, node.node, "id"))
+            case ir.PropertyRef() as reference if (
+                reference.type.is_scalar and reference.type.kind in PLAIN_KINDS
+            ):
+                found.append((reference.variable, reference.owner, reference.prop.name))
+            case _:
+                return None
+    return tuple(found)
