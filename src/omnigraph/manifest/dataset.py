@@ -19,11 +19,11 @@ from omnigraph.core.errors import StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.planning.filters import FilterText
+from omnigraph.storage.bases import Bases
 from omnigraph.storage.datasets import (
     DATA_STORAGE_VERSION,
     WALK_STEPS_MAX,
     create_dataset,
-    manifest_object,
 )
 from omnigraph.storage.durability import (
     DurabilityMode,
@@ -33,6 +33,7 @@ from omnigraph.storage.durability import (
 )
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
+from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
 
@@ -127,6 +128,7 @@ class ControlDataset:
         self._root = root
         self.location = location
         self._adapter = adapter
+        self._bases = Bases(root, adapter)
         self._durability = durability
 
     def create(self, schema: pa.Schema) -> "LanceDataset":
@@ -181,8 +183,6 @@ class ControlDataset:
         return self._open(branch, version)
 
     def _open(self, branch: Branch, version: int | None) -> "LanceDataset":
-        import lance  # noqa: PLC0415
-
         emit(StorageCall("open" if version is None else "open_version", self.location))
 
         def about() -> Circumstances:
@@ -194,11 +194,7 @@ class ControlDataset:
             return Circumstances(self.location, needed=lambda: (name,), exists=self._adapter.exists)
 
         with substrate(about):
-            return lance.dataset(
-                self._root.dataset_uri(self.location, branch),
-                version=version,
-                storage_options=self._options(),
-            )
+            return self._bases.open(self.location, branch, version)
 
     def read(
         self, handle: "LanceDataset", columns: Sequence[str] | None = None, where: FilterText | None = None
@@ -334,7 +330,7 @@ class ControlDataset:
         """
         if self.has_version(branch, base_version + 1):
             made = self.open_version(branch, base_version + 1)
-            names = set(_data_names(made, self.location))
+            names = set(self._data_names(made))
             if names.intersection(rows.names):
                 return made
         self.discard(rows)
@@ -420,7 +416,7 @@ class ControlDataset:
                 # An object store shows an object whole or not at all; only local files can be cut short.
                 return None
             sizes = [file.file_size_bytes for file in _data_files(handle)]
-            for name, size in zip(_data_names(handle, self.location), sizes, strict=True):
+            for name, size in zip(self._data_names(handle), sizes, strict=True):
                 path = self._root.local_path(name)
                 if size and os.path.getsize(path) != size:  # noqa: PTH202
                     return path
@@ -428,7 +424,7 @@ class ControlDataset:
 
         return Circumstances(
             self.location,
-            needed=lambda: _data_names(handle, self.location),
+            needed=lambda: self._data_names(handle),
             exists=self._adapter.exists,
             damaged=damaged,
         )
@@ -444,15 +440,13 @@ class ControlDataset:
 
         return about
 
+    def _data_names(self, handle: "LanceDataset") -> list[str]:
+        """Graph-relative names of the data files of a version that lie below the dataset's own root."""
+        directory = handle.uri.removeprefix(f"{self._root.uri}/")
+        return [f"{directory}/data/{file.path}" for file in _data_files(handle)]
+
     def _options(self) -> dict[str, str] | None:
         return dict(self._root.storage_options) or None
-
-
-def _data_names(handle: "LanceDataset", location: str) -> list[str]:
-    """Graph-relative names of the data files of a version that lie below the dataset's own root."""
-    base = handle.uri.partition(f"/{location}")[2].lstrip("/")
-    directory = f"{location}/{base}" if base else location
-    return [f"{directory}/data/{file.path}" for file in _data_files(handle)]
 
 
 def _data_files(handle: "LanceDataset") -> list[Any]:

@@ -7,10 +7,10 @@ from omnigraph.core.errors import StorageNotFound, StoragePermanent, StorageUnkn
 from omnigraph.core.ids import Branch
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.sidecar import SidecarPin
-from omnigraph.storage.datasets import manifest_object
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
 from omnigraph.storage.layout import branch_directory, branch_reference
+from omnigraph.storage.manifest_files import manifest_object
 
 
 def rows_readable(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> bool:

@@ -70,6 +70,10 @@ class StorageAdapter(ABC):
         """Create the object; False, and nothing written, when it exists. One of many creators wins."""
 
     @abstractmethod
+    def read_bytes(self, name: str) -> bytes:
+        """The whole object. Raises StorageNotFound when there is none."""
+
+    @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether an object has this name or objects exist below it; denied access is an error, not "no"."""
 

@@ -7,9 +7,10 @@ from urllib.parse import unquote
 from omnigraph.core.errors import StoragePrecondition
 from omnigraph.core.events import DurableOperation, StorageCall, emit
 from omnigraph.core.ids import Branch, BranchName
-from omnigraph.storage.datasets import DatasetPool, manifest_name
+from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import is_commit_conflict, substrate
 from omnigraph.storage.layout import branch_directory, branch_reference
+from omnigraph.storage.manifest_files import manifest_name
 
 UNREADABLE: Final = ((0, ""),)
 """The incarnation of a reference that was cut short: like no other's."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
 from omnigraph.core.ids import Branch
-from omnigraph.storage.datasets import DatasetPool, manifest_object
+from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import (
     CommitConflict,
     CommitUncertain,
@@ -22,6 +22,7 @@ from omnigraph.storage.handles import (
     TransactionInfo,
     lance_dataset,
 )
+from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.version_files import circumstances
 
 if TYPE_CHECKING:
@@ -92,9 +93,11 @@ def _commit(pool: DatasetPool, base: SnapshotHandle, transaction: "Transaction",
         emit(DurableOperation("commit_table", uri, "before"))
     try:
         with substrate(lambda: circumstances(pool, base, writes=True)):
-            dataset = LanceDataset.commit(
+            made = LanceDataset.commit(
                 lance_dataset(base), transaction, max_retries=0, storage_options=pool.storage_options
             )
+            # A restore takes over the bases of the old manifest as they were written.
+            dataset = pool.at_home(base.location, base.branch, made)
     except OmnigraphError:
         if not _landed(pool, base, transaction.uuid, operation_id):
             raise

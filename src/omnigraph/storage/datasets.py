@@ -4,7 +4,6 @@ A dataset is opened by version, which never lists. Whether a newer version exist
 the next manifest name.
 """
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.ids import Branch
+from omnigraph.storage.bases import Bases
 from omnigraph.storage.failures import Circumstances, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory
+from omnigraph.storage.manifest_files import is_whole_manifest, manifest_name, manifest_object, version_of
 from omnigraph.storage.recent_versions import VersionsKept
 
 if TYPE_CHECKING:
@@ -36,38 +37,6 @@ METADATA_CACHE_SHARE: Final = 0.125
 WALK_STEPS_MAX: Final = 16
 """Version names probed one by one before a listing is cheaper."""
 
-MANIFEST_MAGIC: Final = b"LANC"
-"""The last bytes of every complete manifest file."""
-
-_VERSION_NAME_TOP: Final = 2**64 - 1
-
-
-def manifest_name(version: int) -> str:
-    """The file of a version below `_versions`: inverted numbers, so that the newest sorts first."""
-    return f"{_VERSION_NAME_TOP - version:020d}.manifest"
-
-
-def version_of(name: str) -> int | None:
-    """The version a file below `_versions` belongs to; None for other files."""
-    digits, _, suffix = name.partition(".")
-    if suffix != "manifest" or len(digits) != 20 or not digits.isdigit():
-        return None
-    return _VERSION_NAME_TOP - int(digits)
-
-
-def is_whole_manifest(path: str) -> bool:
-    """Whether a local version file is complete, as far as its last bytes tell."""
-    if os.path.getsize(path) <= len(MANIFEST_MAGIC):
-        return False
-    with open(path, "rb") as file:
-        file.seek(-len(MANIFEST_MAGIC), os.SEEK_END)
-        return file.read() == MANIFEST_MAGIC
-
-
-def manifest_object(location: str, branch: Branch, version: int) -> str:
-    """The graph-relative name of the object that makes a version of a dataset exist."""
-    return f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}"
-
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
@@ -85,6 +54,7 @@ class DatasetPool:
     def __init__(self, root: GraphRoot, adapter: "StorageAdapter", cache_bytes: int) -> None:
         self.root = root
         self.adapter = adapter
+        self._bases = Bases(root, adapter)
         self._cache_bytes = cache_bytes
         self._session: Any = None
         self._opened: OrderedDict[tuple[str, Branch, int], _Opened] = OrderedDict()
@@ -218,8 +188,6 @@ class DatasetPool:
         return self.adapter.identity(address.removeprefix(f"{self.root.uri}/")) is not None
 
     def _open(self, location: str, branch: Branch, version: int) -> Any:
-        import lance  # noqa: PLC0415  the room is imported before it is used
-
         uri = self.root.dataset_uri(location, branch)
         if listening():
             emit(StorageCall("open_dataset", uri))
@@ -231,9 +199,11 @@ class DatasetPool:
         with substrate(
             lambda: self.circumstances(location, branch, needed=lambda: (needed,), damaged=damaged)
         ):
-            return lance.dataset(
-                uri, version=version, session=self.session, storage_options=self.storage_options
-            )
+            return self._bases.open(location, branch, version, self.session)
+
+    def at_home(self, location: str, branch: Branch, dataset: Any) -> Any:
+        """A dataset that Lance gave back, with the bases it has in this graph (`storage/bases`)."""
+        return self._bases.at_home(location, branch, dataset, self.session)
 
     def _walk(self, location: str, branch: Branch, known: int) -> int:
         version = known

@@ -56,6 +56,12 @@ class LocalAdapter(StorageAdapter):
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def read_bytes(self, name: str) -> bytes:
+        path = self._path(name)
+        emit(StorageCall("read_bytes", path))
+        with translated(path), open(path, "rb") as file:
+            return file.read()
+
     def write_text(self, name: str, text: str) -> None:
         self.place_text(self.prepare_text(name, text))
 
@@ -397,14 +403,13 @@ class ObjectAdapter(StorageAdapter):
         with translated(self.address(path), self._reachable):
             obstore.put(self._store, path, data)
 
-    def read_bytes(self, name: str) -> Any:
-        """The whole object. Raises StorageNotFound when there is none."""
+    def read_bytes(self, name: str) -> bytes:
         import obstore  # noqa: PLC0415
 
         path = self._checked(name)
         emit(StorageCall("read_bytes", self.address(path)))
         with translated(self.address(path), self._reachable):
-            return obstore.get(self._store, path).bytes()
+            return bytes(obstore.get(self._store, path).bytes())
 
     @contextlib.contextmanager
     def _durable_step(self, kind: str, path: str) -> Generator[None]:

@@ -11,7 +11,7 @@ from omnigraph.planning.filters import FilterText
 from omnigraph.storage.commit import manifest_files
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
-from omnigraph.storage.handles import SnapshotHandle, lance_dataset
+from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan, default_options
 from omnigraph.storage.version_files import circumstances
 
@@ -50,7 +50,7 @@ class InlineCommitResidual:
         emit(DurableOperation(kind, uri, "before"))
         with substrate(lambda: circumstances(pool, handle, writes=True)):
             # Lance moves the dataset object itself; the handle's own must keep showing its version.
-            dataset = lance_dataset(handle).checkout_version((handle.branch, handle.version))
+            dataset = pool.private(handle.location, handle.branch, handle.version)
             write(dataset)
         emit(DurableOperation(kind, uri, "after"))
         pool.evict(handle.location, handle.branch)

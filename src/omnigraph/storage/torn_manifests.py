@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from omnigraph.core.events import DurableOperation, StorageCall, Warned, emit
 from omnigraph.core.ids import Branch
-from omnigraph.storage.datasets import is_whole_manifest, manifest_name, version_of
 from omnigraph.storage.failures import translated
 from omnigraph.storage.layout import GraphRoot, branch_directory
+from omnigraph.storage.manifest_files import is_whole_manifest, manifest_name, version_of
 
 
 @dataclass(frozen=True, slots=True)

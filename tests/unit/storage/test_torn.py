@@ -7,7 +7,7 @@ import pytest
 from omnigraph.core.errors import OmnigraphError, StoragePermanent
 from omnigraph.core.events import Event, Warned, listen
 from omnigraph.core.ids import BranchName
-from omnigraph.storage.datasets import manifest_object
+from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.torn_manifests import find_torn_manifest, remove_torn_manifests
 from stores import PERSON, PLACE, STAMP, Store, content, filled, local_store, rows, s3_store
 

@@ -1,0 +1,135 @@
+"""The files that make versions of a Lance dataset exist: their names and the little we read of them.
+
+A file ends with a footer that says where the manifest message begins: a protocol-buffer message behind its
+length.
+"""
+
+import os
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from omnigraph.core.ids import Branch
+from omnigraph.storage.layout import branch_directory
+
+MANIFEST_MAGIC: Final = b"LANC"
+"""The last bytes of every complete manifest file."""
+
+_VERSION_NAME_TOP: Final = 2**64 - 1
+
+
+def manifest_name(version: int) -> str:
+    """The file of a version below `_versions`: inverted numbers, so that the newest sorts first."""
+    return f"{_VERSION_NAME_TOP - version:020d}.manifest"
+
+
+def version_of(name: str) -> int | None:
+    """The version a file below `_versions` belongs to; None for other files."""
+    digits, _, suffix = name.partition(".")
+    if suffix != "manifest" or len(digits) != 20 or not digits.isdigit():
+        return None
+    return _VERSION_NAME_TOP - int(digits)
+
+
+def is_whole_manifest(path: str) -> bool:
+    """Whether a local version file is complete, as far as its last bytes tell."""
+    if os.path.getsize(path) <= len(MANIFEST_MAGIC):
+        return False
+    with open(path, "rb") as file:
+        file.seek(-len(MANIFEST_MAGIC), os.SEEK_END)
+        return file.read() == MANIFEST_MAGIC
+
+
+def manifest_object(location: str, branch: Branch, version: int) -> str:
+    """The graph-relative name of the object that makes a version of a dataset exist."""
+    return f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}"
+
+
+_FOOTER: Final = struct.Struct("<QHH4s")
+"""Where the message begins, two numbers of the format, the magic."""
+_LENGTH: Final = struct.Struct("<I")
+
+
+def manifest_message(file: bytes) -> bytes | None:
+    """The manifest message inside a version's file; None when the file is not whole."""
+    if len(file) < _FOOTER.size:
+        return None
+    start, _, _, magic = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
+    if magic != MANIFEST_MAGIC or start + _LENGTH.size > len(file):
+        return None
+    (size,) = _LENGTH.unpack_from(file, start)
+    message = file[start + _LENGTH.size : start + _LENGTH.size + size]
+    return message if len(message) == size else None
+
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_BASES: Final = 18 << 3 | _BYTES
+"""The bases of a manifest message."""
+_PATH: Final = 4 << 3 | _BYTES
+"""The address of one of them."""
+
+
+def with_base_paths(message: bytes, moved: Callable[[str], str]) -> bytes:
+    """A manifest message with other addresses of its bases; all else stays byte for byte.
+
+    Raises ValueError for what is no such message. Cost: a step per fragment of the version.
+    """
+
+    def path(text: bytes) -> bytes:
+        return moved(text.decode()).encode()
+
+    try:
+        return _replaced(message, _BASES, lambda base: _replaced(base, _PATH, path))
+    except IndexError as error:
+        raise ValueError("the manifest message is cut off") from error
+
+
+def _replaced(message: bytes, wanted: int, change: Callable[[bytes], bytes]) -> bytes:
+    """The message with `change` applied to every member of this tag, which must hold bytes."""
+    parts: list[bytes] = []
+    copied = at = 0
+    while at < len(message):
+        start = at
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _BYTES:
+            size, at = _varint(message, at)
+            if tag == wanted:
+                member = change(message[at : at + size])
+                parts += message[copied:start], _as_varint(tag), _as_varint(len(member)), member
+                copied = at + size
+            at += size
+        elif kind == _VARINT:
+            _, at = _varint(message, at)
+        elif kind in {_FIXED64, _FIXED32}:
+            at += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"the manifest message has a member of the unknown kind {kind}")
+    if at > len(message):
+        raise ValueError("the manifest message is cut off")
+    parts.append(message[copied:])
+    return b"".join(parts)
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number at this place and the place after it."""
+    byte = message[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _as_varint(value: int) -> bytes:
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
