@@ -31,8 +31,9 @@ from omnigraph.api.graph import Graph
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.ids import CommitId, OperationId, new_ulid
 from omnigraph.core.settings import Settings
-from omnigraph.engine.write.commit import WriteIntent, finalize
+from omnigraph.engine.write.commit import finalize
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.parts import WriteIntent
 from omnigraph.manifest.changes import CommitIntent
 from omnigraph.recovery.sidecar import WriterKind
 
@@ -240,7 +241,7 @@ def stage_and_publish(graph: Graph, table: pa.Table, mode: PendingMode, kind: Mu
         snapshot, OperationId(new_ulid()), branch_identity=session.branch_identity(None)
     )
     staging.push(session.catalog_of(snapshot).nodes["T0"], table, mode, kind)
-    intent = WriteIntent(WriterKind.LOAD, "load", CommitId(new_ulid()))
+    intent = WriteIntent(WriterKind.LOAD, "load", staging.operation_id, CommitId(new_ulid()))
     finalize(session, staging, intent, cancel=NEVER)
 
 

@@ -18,7 +18,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import StorageCall, Warned, listen
 from omnigraph.core.failpoints import Callback, InjectedFailure, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey, new_ulid
-from omnigraph.engine.forks import ForkStatus, classify_fork
+from omnigraph.engine.write.forks import ForkStatus, classify_fork
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.manifest.names import SCHEMA_APPLY_LOCK
 from omnigraph.recovery.queues import queues_of

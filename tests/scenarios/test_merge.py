@@ -19,6 +19,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import TableCommitted, TableStaged
 from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, OperationId, TableKey, new_ulid
+from omnigraph.engine.write.forks import fork_table
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.storage.handles import Stamp
 
@@ -75,7 +76,7 @@ def test_fast_forward_streams_blobs(tmp_path):
         graph.branches.create("topic")
         storage, session = graph.session.storage, graph.session
         entry = session.manifest.current(None).entries[TableKey("node:Doc")]
-        handle = session.fork_table(entry, BranchName("topic"))
+        handle = fork_table(session, entry, BranchName("topic"))
         bodies = [bytes([n]) * 100_000 for n in range(20)]
         rows = pa.table(
             {"id": [f"d{n}" for n in range(20)], "body": bodies, "name": [f"d{n}" for n in range(20)]},

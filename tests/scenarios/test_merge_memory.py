@@ -13,6 +13,7 @@ import omnigraph
 from graphs import FAST, make_graph
 from omnigraph.branching.equality import CHUNK_BYTES
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey, new_ulid
+from omnigraph.engine.write.forks import fork_table
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.storage.handles import Stamp
 
@@ -25,7 +26,7 @@ CHUNK_ROWS = 2000
 def embed(graph, rows, dim):
     """Put rows with vectors on the branch, without ever holding all of them."""
     session = graph.session
-    handle = session.fork_table(session.manifest.current(TOPIC).entries[DOC], TOPIC)
+    handle = fork_table(session, session.manifest.current(TOPIC).entries[DOC], TOPIC)
 
     def batches():
         numbers = np.random.default_rng(7)

@@ -19,7 +19,7 @@ from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, 
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET, REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.write import mutate
-from omnigraph.engine.write.gathered import ReadSetMoved
+from omnigraph.engine.write.ground import ReadSetMoved
 
 PERSON = TableKey("node:Person")
 EVENTS = """

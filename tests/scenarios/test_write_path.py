@@ -514,14 +514,14 @@ def test_pushed_columns_must_agree(graph: Graph) -> None:
 def test_after_publish_hook_failure_is_a_warning(graph: Graph) -> None:
     seen = []
 
-    def reconcile(session, snapshot, tables):
-        seen.append((snapshot.manifest_version, tables))
+    def reconcile(session, snapshot, tables, *, always):
+        seen.append((snapshot.manifest_version, tables, always))
         raise RuntimeError("no room")
 
     graph.session.after_publish = reconcile
     with hear() as heard:
         result = run(graph, 'insert Person { name: "a" }')
-    assert seen == [(result.commit.manifest_version, [PERSON])]
+    assert seen == [(result.commit.manifest_version, [PERSON], False)]
     assert [w.detail for w in heard.of(Warned)] == ["no room"]
 
 

@@ -10,6 +10,7 @@ import omnigraph
 from graphs import make_graph
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
+from omnigraph.engine.write.forks import fork_table
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.storage.handles import Stamp
 
@@ -37,7 +38,7 @@ def write(graph, branch, numbers, value, gone=()):
     """Put rows on a branch and delete others, past the front door: 200,000 rows are a load's business."""
     session = graph.session
     entry = session.manifest.current(branch).entries[ITEM]
-    handle = session.open_entry(entry) if entry.branch == branch else session.fork_table(entry, branch)
+    handle = session.open_entry(entry) if entry.branch == branch else fork_table(session, entry, branch)
     stamp = Stamp(new_ulid(), ITEM)
     data = rows(handle.schema, numbers, value)
     found = session.keys.addresses(

@@ -23,6 +23,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, new_ulid, show_branch
+from omnigraph.engine.write.forks import fork_table
 from omnigraph.manifest.changes import CommitIntent, RegisterTable, SubTableUpdate
 from omnigraph.recovery.drift import drift_guard
 from omnigraph.recovery.outcome import left_to_recovery
@@ -334,7 +335,7 @@ def _fork(session: GraphSession, plan: MergePlan, step: MergeStep, effects: _Eff
     """Give the target its own reference: at its inherited version, or at the source's for a pure fork."""
     failpoint(Window.BRANCH_MERGE_POST_SIDECAR_PRE_FORK)
     origin = step.source if step.action is TableAction.FORK or step.target is None else step.target
-    handle = session.fork_table(origin, plan.target.branch)
+    handle = fork_table(session, origin, plan.target.branch)
     effects.files.extend(session.storage.new_files(handle))
     return handle
 

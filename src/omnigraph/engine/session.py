@@ -22,7 +22,6 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import refuse_reserved_actor
 from omnigraph.core.settings import Settings
-from omnigraph.engine.forks import fork_table
 from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
 from omnigraph.engine.tables.cache_files import CacheFiles
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.search.embedding import Embedder
-    from omnigraph.engine.write.commit import CommittedTable
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
 
@@ -264,10 +262,6 @@ class GraphSession:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def fork_table(self, entry: TableEntry, branch: Branch) -> SnapshotHandle:
-        """Give `branch` its own reference on a table (`engine.forks`)."""
-        return fork_table(self, entry, branch)
-
     def map_tables(
         self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int = 1
     ) -> list[T]:
@@ -331,31 +325,6 @@ class GraphSession:
         """Sync new local files and the directories that name them: one round."""
         if self.root.is_local:
             make_durable(paths, self.durability, root=self.root.uri)
-
-    def after_commit(self, snapshot: Snapshot, committed: Sequence[CommittedTable]) -> None:
-        """Carry the caches over a publish of this handle, then offer the tables to the index reconciler.
-
-        The write has succeeded: nothing here may fail it.
-        """
-        for each in committed:
-            table = each.table
-            if table.ids is None:
-                continue
-            try:
-                # Opened anew: the handle of the commit still lists the files the commit had to sync.
-                handle = self.open_entry(snapshot.entries[each.update.table_key])
-                self.keys.extend(
-                    self.root.identity, self.storage, handle, table.ids, table.hidden, base=table.handle
-                )
-            except Exception as error:  # noqa: BLE001  a cache that cannot follow is dropped, never trusted
-                self.keys.forget(self.root.identity)
-                emit(Warned("the key index was dropped", str(error)))
-        if self.after_publish is None:
-            return
-        try:
-            self.after_publish(self, snapshot, [each.update.table_key for each in committed])
-        except Exception as error:  # noqa: BLE001  the write is visible; index work is never its failure
-            emit(Warned("index work after a write failed", str(error)))
 
 
 def connect_storage(

@@ -16,6 +16,7 @@ from omnigraph.catalog.types import IndexKind as DeclaredIndex
 from omnigraph.core.errors import RecoveryRequired, ResourceBusy
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
+from omnigraph.engine.write.forks import fork_table
 from omnigraph.maintenance.folding import foldable
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.planning.filters import HasValue, filter_text
@@ -441,7 +442,7 @@ def _commit_table(
     identifier = entry.branch_identifier
     stamp = Stamp(operation_id, entry.table_key)
     if staged is None:
-        handle = session.fork_table(entry, branch)
+        handle = fork_table(session, entry, branch)
         identifier = session.storage.branch_identifier(entry.location, branch) or ()
         staged = session.storage.stage_indexes(handle, each.work.plans, stamp)
         if staged is None:

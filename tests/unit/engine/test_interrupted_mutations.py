@@ -8,12 +8,25 @@ import omnigraph
 from graphs import make_graph
 from interrupting import interrupted_at
 from omnigraph.api import graph as api
-from omnigraph.engine.write import commit, mutate, stage
-from omnigraph.engine.write import early as ahead
-from omnigraph.engine.write import gathered as staging
+from omnigraph.engine.write import (
+    afterwards,
+    commit,
+    early,
+    gathered,
+    ground,
+    mutate,
+    parts,
+    protocol,
+    records,
+    stage,
+    syncs,
+)
 from omnigraph.manifest import publisher
 
-DRIVING = {api, ahead, commit, mutate, stage, staging, publisher}
+DRIVING = {
+    *(api, mutate, gathered, stage, early, commit, protocol, ground, parts, records, syncs, afterwards),
+    publisher,
+}
 """Not what keeps locks: Python promises nothing for an interrupt between taking one and noting it."""
 SCHEMA = "node P { k: String @key }\nnode Q { k: String @key }"
 INSERT = "query add($k: String) { insert P { k: $k } insert Q { k: $k } }"

@@ -10,9 +10,10 @@ from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import StorageError
 from omnigraph.core.ids import CommitId, OperationId, new_ulid
 from omnigraph.engine.tables import key_cache
-from omnigraph.engine.write import commit
-from omnigraph.engine.write.commit import WriteIntent, finalize
+from omnigraph.engine.write import protocol
+from omnigraph.engine.write.commit import finalize
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.parts import WriteIntent
 from omnigraph.engine.write.stage import SOUGHT_BESIDE_MIN
 from omnigraph.recovery.sidecar import WriterKind
 
@@ -39,7 +40,7 @@ def staged(graph, numbers, age, branch=None) -> MutationStaging:
 
 
 def write(graph, staging):
-    intent = WriteIntent(WriterKind.MUTATION, "mutation", CommitId(new_ulid()))
+    intent = WriteIntent(WriterKind.MUTATION, "mutation", staging.operation_id, CommitId(new_ulid()))
     return finalize(graph.session, staging, intent, cancel=NEVER)
 
 
@@ -87,7 +88,7 @@ def test_lookup_that_fails_changes_nothing(graph, monkeypatch):
     before, head = ages(graph), graph.snapshot().head
     with monkeypatch.context() as patched:
         patched.setattr(key_cache.KeyIndexCache, "addresses", lost)
-        patched.setattr(commit, "_commit_tables", lambda *_, **__: pytest.fail("a table moved"))
+        patched.setattr(protocol, "commit_tables", lambda *_, **__: pytest.fail("a table moved"))
         with pytest.raises(StorageError, match="cannot be read"):
             upsert(graph, range(MANY), 5)
     assert (ages(graph), graph.snapshot().head) == (before, head)

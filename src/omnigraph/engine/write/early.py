@@ -5,11 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from omnigraph.engine.write.records import announced_changes, commit_record, is_announceable, sidecar_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
+    from omnigraph.core.ids import TableKey
     from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.ground import Ground
+    from omnigraph.engine.write.parts import WriteIntent
+    from omnigraph.engine.write.records import Announced
     from omnigraph.manifest.publisher import PreparedPublish
     from omnigraph.recovery.sidecar import Sidecar
 
@@ -25,7 +31,7 @@ class Ahead:
         self, session: GraphSession, sidecar: Sidecar, prepare: Callable[[], PreparedPublish]
     ) -> None:
         self._session = session
-        self._sidecar = sidecar
+        self.sidecar = sidecar
         self._rows: Future[PreparedPublish] | None = session.submit(prepare)
         self._note = session.submit(session.sidecars.prepare, sidecar)
         self._placed = False
@@ -36,9 +42,9 @@ class Ahead:
             note = self._note.result()
         except Exception:  # noqa: BLE001
             # Tried again in the ordinary way, which fails with the right error if it must.
-            self._session.sidecars.write(self._sidecar)
+            self._session.sidecars.write(self.sidecar)
         else:
-            self._session.sidecars.write_prepared(self._sidecar, note)
+            self._session.sidecars.write_prepared(self.sidecar, note)
         self._placed = True
         prepared, self._rows = self._prepared(), None
         return prepared
@@ -61,3 +67,27 @@ class Ahead:
             return self._rows.result()
         except Exception:  # noqa: BLE001  the publish itself will meet the same trouble, or none
             return None
+
+
+def begin_ahead(
+    session: GraphSession, intent: WriteIntent, ground: Ground, planned: Mapping[TableKey, Announced]
+) -> Ahead | None:
+    """Begin to write the sidecar and the rows of the publish beside the staging, if that looks worthwhile.
+
+    Not when the last write of this handle met another writer, or one is at work now: its publish would make
+    the rows useless.
+    """
+    if session.disturbed or session.lease.held or not planned:
+        return None
+    if not is_announceable(ground.branch, planned.values()):
+        return None
+    snapshot = ground.snapshot
+    expected = {key: snapshot.pin(key) for key in {*planned, *ground.reads}}
+    record = commit_record(intent, snapshot.head)
+
+    def prepare() -> PreparedPublish:
+        changes = announced_changes(planned.values())
+        return session.publisher.prepare(ground.branch, changes, expected, record)
+
+    entries = {key: table.entry for key, table in planned.items()}
+    return Ahead(session, sidecar_of(session.clock, intent, ground, entries, {}), prepare)

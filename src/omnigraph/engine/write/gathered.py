@@ -18,7 +18,7 @@ from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.keys import hash_keys, last_occurrences, string_array
 from omnigraph.arrays.sets import distinct
 from omnigraph.catalog.schema import TableType
-from omnigraph.core.errors import BadRequest, ExpectedVersionMismatch, InternalError, ReadSetConflict
+from omnigraph.core.errors import BadRequest, InternalError, ReadSetConflict
 from omnigraph.core.ids import Branch, OperationId, TableKey
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.outcome import WriteCourse
@@ -47,25 +47,6 @@ class PendingMode(StrEnum):
     APPEND = "append"
     MERGE = "merge"
     OVERWRITE = "overwrite"
-
-
-class ReadSetMoved(Exception):  # noqa: N818  control flow between the commit and the loop that owns the attempt
-    """A relaxed write depends on something that moved; nothing has happened and the whole write may run
-    again.
-    """
-
-    def __init__(self, cause: ExpectedVersionMismatch | ReadSetConflict) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-    def given_up(self, attempts: int) -> ExpectedVersionMismatch | ReadSetConflict:
-        """What the caller gets when the last of so many attempts was lost as well."""
-        self.cause.details["attempts"] = attempts
-        self.cause.hint = (
-            f"the write was prepared {attempts} times and something it reads was changed every time;"
-            " send it again when less is written"
-        )
-        return self.cause
 
 
 @dataclass(slots=True)
@@ -217,6 +198,11 @@ class MutationStaging:
     def written_tables(self) -> tuple[TableKey, ...]:
         """The tables this write will commit to, in key order."""
         return tuple(sorted({*self.pending, *self.deletions}))
+
+    @property
+    def touched(self) -> set[TableKey]:
+        """Every table this write reads or writes."""
+        return {*self.pending, *self.deletions, *self.read_set}
 
     def touch(self, table_key: TableKey, kind: MutationOpKind) -> TableEntry:
         """Note that an operation of `kind` works on the table; the first touch captures its pin.

@@ -19,8 +19,11 @@ from omnigraph.core.errors import (
 )
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
-from omnigraph.engine.write.commit import WriteIntent, finalize_under, queue_keys
-from omnigraph.engine.write.gathered import MutationStaging, ReadSetMoved
+from omnigraph.engine.write.afterwards import after_commit
+from omnigraph.engine.write.commit import finalize_under
+from omnigraph.engine.write.gathered import MutationStaging
+from omnigraph.engine.write.ground import ReadSetMoved, queue_keys
+from omnigraph.engine.write.parts import WriteIntent
 from omnigraph.engine.write.prepare import InsertedEntity, PreparedMutation, prepare_mutation
 from omnigraph.manifest.record import commit_dict
 from omnigraph.recovery.sidecar import WriterKind
@@ -172,20 +175,20 @@ def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey
         intent = WriteIntent(
             kind=WriterKind.MUTATION,
             operation="mutation",
+            operation_id=staging.operation_id,
             commit_id=request.commit_id,
             actor=request.actor,
             if_commit=request.if_commit,
             summary=prepared.summary,
         )
-        if guards is not None and not guards.covers(queue_keys(staging)):
+        if guards is not None and not guards.covers(queue_keys(request.branch, staging.touched)):
             # The write touches more than last time: give everything back and start with the larger set.
-            tables = {*staging.written_tables(), *staging.read_set}
-            raise _AttemptLost(_moved_elsewhere(staging), tables)
+            raise _AttemptLost(_moved_elsewhere(staging), staging.touched)
         try:
             finished = finalize_under(session, staging, intent, cancel=request.cancel, guards=guards)
         except ReadSetMoved as moved:
-            raise _AttemptLost(moved, {*staging.written_tables(), *staging.read_set}) from moved
-    session.after_commit(finished.snapshot, finished.tables)
+            raise _AttemptLost(moved, staging.touched) from moved
+    after_commit(session, finished)
     return _result(request, prepared, finished.snapshot.commit)
 
 

@@ -16,15 +16,16 @@ import pyarrow as pa
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.arrays.keys import string_array
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError
-from omnigraph.engine.write.gathered import MutationStaging, PendingMode, PendingTable, ReadSetMoved
+from omnigraph.core.failpoints import Window
+from omnigraph.engine.write.gathered import MutationStaging, PendingMode, PendingTable
+from omnigraph.engine.write.ground import ReadSetMoved
+from omnigraph.engine.write.parts import KeyChange, StagedPart, TableWrite
+from omnigraph.engine.write.records import entry_after
 from omnigraph.engine.write.rows import in_schema
-from omnigraph.manifest.changes import SubTableUpdate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Addresses
     from omnigraph.core.ids import TableKey
@@ -61,44 +62,17 @@ class PlannedTable:
 
     @property
     def is_announced(self) -> bool:
-        """Whether the change the publish will make is known before the files are."""
+        """Whether `coming` is known before the files are."""
         return self.pending is None or (
             self.rows is not None and self.pending.mode is not PendingMode.OVERWRITE
         )
 
-    def announced(self) -> SubTableUpdate:
-        """The change the publish will make. May wait for the addresses."""
-        entry = self.entry
+    def coming(self) -> TableEntry:
+        """The entry the commit will make. May wait for the addresses."""
         added = 0 if self.rows is None else self.rows.num_rows
-        return SubTableUpdate(
-            table_key=entry.table_key,
-            table_version=entry.version + 1,
-            table_branch=entry.branch,
-            row_count=entry.row_count + added - len(self.hides()),
-            transaction_uuid=self.transaction_uuid,
-            branch_identifier=entry.branch_identifier,
+        return entry_after(
+            self.entry, self.transaction_uuid, rows_added=added, rows_removed=len(self.hides())
         )
-
-
-@dataclass(frozen=True, slots=True)
-class StagedTable:
-    """One table's files, and what they were staged against."""
-
-    entry: TableEntry
-    handle: SnapshotHandle
-    staged: StagedHandle
-    ids: pa.StringArray | None
-    """Ids of the written rows in the order of writing; None when only the executors know them."""
-    hidden: NDArray[np.uint64]
-    """Addresses of the rows of `handle` that the commit hides."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedWrite:
-    """Every table of a write is staged; nobody points at the files."""
-
-    staging: MutationStaging
-    tables: Mapping[TableKey, StagedTable]
 
 
 def plan_tables(session: GraphSession, staging: MutationStaging) -> dict[TableKey, PlannedTable]:
@@ -117,18 +91,18 @@ def stage_tables(
     planned: Mapping[TableKey, PlannedTable],
     *,
     threads: int = STAGE_THREADS,
-) -> StagedWrite:
+) -> dict[TableKey, TableWrite]:
     """Stage every planned table once. Holds no queue; a failure leaves unreferenced files only."""
     keys = list(planned)
     # A load may stage for minutes; threads that the syncs of other writes need must not wait for it.
     spread = session.share if threads <= STAGE_THREADS else session.map_tables
     tables = spread(lambda key: _stage(session, staging, planned[key]), keys, threads=threads)
-    return StagedWrite(staging, dict(zip(keys, tables, strict=True)))
+    return dict(zip(keys, tables, strict=True))
 
 
 def restage(
-    session: GraphSession, staging: MutationStaging, table: StagedTable, entry: TableEntry
-) -> StagedTable:
+    session: GraphSession, staging: MutationStaging, table: TableWrite, entry: TableEntry
+) -> TableWrite:
     """A relaxed write against a newer pin: appends move, upserts are staged again because others may be
     there now.
     """
@@ -136,7 +110,12 @@ def restage(
     pending = staging.pending[key]
     if pending.mode is PendingMode.APPEND:
         handle = session.open_entry(entry)
-        return replace(table, entry=entry, handle=handle, staged=session.storage.rebase(table.staged, handle))
+        moved = [
+            replace(part, staged=session.storage.rebase(part.staged, handle))
+            for part in table.parts
+            if isinstance(part, StagedPart)
+        ]
+        return replace(table, entry=entry, handle=handle, parts=tuple(moved))
     if pending.mode is PendingMode.OVERWRITE or pending.fragments:
         mismatch = ExpectedVersionMismatch(table_key=key, expected=table.entry.version, actual=entry.version)
         raise mismatch if pending.mode is PendingMode.OVERWRITE else ReadSetMoved(mismatch)
@@ -193,9 +172,11 @@ def _replaced(
     return _given(sought()) if len(ids) < SOUGHT_BESIDE_MIN else session.submit(sought).result
 
 
-def _stage(session: GraphSession, staging: MutationStaging, planned: PlannedTable) -> StagedTable:
+def _stage(session: GraphSession, staging: MutationStaging, planned: PlannedTable) -> TableWrite:
     staged = _write(session, planned, before_fork=planned.entry.branch != staging.branch)
-    return StagedTable(planned.entry, planned.handle, staged, planned.ids, planned.hides())
+    part = StagedPart(staged, after=Window.MUTATION_POST_TABLE_COMMIT)
+    keys = None if planned.ids is None else KeyChange(planned.ids, planned.hides())
+    return TableWrite(planned.entry, planned.handle, (part,), keys)
 
 
 def _write(session: GraphSession, planned: PlannedTable, *, before_fork: bool) -> StagedHandle:
@@ -225,8 +206,6 @@ def _write(session: GraphSession, planned: PlannedTable, *, before_fork: bool) -
 __all__ = [
     "STAGE_THREADS",
     "PlannedTable",
-    "StagedTable",
-    "StagedWrite",
     "plan_tables",
     "restage",
     "stage_tables",

@@ -41,8 +41,10 @@ from omnigraph.core.ids import (
 )
 from omnigraph.core.limits import MIB, REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.session import GraphSession
-from omnigraph.engine.write.commit import WriteIntent, finalize
-from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode, ReadSetMoved
+from omnigraph.engine.write.commit import finalize
+from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.ground import ReadSetMoved
+from omnigraph.engine.write.parts import WriteIntent
 from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.checks.exchange import IN_STORE, merged
@@ -450,6 +452,7 @@ class Load:
         intent = WriteIntent(
             kind=WriterKind.LOAD,
             operation="load",
+            operation_id=self.operation_id,
             commit_id=self.commit_id,
             actor=request.actor,
             if_commit=request.if_commit,

@@ -11,7 +11,7 @@ from omnigraph.core.errors import BranchExists, OmnigraphError, ReadSetConflict,
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch, normalize_branch, show_branch
 from omnigraph.engine.session import GraphSession
-from omnigraph.engine.write.gathered import ReadSetMoved
+from omnigraph.engine.write.ground import ReadSetMoved
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.state import Snapshot
 

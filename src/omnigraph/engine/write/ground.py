@@ -1,0 +1,134 @@
+"""What a write was prepared on, and whether that still holds when nobody can come between any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, assert_never
+
+from omnigraph.core.errors import ExpectedVersionMismatch, PreconditionFailed, ReadSetConflict
+from omnigraph.core.ids import show_branch
+from omnigraph.recovery.drift import drift_guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.parts import TableWrite, WriteIntent
+    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.manifest.store import Head
+    from omnigraph.recovery.queues import QueueKey
+
+
+class ReadSetMoved(Exception):  # noqa: N818  control flow between the commit and the loop that owns the attempt
+    """A write depends on something that moved; nothing has happened and the whole write may run again."""
+
+    def __init__(self, cause: ExpectedVersionMismatch | ReadSetConflict) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+    def given_up(self, attempts: int) -> ExpectedVersionMismatch | ReadSetConflict:
+        """What the caller gets when the last of so many attempts was lost as well."""
+        self.cause.details["attempts"] = attempts
+        self.cause.hint = (
+            f"the write was prepared {attempts} times and something it reads was changed every time;"
+            " send it again when less is written"
+        )
+        return self.cause
+
+
+class WhenMoved(StrEnum):
+    """What becomes of a write when a table it depends on shows another version than it was prepared on."""
+
+    REFUSE = "refuse"
+    """It fails with `ExpectedVersionMismatch`."""
+    REFUSE_OTHER_ROWS = "refuse_other_rows"
+    """It fails, unless upkeep alone moved the table: what was read still holds, only not where it was."""
+    PREPARE_AGAIN = "prepare_again"
+    """`ReadSetMoved` tells its owner to run all of it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The state a write was prepared on. The write lands only where this still holds."""
+
+    snapshot: Snapshot
+    branch_identity: str
+    """What tells the branch from a later one of the same name."""
+    when_moved: WhenMoved
+    reads: frozenset[TableKey] = frozenset()
+    """Tables whose rows decided about the write; it may write them as well."""
+    restage: Callable[[TableWrite, TableEntry], TableWrite] | None = None
+    """Takes a table that is only written to a newer pin; None: `when_moved` decides about those as well."""
+
+    @property
+    def branch(self) -> Branch:
+        """The graph branch the write publishes to."""
+        return self.snapshot.branch
+
+
+def queue_keys(branch: Branch, tables: Iterable[TableKey]) -> list[QueueKey]:
+    """The queues a write holds from before its last look at the pins until its sidecar is gone.
+
+    The tables it only read belong to them: if one could move after the check and before the publish, the
+    publish would refuse a write whose tables have moved already. The lease keeps other processes out in the
+    same way. A writer that dies lets both go, so its sidecar names what it read, for recovery to compare.
+    """
+    return [(key, branch) for key in sorted(set(tables))]
+
+
+def check_authority(session: GraphSession, ground: Ground, head: Head, intent: WriteIntent) -> None:
+    """Refuse a write whose ground is gone: the caller's condition, the branch itself, the schema."""
+    current, expected = head.snapshot, intent.if_commit
+    # Again, now that nothing can come between: no table may move for a publish that will be refused.
+    session.manifest.refuse_during_schema_apply()
+    if expected is not None and not session.commits.shows_rows_of(current.commit, expected):
+        raise PreconditionFailed(expected=expected, actual=current.head)
+    if (head.token or "") != ground.branch_identity:
+        raise ReadSetConflict(
+            "branch",
+            message=f"{show_branch(ground.branch)} was created anew while {intent.what} was prepared;"
+            " re-read and retry",
+        )
+    if current.schema_hash != ground.snapshot.schema_hash:
+        raise ReadSetConflict(
+            "schema", message=f"the schema changed while {intent.what} was prepared; re-read and retry"
+        )
+
+
+def check_pins(session: GraphSession, ground: Ground, current: Snapshot, touched: Iterable[TableKey]) -> None:
+    """Compare every table the write touches with what it was prepared on; the first in key order decides."""
+    for key in sorted(touched):
+        seen, pin = ground.snapshot.pin(key), current.pin(key)
+        if seen == pin or (ground.restage is not None and key not in ground.reads):
+            continue
+        mismatch = ExpectedVersionMismatch(table_key=key, expected=seen, actual=pin)
+        match ground.when_moved:
+            case WhenMoved.REFUSE:
+                raise mismatch
+            case WhenMoved.REFUSE_OTHER_ROWS:
+                if not session.commits.shows_rows_of(current.commit, ground.snapshot.head):
+                    raise mismatch
+                raise ReadSetMoved(mismatch)
+            case WhenMoved.PREPARE_AGAIN:
+                raise ReadSetMoved(mismatch)
+            case _:
+                assert_never(ground.when_moved)
+
+
+def settled_on(
+    session: GraphSession, ground: Ground, current: Snapshot, tables: Mapping[TableKey, TableWrite]
+) -> dict[TableKey, TableWrite]:
+    """The written tables against the pins of now. Raises when the HEAD of one is not its pin."""
+    settled: dict[TableKey, TableWrite] = {}
+    for key in sorted(tables):
+        table = tables[key]
+        entry = current.entries.get(key)
+        if entry is None:
+            raise ReadSetConflict("schema", message=f"'{key}' is not a table of this branch any more")
+        drift_guard(session.recovery, entry, ground.branch)
+        if ground.restage is not None and entry.version != table.entry.version:
+            table = ground.restage(table, entry)
+        settled[key] = table
+    return settled

@@ -1,0 +1,141 @@
+"""What a writer hands to the write protocol: what it intends, and what each table gets.
+
+A table gets one commit or several (its parts, in turn), or it is only shown at another version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from omnigraph.core.errors import InternalError
+from omnigraph.engine.write.records import entry_after
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from omnigraph.arrays.types import Addresses
+    from omnigraph.core.failpoints import Window
+    from omnigraph.core.ids import CommitId, OperationId
+    from omnigraph.manifest.record import TableSummary
+    from omnigraph.manifest.state import TableEntry
+    from omnigraph.recovery.sidecar import WriterKind
+    from omnigraph.storage.handles import SnapshotHandle, StagedHandle
+
+
+# --- the intent ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIntent:
+    """What the sidecar, the commit record and the messages of a write say about it."""
+
+    kind: WriterKind
+    """Also decides how recovery judges the write, and so what must be durable when."""
+    operation: str
+    operation_id: OperationId
+    commit_id: CommitId
+    actor: str | None = None
+    if_commit: CommitId | None = None
+    """The head the caller based the write on; another head refuses it."""
+    merged_parent: CommitId | None = None
+    schema_hash: str | None = None
+    """The schema the branch follows afterwards; None keeps the one it follows."""
+    summary: TableSummary = field(default_factory=dict[str, "Mapping[str, int]"])
+    what: str = "the write"
+    """Its name in messages."""
+
+
+# --- the tables ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """One commit of a table whose files exist."""
+
+    staged: StagedHandle
+    hidden: Addresses | None = None
+    """Addresses of the rows it hides, needed behind another part: it is rebased onto what that one made."""
+    before: Window | None = None
+    after: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaterPart:
+    """One commit of a table whose files can only be written once the fork or the commit before it exists."""
+
+    stage: Callable[[SnapshotHandle], StagedHandle | None]
+    """Gets the table as it is then; None: there is nothing to commit."""
+    before: Window | None = None
+    after: Window | None = None
+
+
+Part: TypeAlias = StagedPart | LaterPart
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """What the key index of a table learns from a commit."""
+
+    ids: pa.StringArray
+    """Of the written rows, in the order of writing."""
+    hidden: Addresses
+    """Of the rows that the commit hides, in the version it was staged against."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableWrite:
+    """A table that gets commits: the entry they were staged against, and the parts in turn.
+
+    A branch that only inherits the table gets its own reference before the first of them.
+    """
+
+    entry: TableEntry
+    handle: SnapshotHandle
+    parts: tuple[Part, ...]
+    keys: KeyChange | None = None
+    """None: the key index is left to find out by itself."""
+
+    @property
+    def files(self) -> list[str]:
+        """Local files that are staged and may not be on the device yet."""
+        return [path for part in self.parts if isinstance(part, StagedPart) for path in part.staged.files]
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether `coming` is known before the commits are made."""
+        return len(self.parts) == 1 and isinstance(self.parts[0], StagedPart)
+
+    def coming(self) -> TableEntry:
+        """The entry the only commit will make."""
+        part = self.parts[0]
+        if not isinstance(part, StagedPart):
+            raise InternalError(f"what '{self.entry.table_key}' will show is not known before its commit")
+        staged = part.staged
+        return entry_after(
+            self.entry, staged.transaction_uuid, rows_added=staged.rows, rows_removed=staged.rows_removed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A table that is only shown at another version: no rows are written."""
+
+    entry: TableEntry
+    """What is to be shown."""
+    forks: bool = False
+    """Whether the branch gets its own reference at that version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The crash windows of one kind of writer; those around single commits are with the parts."""
+
+    post_sidecar: Window | None = None
+    pre_fork: Window | None = None
+    post_fork: Window | None = None
+    between_tables: Window | None = None
+    pre_confirm: Window | None = None
+    pre_publish: Window | None = None

@@ -1,0 +1,414 @@
+"""The write protocol: from staged tables to a published commit. Every writer goes this way.
+
+Each stage is a value, and each step takes the value of the step before it, so that none can be left out:
+
+    Staged     every file that can be written ahead exists; nobody points at them
+    Grounded   queues and lease are held; what the write was prepared on still holds; no table has drifted
+    Covered    Phase A: the sidecar is durable; no table has moved
+    Committed  Phase B: every table has moved, durably, confirmed where the kind confirms; nothing is visible
+    Published  Phase C: one compare-and-swap; visible, with its commit record
+    Finished   Phase D: the sidecar is gone
+
+A process that dies before Phase A leaves unreferenced files. After it, recovery settles the sidecar.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from omnigraph.core.cancel import NEVER
+from omnigraph.core.errors import RecoveryRequired
+from omnigraph.core.failpoints import failpoint
+from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
+from omnigraph.engine.write.forks import fork_table
+from omnigraph.engine.write.ground import check_authority, check_pins, queue_keys, settled_on
+from omnigraph.engine.write.parts import LaterPart, StagedPart, Windows
+from omnigraph.engine.write.records import (
+    announced_changes,
+    changes_to,
+    commit_record,
+    is_announceable,
+    sidecar_of,
+)
+from omnigraph.engine.write.syncs import Syncs
+from omnigraph.recovery.classify import ClassificationMode, classification_mode
+from omnigraph.recovery.outcome import left_to_recovery
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.failpoints import Window
+    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.early import Ahead
+    from omnigraph.engine.write.ground import Ground
+    from omnigraph.engine.write.parts import Part, Switch, TableWrite, WriteIntent
+    from omnigraph.manifest.changes import Change, CommitIntent
+    from omnigraph.manifest.publisher import PreparedPublish
+    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.recovery.lease import Hold
+    from omnigraph.recovery.outcome import WriteCourse
+    from omnigraph.recovery.queues import Guards
+    from omnigraph.recovery.sidecar import Sidecar
+    from omnigraph.storage.handles import SnapshotHandle, StagedHandle
+
+# --- the stages ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Every file of the write that can be written ahead exists, and nobody points at them."""
+
+    intent: WriteIntent
+    ground: Ground
+    tables: Mapping[TableKey, TableWrite]
+    switches: Mapping[TableKey, Switch] = field(default_factory=dict["TableKey", "Switch"])
+    windows: Windows = field(default_factory=Windows)
+    tables_at_once: int = 1
+    """How many tables are committed side by side."""
+    announces: bool = False
+    """Whether the rows of the publish are written before the tables have moved, where they are known."""
+    ahead: Ahead | None = None
+    """What was written beside the staging, in the hope that nobody else publishes meanwhile."""
+
+    @property
+    def branch(self) -> Branch:
+        """The graph branch the write publishes to."""
+        return self.ground.branch
+
+    @property
+    def touched(self) -> set[TableKey]:
+        """Every table that is written, shown at another version, or read."""
+        return {*self.tables, *self.switches, *self.ground.reads}
+
+
+@dataclass(frozen=True, slots=True)
+class Grounded:
+    """The write may land: queues and lease are held, and everything it depends on is as it was."""
+
+    write: Staged
+    hold: Hold
+    """The stay inside the lease, over when the sidecar is gone."""
+    current: Snapshot
+    tables: Mapping[TableKey, TableWrite]
+    """The staged tables against the pins of `current`."""
+    expected: Mapping[TableKey, int]
+    """What the publish compares."""
+    record: CommitIntent
+
+
+@dataclass(frozen=True, slots=True)
+class _Effects:
+    """How far Phase B has come; threads that commit side by side share it."""
+
+    moved: set[TableKey] = field(default_factory=set["TableKey"])
+    complete: set[TableKey] = field(default_factory=set["TableKey"])
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """Phase A is over: the intent is durable. Tables may move from here on."""
+
+    grounded: Grounded
+    sidecar: Sidecar | None
+    """None: no table will move, so there is nothing to recover."""
+    prepared: PreparedPublish | None
+    """The rows of the publish, where they were known ahead of the commits."""
+    syncs: Syncs
+    effects: _Effects = field(default_factory=_Effects)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTable:
+    """One table whose HEAD has moved."""
+
+    entry: TableEntry
+    """What the publish shows of it."""
+    handle: SnapshotHandle
+    write: TableWrite
+    """What was committed, on the version that the first commit came after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Phase B is over: every table has moved and everything the publish names is durable."""
+
+    covered: Covered
+    tables: tuple[CommittedTable, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Phase C is over: the write is visible."""
+
+    committed: Committed
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A write that is visible and whose sidecar is gone, or left for the next write to delete."""
+
+    snapshot: Snapshot
+    tables: tuple[CommittedTable, ...]
+
+
+# --- the way through them --------------------------------------------------------------------------------
+
+
+def carry(
+    session: GraphSession,
+    staged: Staged,
+    *,
+    course: WriteCourse,
+    cancel: Cancellation = NEVER,
+    guards: Guards | None = None,
+    queue_wait_s_max: float | None = None,
+) -> Finished:
+    """Make a staged write visible as one commit, or change nothing a reader can see.
+
+    `guards`: queues the caller holds already. `course` is told how far the write has come.
+    Raises `ReadSetMoved` when it must be prepared again, `ExpectedVersionMismatch`, `PreconditionFailed` and
+    `ReadSetConflict` when its ground is gone, `ResourceBusy` when a queue stays taken: nothing has happened
+    then. Raises `RecoveryRequired` when it stopped after its first effect: the sidecar stays for recovery.
+    """
+    cancel.raise_if_requested()
+    intent = staged.intent
+    keys = queue_keys(staged.branch, staged.touched)
+    with ExitStack() as held:
+        if guards is None:
+            held.enter_context(session.queues.acquire_many(keys, wait_s_max=queue_wait_s_max))
+        else:
+            guards.require(keys)
+        hold = held.enter_context(session.lease.hold())
+        grounded = check_ground(session, staged, hold)
+        cancel.raise_if_requested()
+        course.intends(intent.operation_id)
+        covered = cover(session, grounded)
+        moved = covered.effects.moved
+        with left_to_recovery(intent.what, intent.operation_id, moved=lambda: bool(moved)):
+            published = publish(session, commit_tables(session, covered))
+        course.published()
+        return uncover(session, published)
+
+
+def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
+    """Compare what the write was prepared on with what storage says now, under queues and lease."""
+    ground, intent = staged.ground, staged.intent
+    head = session.manifest.head(staged.branch)
+    current = head.snapshot
+    if staged.announces:
+        session.disturbed = current is not ground.snapshot
+    check_authority(session, ground, head, intent)
+    check_pins(session, ground, current, staged.touched)
+    tables = settled_on(session, ground, current, staged.tables)
+    expected = {key: current.pin(key) for key in staged.touched}
+    return Grounded(staged, hold, current, tables, expected, commit_record(intent, current.head))
+
+
+# --- Phase A ---------------------------------------------------------------------------------------------
+
+
+def cover(session: GraphSession, grounded: Grounded) -> Covered:
+    """Phase A: make the intent durable. When this raises, no table has moved."""
+    write, syncs = grounded.write, Syncs(session)
+    files = [path for table in grounded.tables.values() for path in table.files]
+    ahead = write.ahead
+    if ahead is not None and grounded.current is write.ground.snapshot:
+        prepared = ahead.place()
+        # Not before: two rounds of syncs at once wait for each other, and nothing moves without the sidecar.
+        syncs.start([*files, *_row_files(session, prepared)])
+        covered = Covered(grounded, ahead.sidecar, prepared, syncs)
+    elif grounded.tables:
+        covered = _cover_now(session, grounded, files, syncs)
+    else:
+        covered = Covered(grounded, None, None, syncs)
+    _at(write.windows.post_sidecar)
+    return covered
+
+
+def _cover_now(session: GraphSession, grounded: Grounded, files: list[str], syncs: Syncs) -> Covered:
+    """Write the sidecar, with the rows of the publish and the syncs of the staged files beside it."""
+    write, tables = grounded.write, grounded.tables
+    entries = {key: table.entry for key, table in tables.items()}
+    sidecar = sidecar_of(session.clock, write.intent, write.ground, entries, write.switches)
+    if _judged(write.intent) is ClassificationMode.LOOSE:
+        # Recovery publishes whatever is there, and cannot tell a torn index file from a whole one.
+        syncs.finish(files)
+    written = session.submit(session.sidecars.write, sidecar)
+    syncs.start(files)
+    prepared = None
+    try:
+        if write.announces and is_announceable(write.branch, tables.values()):
+            changes = announced_changes(tables.values())
+            prepared = session.publisher.prepare(write.branch, changes, grounded.expected, grounded.record)
+            syncs.start(_row_files(session, prepared))
+    finally:
+        written.result()
+    return Covered(grounded, sidecar, prepared, syncs)
+
+
+def _row_files(session: GraphSession, prepared: PreparedPublish | None) -> list[str]:
+    return [] if prepared is None else [session.root.local_path(name) for name in prepared.files]
+
+
+def _judged(intent: WriteIntent) -> ClassificationMode:
+    """How recovery will judge what this write leaves, should it die."""
+    return classification_mode(intent.kind, SIDECAR_SCHEMA_VERSION)
+
+
+# --- Phase B ---------------------------------------------------------------------------------------------
+
+
+def commit_tables(session: GraphSession, covered: Covered) -> Committed:
+    """Phase B: references first, then every table's own commits, begun in key order.
+
+    Returns once everything the publish will name is durable, and the sidecar confirmed where recovery asks
+    for that.
+    """
+    write = covered.grounded.write
+    tables = _fork_tables(session, covered)
+    switched = [_switched(session, covered, switch) for _, switch in sorted(write.switches.items())]
+    committed = session.share(
+        lambda key: _commit_table(session, covered, tables[key]), sorted(tables), threads=write.tables_at_once
+    )
+    handles = [
+        *(each.handle for each in committed),
+        *(handle for _, handle in switched if handle is not None),
+    ]
+    covered.syncs.finish([path for handle in handles for path in session.storage.new_files(handle)])
+    if covered.sidecar is not None and _judged(write.intent) is ClassificationMode.CONFIRMED:
+        _at(write.windows.pre_confirm)
+        achieved = {each.entry.table_key: each.entry.version for each in committed}
+        session.sidecars.confirm_sidecar_phase_b(covered.sidecar, achieved)
+    entries = [*(each.entry for each in committed), *(entry for entry, _ in switched)]
+    return Committed(covered, tuple(committed), changes_to(covered.grounded.current, entries))
+
+
+def _fork_tables(session: GraphSession, covered: Covered) -> dict[TableKey, TableWrite]:
+    """The tables, each on a reference of the branch itself, where its first commit can be made."""
+    write = covered.grounded.write
+    tables = dict(covered.grounded.tables)
+    inherited = [key for key, table in sorted(tables.items()) if table.entry.branch != write.branch]
+    forks = {key: _fork(session, covered, tables[key].entry) for key in inherited}
+
+    def moved_to_fork(key: TableKey) -> TableWrite:
+        table, handle = tables[key], forks[key]
+        first, *rest = table.parts
+        staged = _ready(session, first, handle, rebased=True)
+        ready = () if staged is None else (StagedPart(staged, before=first.before, after=first.after),)
+        return replace(table, handle=handle, parts=(*ready, *rest))
+
+    made = session.share(moved_to_fork, inherited, threads=write.tables_at_once)
+    return {**tables, **dict(zip(inherited, made, strict=True))}
+
+
+def _fork(session: GraphSession, covered: Covered, origin: TableEntry) -> SnapshotHandle:
+    windows = covered.grounded.write.windows
+    _at(windows.pre_fork)
+    handle = fork_table(session, origin, covered.grounded.write.branch)
+    _at(windows.post_fork)
+    return handle
+
+
+def _switched(
+    session: GraphSession, covered: Covered, switch: Switch
+) -> tuple[TableEntry, SnapshotHandle | None]:
+    """What the publish shows of a table that gets no rows; a fork has files to sync."""
+    if not switch.forks:
+        return switch.entry, None
+    handle = _fork(session, covered, switch.entry)
+    made_by = session.storage.transaction_of(handle.location, handle.branch, handle.version)
+    return _entry(session, switch.entry, handle, "" if made_by is None else made_by.uuid), handle
+
+
+def _commit_table(session: GraphSession, covered: Covered, table: TableWrite) -> CommittedTable:
+    """The commits of one table, in turn."""
+    key, handle = table.entry.table_key, table.handle
+    effects, write = covered.effects, covered.grounded.write
+    last: StagedHandle | None = None
+    for part in table.parts:
+        staged = _ready(session, part, handle, rebased=last is not None)
+        if staged is None:
+            continue
+        _at(part.before)
+        handle = session.storage.commit_staged(handle, staged)
+        effects.moved.add(key)  # at once: what follows may fail, and the table has moved
+        last = staged
+        _at(part.after)
+    if last is None:
+        raise RecoveryRequired(f"nothing was written to '{key}'", write.intent.operation_id)
+    effects.complete.add(key)
+    if len(effects.complete) < len(covered.grounded.tables):
+        _at(write.windows.between_tables)
+    return CommittedTable(_entry(session, table.entry, handle, last.transaction_uuid), handle, table)
+
+
+def _ready(
+    session: GraphSession, part: Part, handle: SnapshotHandle, *, rebased: bool
+) -> StagedHandle | None:
+    """The files of a part on the version it is committed to.
+
+    `rebased`: the part was staged on an earlier one, from which a fork or commits of this write lead here.
+    """
+    if isinstance(part, LaterPart):
+        return part.stage(handle)
+    if not rebased:
+        return part.staged
+    # Commits of one write only add rows or hide other rows, so addresses keep their meaning.
+    return session.storage.rebase(part.staged, handle, addresses=part.hidden)
+
+
+def _entry(
+    session: GraphSession, before: TableEntry, handle: SnapshotHandle, transaction_uuid: str
+) -> TableEntry:
+    """What a branch shows of a table once `handle` is published."""
+    identifier = before.branch_identifier
+    if before.branch != handle.branch:
+        identifier = session.storage.branch_identifier(handle.location, handle.branch) or ()
+    return replace(
+        before,
+        version=handle.version,
+        branch=handle.branch,
+        row_count=handle.row_count,
+        transaction_uuid=transaction_uuid,
+        branch_identifier=identifier,
+    )
+
+
+# --- Phases C and D --------------------------------------------------------------------------------------
+
+
+def publish(session: GraphSession, committed: Committed) -> Published:
+    """Phase C: one compare-and-swap makes everything visible together."""
+    covered, grounded = committed.covered, committed.covered.grounded
+    if covered.sidecar is not None:
+        _at(grounded.write.windows.pre_publish)
+    prepared = covered.prepared
+    if prepared is not None and committed.changes != prepared.changes:
+        session.publisher.discard(prepared)
+        prepared = None
+    if prepared is not None:
+        snapshot = session.publisher.publish_prepared(prepared, files_synced=True)
+    else:
+        snapshot = session.publisher.publish(
+            grounded.write.branch, committed.changes, grounded.expected, grounded.record
+        )
+    return Published(committed, snapshot)
+
+
+def uncover(session: GraphSession, published: Published) -> Finished:
+    """Phase D. The write has succeeded: a sidecar that cannot be deleted is a warning."""
+    committed = published.committed
+    if committed.covered.sidecar is not None:
+        session.sidecars.delete_or_warn(committed.covered.sidecar.operation_id)
+    return Finished(published.snapshot, committed.tables)
+
+
+def _at(window: Window | None) -> None:
+    if window is not None:
+        failpoint(window)
