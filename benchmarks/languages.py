@@ -13,7 +13,8 @@ from omnigraph.catalog.build import compile_schema
 from omnigraph.language.format_query import format_queries
 from omnigraph.language.format_schema import format_schema
 from omnigraph.language.query_syntax import parse_queries
-from omnigraph.planning.lint import lint_queries
+from omnigraph.language.source import Source
+from omnigraph.planning.lint import lint_sources
 
 QUERY_COUNTS = (50, 500, 5_000)
 TYPE_COUNTS = (20, 200, 2_000)
@@ -90,13 +91,13 @@ def main() -> int:
     spread = queries(QUERY_COUNTS[0], TYPE_COUNTS[-1])
     ratios = {
         "parse": table("parse queries", "queries", texts, parse_queries),
-        "lint": table("lint queries", "queries", texts, lambda text: lint_queries(text, catalog)),
+        "lint": table("lint queries", "queries", texts, lambda text: lint_sources([Source(text)], catalog)),
         "fmt": table("format queries", "queries", texts, format_queries),
         "schema": table("compile a schema", "types", schemas, compile_schema),
         "schema fmt": table("format a schema", "types", schemas, format_schema),
     }
-    narrow = seconds(lambda: lint_queries(texts[QUERY_COUNTS[0]], catalog), runs=5)
-    across = seconds(lambda: lint_queries(spread, wide), runs=5)
+    narrow = seconds(lambda: lint_sources([Source(texts[QUERY_COUNTS[0]])], catalog), runs=5)
+    across = seconds(lambda: lint_sources([Source(spread)], wide), runs=5)
     ratios["lint, 2,000 types against 25"] = across / narrow
     print("\nratios, largest to smallest")
     for name, ratio in ratios.items():

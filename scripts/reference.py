@@ -13,7 +13,7 @@ import typer
 import omnigraph
 from omnigraph.cli.app import app
 from omnigraph.cli.arguments import COMMANDS
-from omnigraph.core.errors import KINDS
+from omnigraph.core.errors import KINDS, RESERVED
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -63,6 +63,9 @@ def errors_page() -> str:
             "none" if info.effect_free else "possible",
         )
         parts.append(f"| {' | '.join(row)} |")
+    parts += ["", "Nothing raises these kinds yet:", "", "| reserved for | kinds |", "|---|---|"]
+    for capability, kinds in RESERVED.items():
+        parts.append(f"| {capability} | {', '.join(f'`{kind}`' for kind in kinds)} |")
     return "\n".join([*parts, ""])
 
 

@@ -14,6 +14,7 @@ from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.engine import session
 from omnigraph.engine.read import query
+from omnigraph.manifest.state import Snapshot
 
 PEOPLE = """
 node Person {
@@ -104,6 +105,11 @@ class State:
     rows: str
 
 
+def pins_of(snapshot: Snapshot) -> dict[TableKey, int]:
+    """The visible version of every visible table."""
+    return {key: entry.version for key, entry in snapshot.entries.items()}
+
+
 def state_of(graph: Graph, branch: Branch = None) -> State:
     session = graph.session
     snapshot = session.manifest.current(branch)
@@ -113,7 +119,7 @@ def state_of(graph: Graph, branch: Branch = None) -> State:
     }
     return State(
         heads=heads,
-        pins=dict(snapshot.pins),
+        pins=pins_of(snapshot),
         manifest_version=snapshot.manifest_version,
         sidecars=session.sidecars.list(),
         commits=len(session.commits.list(branch)),

@@ -1,6 +1,7 @@
 """What holds after every recovery. Each recovery scenario ends here."""
 
 import omnigraph
+from graphs import pins_of
 from omnigraph.core.ids import new_ulid, normalize_branch
 from omnigraph.manifest.recoveries import RecoveryKind
 from omnigraph.recovery.audit import RECOVERY_ACTOR
@@ -14,7 +15,7 @@ def state_of(graph: RawGraph):
     branches = (None, *manifest.branches())
     snapshots = {branch: manifest.current(branch) for branch in branches}
     return {
-        "shown": {branch: (each.manifest_version, dict(each.pins)) for branch, each in snapshots.items()},
+        "shown": {branch: (each.manifest_version, pins_of(each)) for branch, each in snapshots.items()},
         "heads": {
             (branch, key): graph.session.storage.head_version(entry.location, entry.branch)
             for branch, each in snapshots.items()

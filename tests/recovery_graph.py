@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from graphs import pins_of
 from omnigraph.core.ids import BranchName, OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.engine.create import create_graph
@@ -53,7 +54,7 @@ class RawGraph:
     # --- looking
 
     def pins(self, branch=None):
-        return dict(self.session.manifest.current(branch).pins)
+        return pins_of(self.session.manifest.current(branch))
 
     def head(self, key, branch=None):
         entry = self.session.manifest.current(branch).entries[key]

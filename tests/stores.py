@@ -18,8 +18,9 @@ import boto3
 import pyarrow as pa
 import pytest
 
-from omnigraph.core.ids import node_table_key
+from omnigraph.core.ids import BranchName, node_table_key
 from omnigraph.core.settings import Settings
+from omnigraph.storage.branches import BranchIdentifier, list_branches
 from omnigraph.storage.handles import SnapshotHandle, Stamp
 from omnigraph.storage.layout import GraphRoot, table_location
 from omnigraph.storage.objects import StorageAdapter, open_adapter
@@ -53,6 +54,11 @@ class Store:
 
     def tables(self, settings: Settings | None = None) -> TableStore:
         return TableStore(self.root, settings or Settings(), self.adapter())
+
+
+def branches_of(tables: TableStore, location: str) -> dict[BranchName, BranchIdentifier]:
+    """Every branch reference of a table, as the table format lists them."""
+    return list_branches(tables._pool, location)
 
 
 @dataclass(frozen=True)

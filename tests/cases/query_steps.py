@@ -7,10 +7,11 @@ from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.language.format_query import format_queries
 from omnigraph.language.query_syntax import parse_queries
+from omnigraph.language.source import Source
 from omnigraph.planning import ir
-from omnigraph.planning.compile import compile_mutation, compile_query, compile_read
+from omnigraph.planning.compile import as_mutation, as_read, compile_query
 from omnigraph.planning.describe import describe
-from omnigraph.planning.lint import lint_queries
+from omnigraph.planning.lint import lint_sources
 from omnigraph.planning.params import bind_params
 
 
@@ -51,16 +52,16 @@ def source(world: World, current: Step) -> None:
 @step("source-read")
 def source_read(world: World, current: Step) -> None:
     """Gives the block to the entry point for reads."""
-    _compile(world, current.block, compile_read, current.argument or None)
+    _compile(world, current.block, compile_query, current.argument or None, as_read)
 
 
 @step("source-mutation")
 def source_mutation(world: World, current: Step) -> None:
     """Gives the block to the entry point for mutations."""
-    _compile(world, current.block, compile_mutation, current.argument or None)
+    _compile(world, current.block, compile_query, current.argument or None, as_mutation)
 
 
-def _compile(world: World, text: str, entry, name: str | None = None) -> None:
+def _compile(world: World, text: str, entry, name: str | None = None, kind=lambda plan: plan) -> None:
     world.clear("error", "compiled", "bound")
     world["diagnostics"] = ()
     formatted = format_queries(text)
@@ -68,7 +69,7 @@ def _compile(world: World, text: str, entry, name: str | None = None) -> None:
         assert format_queries(formatted) == formatted
         assert parse_queries(formatted).queries == parse_queries(text).queries
     try:
-        world["compiled"] = entry(text, world["catalog"], name=name)
+        world["compiled"] = kind(entry(text, world["catalog"], name=name))
     except OmnigraphError as failure:
         world["error"] = failure
         world["diagnostics"] = getattr(failure, "diagnostics", ())
@@ -130,7 +131,7 @@ def _traversal(item: ir.Traversal) -> str:
 @step("lint")
 def lint(world: World, current: Step) -> None:
     """Lints the block."""
-    world["lint"] = lint_queries(current.block, world["catalog"])
+    world["lint"] = lint_sources([Source(current.block)], world["catalog"])
 
 
 @step("status")

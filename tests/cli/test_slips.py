@@ -67,17 +67,6 @@ def test_a_mistake_in_a_schema_names_the_file(here: Run, place: Path) -> None:
     )
 
 
-def test_a_place_inside_a_cluster_is_left_to_the_cluster(here: Run, place: Path) -> None:
-    (place / "s.pg").write_text(SCHEMA)
-    (place / "root" / "__cluster").mkdir(parents=True)
-    (place / "root" / "__cluster" / "state.json").write_text("{}")
-    refused = here("init", "--schema", "s.pg", "root/graphs/kb.omni", "--json", rc=3)
-    assert refused.error["kind"] == "managed_graph"
-    assert "cluster apply" in refused.error["hint"]
-    assert not (place / "root" / "graphs").exists()
-    here("init", "--schema", "s.pg", "elsewhere/graphs/kb.omni")
-
-
 def test_the_python_surface_names_the_file_too(place: Path) -> None:
     with og.open_read_only(place / "g.omni") as graph:
         for ask in (graph.query, graph.explain):

@@ -29,7 +29,7 @@ from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_cache import KeyIndexCache
 from omnigraph.maintenance import folding, reconciler
 from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION
-from omnigraph.planning.compile import compile_read
+from omnigraph.planning.compile import as_read, compile_query
 
 CATALOG = compile_schema(SCHEMA)
 FAST = Settings(durability="os")
@@ -43,7 +43,7 @@ QUERIES = [
     "query q() { match { $a: A $a e $b $b e $a } return { $a, $b } }",
     "query q() { match { $a: A $a e $b } return { $b.n, count($a) as c } }",
 ]
-PLANS = [compile_read(text, CATALOG) for text in QUERIES]
+PLANS = [as_read(compile_query(text, CATALOG)) for text in QUERIES]
 
 
 @pytest.fixture(autouse=True, params=["fragments as written", "fragments folded"])

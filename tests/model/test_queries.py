@@ -14,7 +14,7 @@ from model.reference import run_reference
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import QueryTypeError
 from omnigraph.core.settings import Settings
-from omnigraph.planning.compile import compile_read
+from omnigraph.planning.compile import as_read, compile_query
 
 CATALOG = compile_schema(SCHEMA)
 numbers = itertools.count()
@@ -71,7 +71,7 @@ def run_example(path, graph, texts, indexes, *, at_once) -> None:
 
 def compare(opened, graph, text) -> None:
     try:
-        plan = compile_read(text, CATALOG)
+        plan = as_read(compile_query(text, CATALOG))
     except QueryTypeError as refused:
         event(f"refused: {str(refused).split(':')[2][:4]}")
         return

@@ -15,7 +15,7 @@ from model.programs import SCHEMA, seed
 from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.settings import Settings
-from omnigraph.planning.compile import compile_read
+from omnigraph.planning.compile import as_read, compile_query
 
 CATALOG = compile_schema(SCHEMA)
 FAST = Settings(durability="os")
@@ -30,7 +30,7 @@ QUERIES = [
     "query q() { match { $a: A not { $a f $b } } return { $a.k } }",
     'query q() { match { $a: A maybe { $a f $b } $a.s = "x" } return { $a.k, $b.k } }',
 ]
-PLANS = [compile_read(text, CATALOG) for text in QUERIES]
+PLANS = [as_read(compile_query(text, CATALOG)) for text in QUERIES]
 
 
 def beginning() -> ModelGraph:

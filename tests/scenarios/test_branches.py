@@ -24,6 +24,7 @@ from omnigraph.manifest.names import SCHEMA_APPLY_LOCK
 from omnigraph.recovery.queues import queues_of
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.layout import branch_directory
+from stores import branches_of
 
 PERSON = TableKey("node:Person")
 TOPIC = BranchName("topic")
@@ -51,7 +52,7 @@ def entry_of(graph, key=PERSON, branch=None):
 
 
 def forks(graph, key=PERSON):
-    return set(graph.session.storage.list_branches(entry_of(graph, key).location))
+    return set(branches_of(graph.session.storage, entry_of(graph, key).location))
 
 
 def forge_fork(graph, key=PERSON, name=TOPIC, rows=("ghost",)):

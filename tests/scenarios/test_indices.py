@@ -97,13 +97,13 @@ def test_index_stage_failure_leaves_tables_writable(graph):
     """Scenario 159."""
     add(graph, "a")
     graphs.run(graph, 'insert Near { from: "a", to: "a" }')
-    before = graph.snapshot().pins
+    before = graphs.pins_of(graph.snapshot())
     with (
         activate(Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE, Raise()),
         pytest.raises(InjectedFailure),
     ):
         graph.ensure_indices()
-    assert graph.snapshot().pins == before
+    assert graphs.pins_of(graph.snapshot()) == before
     add(graph, "b")
     graphs.run(graph, 'insert Near { from: "b", to: "a" }')
     assert graph.ensure_indices().built

@@ -14,12 +14,18 @@ from omnigraph.core.errors import (
     AlreadyInitialized,
     GraphNotFound,
     InitializationClaimed,
+    InitializationCommitted,
+    InitializationIndeterminate,
     OmnigraphError,
     SchemaContractMissing,
     SchemaDrift,
     SchemaSyntaxError,
+    StorageTransient,
 )
-from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
+from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Window, activate
+from omnigraph.engine.schema_contract import accept_schema, write_contract
+from omnigraph.engine.session import GraphSession, connect_storage
+from omnigraph.manifest.store import ManifestStore
 
 CONTRACT = {"_schema.pg", "_schema.ir.json", "__schema_state.json"}
 
@@ -42,12 +48,53 @@ def test_a_failed_init_removes_its_files(tmp_path: Path, window: Window) -> None
 
 
 def test_an_error_after_the_manifest_exists_keeps_the_graph(tmp_path: Path) -> None:
-    with activate(Window.INIT_AFTER_COORDINATOR_INIT, Raise()), pytest.raises(InjectedFailure):
+    with (
+        activate(Window.INIT_AFTER_COORDINATOR_INIT, Raise()),
+        pytest.raises(InitializationCommitted, match="was created") as caught,
+    ):
         make_graph(tmp_path / "g")
+    assert isinstance(caught.value.__cause__, InjectedFailure)
     assert names(tmp_path / "g") >= CONTRACT
     with omnigraph.open(tmp_path / "g") as graph:
         run(graph, 'insert Note { text: "a" }')
         assert graph.verify().ok
+
+
+def test_a_creation_that_stopped_inside_its_manifest_is_taken_over_as_advised(tmp_path: Path) -> None:
+    root, settings, adapter = connect_storage(str(tmp_path / "g"), settings=FAST, storage_options=None)
+    adapter.write_text_if_absent("_schema.pg", PEOPLE)
+    write_contract(adapter, accept_schema(PEOPLE))
+    GraphSession(root, settings=settings, adapter=adapter).manifest._empty_manifest()
+    with pytest.raises(GraphNotFound) as caught:
+        omnigraph.open(tmp_path / "g")
+    assert "`omnigraph init --force`" in str(caught.value.hint)
+    with pytest.raises(InitializationClaimed):
+        make_graph(tmp_path / "g")
+    with omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True, settings=FAST) as graph:
+        run(graph, 'insert Note { text: "a" }')
+        assert graph.verify().ok
+
+
+def test_a_creation_nobody_can_judge_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage stops to answer: nothing is removed on a guess, and what was made can be taken over."""
+
+    def silent(_: ManifestStore) -> bool:
+        raise StorageTransient("the storage does not answer")
+
+    def stop(_: Window) -> None:
+        monkeypatch.setattr(ManifestStore, "exists", silent)
+        raise InjectedFailure("stopped")
+
+    with (
+        activate(Window.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN, Callback(stop)),
+        pytest.raises(InitializationIndeterminate, match="does not answer") as caught,
+    ):
+        make_graph(tmp_path / "g")
+    assert isinstance(caught.value.__cause__, InjectedFailure)
+    assert names(tmp_path / "g") >= CONTRACT
+    monkeypatch.undo()
+    with omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True, settings=FAST) as graph:
+        run(graph, 'insert Note { text: "a" }')
 
 
 @pytest.mark.crash

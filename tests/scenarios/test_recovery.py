@@ -1,70 +1,40 @@
 """Sidecars and recovery through the public surface. Crashes end a real child process."""
 
 import json
-import shutil
 import threading
 from contextlib import contextmanager
 
 import pytest
 from lance import LanceDataset
 
-import omnigraph
 from crash.harness import EXIT_AT_WINDOW, popen_child, run_child
 from crash.people import DELETE as DELETE_WRITER
-from crash.people import INSERT, SCHEMA, Model, prepare, seed
+from crash.people import INSERT, Model, prepare
 from invariants import assert_healthy, assert_recovered, state_of
 from omnigraph.core.errors import (
-    DriftError,
     IoFailure,
     OmnigraphError,
     RecoveryRequired,
     Retry,
     RowLevelCasContention,
-    SidecarSchemaError,
     StorageTransient,
 )
-from omnigraph.core.events import DurableOperation, RecoveryPerformed, StorageCall, listen
-from omnigraph.core.failpoints import Callback, Pass, Pause, Raise, Sequence, Window, activate
+from omnigraph.core.events import RecoveryPerformed, listen
+from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
 from omnigraph.storage import commit as storage_commit
-from recovery_graph import FAST, PERSON, RawGraph
+from recovering import ADD, crash, opened, pending, people_at, raw_drift, shown
+from recovery_graph import RawGraph
 
 KNOWS = TableKey("edge:Knows")
 LIKES = TableKey("edge:Likes")
 pytestmark = pytest.mark.crash
-ADD = "query add($n: String) { insert Person { name: $n } }"
 
 
 @pytest.fixture
 def path(tmp_path):
-    where = tmp_path / "graph"
-    graph = omnigraph.init(where, schema=SCHEMA, settings=FAST)
-    seed(graph)
-    graph.close()
-    return where
-
-
-def opened(path):
-    return omnigraph.open(path, settings=FAST)
-
-
-def shown(path, branch="main"):
-    with omnigraph.open_read_only(path, settings=FAST) as graph:
-        return Model.read(graph.export(branch=branch))
-
-
-def pending(path):
-    return [name.removesuffix(".json") for name in RawGraph.attach(path).sidecars()]
-
-
-def crash(path, window, writer=INSERT, tag="1", branch="main", action="exit"):
-    """A child process runs one write and dies in the window; returns the operation it left, if any."""
-    command = {"command": "write", "path": str(path), "writer": writer.name, "tag": tag, "branch": branch}
-    status, errors = run_child(command, failpoints=f"{window}={action}")
-    assert status == EXIT_AT_WINDOW, errors
-    left = pending(path)
-    return left[-1] if left else None
+    return people_at(tmp_path / "graph")
 
 
 def crash_recovery(path, window):
@@ -72,13 +42,6 @@ def crash_recovery(path, window):
     command = {"command": "recover", "path": str(path), "result": str(path.parent / "result")}
     status, errors = run_child(command, failpoints=f"{window}=exit")
     assert status == EXIT_AT_WINDOW, errors
-
-
-def raw_drift(path, key=PERSON, name="foreign"):
-    """A commit by something that does not follow the protocol; returns what makes it part of the graph."""
-    graph = RawGraph.attach(path)
-    handle = graph.commit(key, [name])
-    return lambda: graph.publish([handle])
 
 
 # --- roll-forward
@@ -326,124 +289,6 @@ def test_foreign_commit_between_check_and_commit_detected(path):
     opened(path).close()
     assert shown(path) == before
     assert_recovered(path, caught.value.operation_id, RecoveryKind.ROLLED_BACK)
-
-
-# --- sidecar input and output
-
-
-def test_sidecar_write_failure_aborts_before_head_moves(path):
-    graph = opened(path)
-    before = state_of(RawGraph.attach(path))
-    with activate(Window.RECOVERY_SIDECAR_WRITE, Raise(IoFailure("disk full"))), pytest.raises(IoFailure):
-        INSERT.run(graph, "1")
-    assert state_of(RawGraph.attach(path)) == before
-    INSERT.run(graph, "2")
-    assert_healthy(path)
-
-
-def test_sidecar_delete_failure_keeps_success(path):
-    graph = opened(path)
-    before = shown(path)
-    with activate(Window.RECOVERY_SIDECAR_DELETE, Raise(IoFailure("read-only"))):
-        INSERT.run(graph, "1")
-    assert shown(path) == INSERT.after(before, "1")
-    (operation,) = pending(path)
-    INSERT.run(graph, "2")
-    assert shown(path) == INSERT.after(INSERT.after(before, "1"), "2")
-    assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD)
-
-
-def test_sidecar_list_failure_is_loud(path):
-    graph = opened(path)
-    before = state_of(RawGraph.attach(path))
-    with activate(Window.RECOVERY_SIDECAR_LIST, Raise(IoFailure("no listing"))):
-        with pytest.raises(IoFailure, match="no listing"):
-            INSERT.run(graph, "1")
-        with pytest.raises(IoFailure, match="no listing"):
-            opened(path)
-    assert state_of(RawGraph.attach(path)) == before
-    INSERT.run(graph, "2")
-    assert_healthy(path)
-
-
-def test_sidecar_list_failure_in_drift_guard_names_both_paths(path):
-    graph = opened(path)
-    accept = raw_drift(path)
-    failing = Sequence([Pass(), Raise(IoFailure("no second listing"))])
-    with activate(Window.RECOVERY_SIDECAR_LIST, failing), pytest.raises(RecoveryRequired) as caught:
-        graph.mutate(ADD, {"n": "new"})
-    for part in ("omnigraph repair", "reopen the graph read-write", "no second listing"):
-        assert part in str(caught.value)
-    with pytest.raises(DriftError, match="omnigraph repair"):
-        graph.mutate(ADD, {"n": "new"})
-    accept()
-    assert_healthy(path)
-
-
-def test_corrupt_sidecar_refused_read_only_works(path):
-    graph = opened(path)
-    bad = path / "__recovery/01BAD.json"
-    bad.write_text("{ not json")
-    with pytest.raises(SidecarSchemaError, match="01BAD"):
-        opened(path)
-    with pytest.raises(SidecarSchemaError, match="01BAD"):
-        graph.mutate(ADD, {"n": "new"})
-    with omnigraph.open_read_only(path, settings=FAST) as reader:
-        assert "ada" in Model.read(reader.export()).people
-        assert [each.rule for each in reader.verify().violations] == ["nothing_pending"]
-    assert bad.read_text() == "{ not json"
-    bad.unlink()
-    assert_healthy(path)
-
-
-def test_heal_steady_state_costs_one_listing(path):
-    graph = opened(path)
-    INSERT.run(graph, "1")
-    calls = []
-    with listen(
-        lambda event: calls.append(event) if isinstance(event, StorageCall) else None, everywhere=True
-    ):
-        INSERT.run(graph, "2")
-    listings = [each.target for each in calls if each.kind == "list_dir"]
-    assert listings == [str(path / "__recovery")]
-
-
-def test_read_only_open_writes_nothing(path):
-    operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
-    for name in ("_schema.pg", "_schema.ir.json", "__schema_state.json"):
-        shutil.copy(path / name, path / f"{name}.staging")
-    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
-    durable = []
-    hear = listen(lambda event: durable.append(event) if isinstance(event, DurableOperation) else None)
-    with hear, omnigraph.open_read_only(path, settings=FAST) as reader:
-        reader.export()
-        reader.commits.list()
-        assert reader.verify().pending == (operation,)
-    assert durable == []
-    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
-    opened(path).close()
-    assert not list(path.glob("*.staging"))
-    assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
-
-
-@pytest.mark.parametrize(
-    "window",
-    [
-        Window.MUTATION_POST_SIDECAR_PRE_COMMIT,
-        Window.MUTATION_POST_TABLE_COMMIT,
-        Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
-        Window.RECOVERY_SIDECAR_DELETE,
-    ],
-)
-def test_recovery_idempotent_reopen(path, window):
-    operation = crash(path, window)
-    opened(path).close()
-    once = state_of(RawGraph.attach(path))
-    opened(path).close()
-    opened(path).close()
-    assert state_of(RawGraph.attach(path)) == once
-    assert [each.operation_id for each in once["audit"]] == [operation]
-    assert_healthy(path)
 
 
 # --- live writers

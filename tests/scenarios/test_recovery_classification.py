@@ -246,12 +246,12 @@ def test_drift_guard_ignores_other_branch_sidecar(graph, path):
     note = graph.note(PERSON, branch=BranchName("b"))
     foreign = graph.commit(PERSON, ["foreign"])
     entry = graph.session.manifest.current(None).entries[PERSON]
-    with pytest.raises(DriftError, match="omnigraph repair") as caught:
+    with pytest.raises(DriftError, match="no recovery note explains it") as caught:
         drift_guard(graph.context, entry, None)
     assert (caught.value.pin, caught.value.head) == (entry.version, entry.version + 1)
     drift_guard(graph.context, entry, BranchName("b"))  # only inherited there: no drift of that branch
     heal(graph.context)
-    # The uncovered drift stays: nobody but `repair` may judge it.
+    # The uncovered drift stays: recovery knows nothing about it.
     assert graph.head(PERSON) == entry.version + 1
     graph.publish([foreign])
     assert_recovered(path, note.operation_id, RecoveryKind.ROLLED_BACK, outcomes={}, branch=BranchName("b"))
@@ -263,8 +263,10 @@ def test_the_guard_names_both_ways_without_a_listing(graph):
     failing = Sequence([Raise(OSError("the listing broke"))])
     with activate(Window.RECOVERY_SIDECAR_LIST, failing), pytest.raises(RecoveryRequired) as caught:
         drift_guard(graph.context, entry, None)
-    for part in ("omnigraph repair", "reopen the graph read-write", "the listing broke"):
+    for part in ("none explains it", "reopen the graph read-write", "the listing broke"):
         assert part in str(caught.value)
+    for part in ("reopen the graph read-write", "make a branch", "export"):
+        assert part in str(caught.value.hint)
 
 
 def test_a_head_behind_its_pin_is_our_fault(graph):

@@ -205,19 +205,17 @@ QUIET: dict[str, Callable[[TableStore, SnapshotHandle], object]] = {
     "stage_delete": lambda t, h: t.stage_delete(h, STAMP, predicate="id = 'k1'"),
     "stage_rewrite": lambda t, h: t.stage_rewrite(h, h.fragment_ids, STAMP),
     "stage_fragments": lambda t, h: t.stage_fragments(h, outside_fragments(t, h), "append", STAMP),
-    "stage_indexes": lambda t, h: t.stage_indexes(h, [IndexPlan(IndexKind.BTREE, "id")], STAMP),
-    "stage_create_btree_index": lambda t, h: t.stage_create_btree_index(h, "id", STAMP),
-    "stage_create_inverted_index": lambda t, h: t.stage_create_inverted_index(h, "text", STAMP),
-    "stage_create_vector_index": lambda t, h: t.stage_create_vector_index(h, "v", STAMP),
+    "stage_indexes": lambda t, h: [
+        t.stage_indexes(h, [IndexPlan(kind, column)], STAMP)
+        for kind, column in ((IndexKind.BTREE, "id"), (IndexKind.INVERTED, "text"), (IndexKind.VECTOR, "v"))
+    ],
     "rebase": lambda t, h: t.rebase(t.stage_append(h, some(100, 2), STAMP), h),
     "new_files": lambda t, h: t.new_files(h),
     "make_durable": lambda t, h: t.make_durable([h]),
-    "list_branches": lambda t, h: t.list_branches(PLACE),
     "branch_identifier": lambda t, h: t.branch_identifier(PLACE, None),
     "create_branch": lambda t, h: t.create_branch(PERSON, PLACE, "review", None, h.version),
     "delete_branch": lambda t, h: t.delete_branch(PLACE, "review"),
     "index_coverage": lambda t, h: t.index_coverage(h),
-    "has_unindexed_fragments": lambda t, h: t.has_unindexed_fragments(h, []),
 }
 COMMITTING = {"create_table", "commit_staged", "restore"}
 """Members whose whole purpose is to make or move a HEAD."""
@@ -265,7 +263,7 @@ def test_residual_members_move_head(tables: TableStore, base: SnapshotHandle) ->
     grown = tables.commit_staged(indexed, tables.stage_append(indexed, some(100, 64), STAMP))
     folded = residual.optimize_indices(grown)
     assert folded.version > grown.version
-    assert not tables.has_unindexed_fragments(folded, [IndexPlan(IndexKind.VECTOR, "v")])
+    assert [c.uncovered for c in tables.index_coverage(folded)] == [frozenset()]
     assert tables.open_head(PERSON, PLACE, None).version == folded.version
 
 
@@ -294,8 +292,8 @@ def test_probe_counts_only_after_success(tables: TableStore, base: SnapshotHandl
         lambda: tables.stage_merge_insert(base, twice, STAMP),
         lambda: tables.stage_overwrite(base, broken(), STAMP),
         lambda: tables.stage_delete(base, STAMP, predicate="nosuch = 1"),
-        lambda: tables.stage_create_vector_index(base, "text", STAMP),
-        lambda: tables.stage_create_btree_index(base, "nosuch", STAMP),
+        lambda: tables.stage_indexes(base, [IndexPlan(IndexKind.VECTOR, "text")], STAMP),
+        lambda: tables.stage_indexes(base, [IndexPlan(IndexKind.BTREE, "nosuch")], STAMP),
     ]
     with listen(heard.append):
         for fails in failures:
@@ -305,12 +303,12 @@ def test_probe_counts_only_after_success(tables: TableStore, base: SnapshotHandl
         tables.stage_append(base, some(100, 2), STAMP)
         tables.stage_append_stream(base, some(100, 3).to_reader(), STAMP)
         tables.stage_merge_insert(base, some(0, 4), STAMP)
-        tables.stage_create_vector_index(base, "v", STAMP)
+        tables.stage_indexes(base, [IndexPlan(IndexKind.VECTOR, "v")], STAMP)
     assert staged() == [
         ("stage_append", 2),
         ("stage_append_stream", 3),
         ("stage_merge_insert", 4),
-        ("stage_create_vector_index", 0),
+        ("stage_indexes", 0),
     ]
     heard.clear()
     tables.stage_append(base, some(100, 2), STAMP)

@@ -29,6 +29,7 @@ from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activat
 from omnigraph.core.ids import OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from stores import branches_of
 
 PERSON = TableKey("node:Person")
 
@@ -399,9 +400,9 @@ def test_lazy_fork_only_on_first_write(graph: Graph) -> None:
     graph.branches.create("feat/x")
     session = graph.session
     entries = session.manifest.current(None).entries
-    assert all(not session.storage.list_branches(e.location) for e in entries.values())
+    assert all(not branches_of(session.storage, e.location) for e in entries.values())
     run(graph, 'update Person set { age: 2 } where name = "a"', branch="feat/x")
-    forked = {k for k, e in entries.items() if session.storage.list_branches(e.location)}
+    forked = {k for k, e in entries.items() if branches_of(session.storage, e.location)}
     assert forked == {PERSON}
     shown = session.manifest.current("feat/x").entries
     assert {k: e.branch for k, e in shown.items() if e.branch} == {PERSON: "feat/x"}

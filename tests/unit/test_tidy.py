@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from omnigraph.cli.arguments import COMMANDS
+from omnigraph.core.errors import KINDS, RESERVED
+from source_names import unused
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "omnigraph"
@@ -213,3 +216,146 @@ def test_every_module_explains_itself() -> None:
         and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
     ]
     assert silent == []
+
+
+# -- what is defined is used, what is advised exists ------------------------------------------------------
+
+KEPT = {
+    "tests stop, steer and watch the product through them": (
+        "core.failpoints.Callback",
+        "core.failpoints.Pause",
+        "core.failpoints.Pause.wait_until_reached",
+        "core.failpoints.activate",
+        "engine.tables.cache_work.Background.drain",
+        "recovery.queues.WriteQueueManager.held_keys",
+    ),
+    "the page of the schema language is compared with them": (
+        "catalog.codes.CODE_MEANINGS",
+        "catalog.codes.LINT_CODES",
+    ),
+    "the write path names this surface, and tests show that its members move the HEAD": (
+        "storage.residual.InlineCommitResidual.create_vector_index",
+        "storage.residual.InlineCommitResidual.delete_where",
+        "storage.residual.InlineCommitResidual.optimize_indices",
+        "storage.tables.TableStore.storage_inline_residual",
+    ),
+    "recovery of a schema change is built and waits for the change itself": (
+        "catalog.diff.require_supported",
+        "catalog.plan.SchemaPlan.is_additive",
+        "manifest.branches.BranchStore.release_schema_apply_lock",
+        "manifest.branches.BranchStore.take_schema_apply_lock",
+    ),
+}
+"""Public names that nothing in the product uses, each with the reason why it is there."""
+
+
+def module_texts(*places: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for place in places:
+        for path in sorted(place.rglob("*.py")):
+            parts = path.relative_to(place.parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def names_on_the_python_page() -> set[str]:
+    """Names users call: those of the generated reference page, which a test compares with the package."""
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^#{3,4} `(?:omnigraph\.(?:events\.)?|\.)(\w+)`", page, re.MULTILINE)) | set(
+        re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    )
+
+
+def defined_in_vain(sources: dict[str, str]) -> set[str]:
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    public = names_on_the_python_page()
+    started = {place.replace(":", ".") for place in entry.values()}
+    reserved = {KINDS[kind].cls.__name__ for kinds in RESERVED.values() for kind in kinds}
+    return {
+        str(each).removeprefix("omnigraph.")
+        for each in unused(sources, "omnigraph")
+        if each.name not in public and str(each) not in started and each.name not in reserved
+    }
+
+
+def test_no_public_name_is_defined_and_never_used() -> None:
+    kept = {name for names in KEPT.values() for name in names}
+    assert defined_in_vain(module_texts(SOURCES, ROOT / "scripts")) == kept
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        ("def left_over(): ...", {"planted.left_over"}),
+        ("def left_over(): left_over()", {"planted.left_over"}),
+        ("LEFT_OVER = 1", {"planted.LEFT_OVER"}),
+        ("class LeftOver: ...\nAlias = LeftOver", {"planted.Alias"}),
+        ("class _Here:\n    def left_over(self): self.left_over()", {"planted._Here.left_over"}),
+        ("__all__ = ['left_over']\ndef left_over(): ...", {"planted.left_over"}),
+        ("import lance\nclass _Here(lance.Reader):\n    def read(self): ...", set()),
+        ("def _private(): ...", set()),
+    ],
+)
+def test_a_planted_name_that_nobody_uses_is_found(planted: str, found: set[str]) -> None:
+    assert (
+        defined_in_vain({"omnigraph.planted": planted, "omnigraph.other": "import omnigraph.planted"})
+        == found
+    )
+    used = "from omnigraph import planted\nfrom omnigraph.planted import left_over\nplanted.LEFT_OVER, planted.Alias"
+    handed_on = f"{used}\nx.left_over, left_over"
+    assert defined_in_vain({"omnigraph.planted": planted, "omnigraph.other": handed_on}) == set()
+
+
+def test_reserved_kinds_are_not_raised() -> None:
+    texts = module_texts(SOURCES)
+    unraised = {each.name for each in unused(texts, "omnigraph") if ".errors." in each.module}
+    reserved = {KINDS[kind].cls.__name__ for kinds in RESERVED.values() for kind in kinds}
+    assert reserved <= unraised
+
+
+GROUPS = {path[:1] for path in COMMANDS if len(path) > 1}
+COMMAND = re.compile(r"\bomnigraph ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)?)")
+
+
+def advised(text: str) -> set[str]:
+    """Commands that a text names and that do not exist."""
+    named_there = [tuple(found[1].split()) for found in COMMAND.finditer(text)]
+    return {
+        " ".join(words)
+        for words in named_there
+        if not {words, words[:1]} & {*COMMANDS} and words not in GROUPS
+    }
+
+
+def strings(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def code_of_page(text: str) -> Iterator[str]:
+    """Shell blocks and words set as code."""
+    yield from re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def test_every_command_that_is_advised_exists() -> None:
+    missing = {
+        name: wrong
+        for name, text in module_texts(SOURCES).items()
+        if (wrong := set().union(*(advised(each) for each in strings(text))))
+    }
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        if wrong := set().union(*(advised(each) for each in code_of_page(page.read_text(encoding="utf-8")))):
+            missing[named(page)] = wrong
+    assert missing == {}
+
+
+def test_advice_to_run_a_missing_command_is_found() -> None:
+    assert advised("run `omnigraph repair --confirm`") == {"repair"}
+    assert advised("omnigraph schema apply") == {"schema apply"}
+    assert advised("`omnigraph schema plan` and omnigraph load --resumable, then upgrade omnigraph") == set()
+    assert set().union(*map(advised, strings('f"{x}: run `omnigraph repair` {y}"'))) == {"repair"}
+    assert set().union(*map(advised, code_of_page("# a\n\n```sh\nomnigraph cleanup\n```\n"))) == {"cleanup"}
+    assert set().union(*map(advised, code_of_page("see `omnigraph optimize`"))) == {"optimize"}

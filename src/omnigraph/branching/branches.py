@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BranchDeletion:
-    """A branch that is gone, and tables whose leftovers the next clean-up removes."""
+    """A branch that is gone, and tables that keep files of it until a branch of that name is written to."""
 
     name: str
     unreclaimed: tuple[TableKey, ...] = ()
@@ -37,7 +37,7 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     Raises `BadRequest` for main, internal names and a branch whose commits a tag names, `BranchNotFound`,
     `BranchHasChildren` naming the branches that were made from it or show its tables, `ConflictError` while
     two other branches need it as their merge base. Once the branch is gone nothing here fails the call: a
-    table reference that could not be removed is reported, and the next write or clean-up removes it.
+    table reference that could not be removed is reported, and a later branch of that name removes it.
     """
     branch = _deletable(name)
     heal_pending_sidecars_roll_forward(session.recovery)

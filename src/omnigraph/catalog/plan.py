@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from omnigraph.catalog.codes import LINT_CODES, LintCode
 from omnigraph.catalog.ir import default_json
 from omnigraph.catalog.schema import Catalog, Constraint, Default, TypeKind
 from omnigraph.language.diagnostics import Diagnostic
@@ -19,7 +18,7 @@ class StepClass(StrEnum):
 
 
 class DropMode(StrEnum):
-    """Soft keeps the past readable until clean-up; hard reclaims it right after the publish."""
+    """Soft keeps the past readable; hard would reclaim it right after the publish."""
 
     SOFT = "soft"
     HARD = "hard"
@@ -203,11 +202,6 @@ class UnsupportedChange(Step):
     def message(self) -> str:
         """The reason, prefixed by its code in brackets when it has one."""
         return self.reason if self.code is None else f"[{self.code}] {self.reason}"
-
-    @property
-    def lint(self) -> LintCode | None:
-        """The catalogue entry of the code."""
-        return None if self.code is None else LINT_CODES[self.code]
 
 
 SchemaStep = (

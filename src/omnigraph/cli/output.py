@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 PIPE_CLOSED_STATUS: Final = 141
 INTERRUPTED_STATUS: Final = 130
@@ -77,11 +77,6 @@ def finish() -> None:
 def abandon_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's own last flush cannot complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def coloured(stream: TextIO) -> bool:
-    """Whether colour is welcome on this stream."""
-    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _to_stderr(text: str) -> None:

@@ -12,7 +12,6 @@ TableKey = NewType("TableKey", str)
 BranchName = NewType("BranchName", str)
 CommitId = NewType("CommitId", str)
 OperationId = NewType("OperationId", str)
-TypeName = NewType("TypeName", str)
 
 Branch = BranchName | None
 """A branch inside the engine; None is main."""

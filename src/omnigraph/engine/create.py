@@ -1,13 +1,18 @@
 """Creating a graph. The graph exists from the one swap that writes the first state of its manifest."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import TableType
 from omnigraph.catalog.types import IndexKind
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
-from omnigraph.core.errors import AlreadyInitialized, InitializationClaimed, InternalError, ManagedGraph
+from omnigraph.core.errors import (
+    AlreadyInitialized,
+    InitializationClaimed,
+    InitializationCommitted,
+    InitializationIndeterminate,
+    InternalError,
+)
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, refuse_reserved_actor
 from omnigraph.core.settings import Settings
@@ -22,18 +27,14 @@ from omnigraph.storage.layout import (
     SCHEMA_IR,
     SCHEMA_SOURCE,
     SCHEMA_STATE,
-    GraphRoot,
     schema_name,
     table_location,
 )
-from omnigraph.storage.objects import open_adapter
 
 if TYPE_CHECKING:
     from omnigraph.engine.search.embedding import Embedder
 
 CREATE_THREADS: Final = 4
-_IN_A_CLUSTER: Final = re.compile(r"(.+)/graphs/[^/]+\.omni")
-_CLUSTER_STATE: Final = "__cluster/state.json"
 
 
 def create_graph(
@@ -51,13 +52,13 @@ def create_graph(
     """Create an empty graph with this schema and open it.
 
     Raises `AlreadyInitialized` when a graph is there, `InitializationClaimed` when another creation runs or
-    died (`force` takes over what a dead one left), `ManagedGraph` inside a cluster. A failure before the
+    died (`force` takes over what a dead one left), `InitializationCommitted` when something failed after the
+    graph existed, `InitializationIndeterminate` when nobody can tell whether it does. A failure before the
     graph exists removes what was written.
     """
     refuse_reserved_actor(actor)
     contract = accept_schema(schema, file=schema_file)
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
-    _refuse_managed(root)
     session = GraphSession(root, settings=chosen, adapter=adapter, clock=clock, embedder=embedder)
     if session.manifest.exists():
         raise AlreadyInitialized(root.uri)
@@ -70,23 +71,33 @@ def create_graph(
         failpoint(Window.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN)
         _create_tables_and_manifest(session, contract, actor)
         failpoint(Window.INIT_AFTER_COORDINATOR_INIT)
-    except BaseException:
-        # A graph whose manifest exists is complete: its files are not ours to remove any more.
-        if not session.manifest.exists():
+        session.schemas.current()
+    except BaseException as error:
+        if not _exists(session, error):
             _remove_contract(session, contract)
-        raise
-    session.schemas.current()
+            raise
+        # A graph whose manifest exists is complete: its files are not ours to remove any more.
+        if not isinstance(error, Exception):
+            raise
+        raise InitializationCommitted(
+            f"the graph at '{root.uri}' was created; what came after that failed: {error}",
+            hint="open it; do not init again",
+        ) from error
     return session
 
 
-def _refuse_managed(root: GraphRoot) -> None:
-    """Leave a place inside a cluster to the cluster. Only an address of that shape is looked at."""
-    place = _IN_A_CLUSTER.fullmatch(root.uri)
-    if place is not None and open_adapter(place[1], root.storage_options).exists(_CLUSTER_STATE):
-        raise ManagedGraph(
-            f"'{root.uri}' lies in the cluster '{place[1]}', which makes its graphs itself",
-            hint="declare the graph in cluster.yaml and run `omnigraph cluster apply`",
-        )
+def _exists(session: GraphSession, cause: BaseException) -> bool:
+    """Whether a creation that stopped has made its graph. Raises when that cannot be told."""
+    try:
+        return session.manifest.exists()
+    except Exception as error:
+        if not isinstance(cause, Exception):
+            raise cause from error
+        raise InitializationIndeterminate(
+            f"whether the graph at '{session.root.uri}' was created cannot be told ({error}); it failed"
+            f" because of: {cause}",
+            hint="look at it with `omnigraph verify` when the storage answers; neither init nor delete first",
+        ) from cause
 
 
 def _claim(session: GraphSession, contract: SchemaContract) -> None:

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import Catalog
-from omnigraph.core.errors import WrongQueryKind
 
 if TYPE_CHECKING:
     from omnigraph.planning.ir import MutationPlan, Plan, ReadPlan
@@ -45,18 +44,12 @@ class PlanCache:
 
     def mutation(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> "MutationPlan":
         """As `plan`; a read query is `WrongQueryKind`."""
-        from omnigraph.planning.ir import MutationPlan  # noqa: PLC0415
+        from omnigraph.planning.compile import as_mutation  # noqa: PLC0415
 
-        found = self.plan(text, name, catalog, schema_hash)
-        if not isinstance(found, MutationPlan):
-            raise WrongQueryKind(f"'{found.name}' only reads", hint="run it with query")
-        return found
+        return as_mutation(self.plan(text, name, catalog, schema_hash))
 
     def read(self, text: str, name: str | None, catalog: Catalog, schema_hash: str) -> "ReadPlan":
         """As `plan`; a mutation is `WrongQueryKind`."""
-        from omnigraph.planning.ir import ReadPlan  # noqa: PLC0415
+        from omnigraph.planning.compile import as_read  # noqa: PLC0415
 
-        found = self.plan(text, name, catalog, schema_hash)
-        if not isinstance(found, ReadPlan):
-            raise WrongQueryKind(f"'{found.name}' changes data", hint="run it with mutate")
-        return found
+        return as_read(self.plan(text, name, catalog, schema_hash))

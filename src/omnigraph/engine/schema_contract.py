@@ -129,7 +129,9 @@ class SchemaContracts:
         return text
 
 
-_DRIFT_HINT: Final = "restore the file and change the schema with `omnigraph schema apply`"
+_DRIFT_HINT: Final = (
+    "put the accepted text back into `_schema.pg`; for another schema make a new graph and load an export"
+)
 
 
 def _require_same_meaning(source: str, accepted: Catalog) -> None:

@@ -11,7 +11,7 @@ from typing import assert_never
 from omnigraph.language.diagnostics import Diagnostic
 from omnigraph.language.layout import CodeLine, lay_out
 from omnigraph.language.lexer import Comment
-from omnigraph.language.schema_syntax import parse_schema_source
+from omnigraph.language.schema_syntax import parse_schema
 from omnigraph.language.schema_tree import (
     AnnotationNode,
     CheckNode,
@@ -29,12 +29,12 @@ from omnigraph.language.schema_tree import (
     TypeExpr,
     VectorExpr,
 )
-from omnigraph.language.source import Source, Span
+from omnigraph.language.source import Span
 
 
 def format_schema(text: str, file: str | None = None) -> str | tuple[Diagnostic, ...]:
     """The canonical form of a schema text, or its syntax errors. Idempotent; the tree stays equal."""
-    parsed = parse_schema_source(Source(text, file))
+    parsed = parse_schema(text, file)
     if parsed.diagnostics:
         return parsed.diagnostics
     return lay_out(text, list(_code_lines(parsed.tree.declarations, parsed.comments)), parsed.comments)

@@ -53,7 +53,6 @@ class Function(StrEnum):
 
 AGGREGATES = frozenset({Function.COUNT, Function.SUM, Function.AVG, Function.MIN, Function.MAX})
 TEXT_SEARCHES = frozenset({Function.SEARCH, Function.MATCH_TEXT, Function.FUZZY})
-RANKINGS = frozenset({Function.NEAREST, Function.BM25, Function.RRF})
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,6 @@ class ParsedSchema:
     comments: tuple[Comment, ...]
     diagnostics: tuple[Diagnostic, ...]
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the text follows the grammar."""
-        return not self.diagnostics
-
 
 def parse_schema(text: str, file: str | None = None) -> ParsedSchema:
     """The tree of a schema text and its syntax errors in source order. Never raises. Cost: linear."""

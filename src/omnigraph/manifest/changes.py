@@ -29,9 +29,6 @@ class SubTableUpdate:
     branch_identifier: BranchIdentifier = ()
 
 
-Update = SubTableUpdate
-
-
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """Stop showing a table: every version up to this one is hidden."""

@@ -27,7 +27,6 @@ from omnigraph.manifest.changes import (
     RegisterTable,
     SubTableUpdate,
     Tombstone,
-    Update,
     check_expectations,
     next_snapshot,
 )
@@ -45,7 +44,6 @@ __all__ = [
     "SchemaLock",
     "SubTableUpdate",
     "Tombstone",
-    "Update",
 ]
 
 _WAIT_SECONDS_FIRST: Final = 0.010

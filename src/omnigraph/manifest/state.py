@@ -6,7 +6,6 @@ tombstones still in force, and the record of the commit that published it. Older
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -68,11 +67,6 @@ class Snapshot:
     def head(self) -> CommitId:
         """The newest commit of the branch."""
         return self.commit.id
-
-    @cached_property
-    def pins(self) -> Mapping[TableKey, int]:
-        """The visible version of every visible table."""
-        return MappingProxyType({key: entry.version for key, entry in self.entries.items()})
 
     def pin(self, table_key: TableKey) -> int:
         """The visible version of a table; 0 when the table shows nothing."""

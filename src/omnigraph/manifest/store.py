@@ -303,7 +303,9 @@ class ManifestStore:
     def _read_head(self, branch: Branch, handle: "LanceDataset", token: str | None, hint: str | None) -> Head:
         rows = self.dataset.read(handle)
         if rows.num_rows == 0:
-            raise GraphNotFound(self.root.uri, hint="a creation was interrupted; run `omnigraph init` again")
+            raise GraphNotFound(
+                self.root.uri, hint="`omnigraph init --force` takes over what an interrupted creation left"
+            )
         snapshot = decode(rows, branch=branch, manifest_version=handle.version)
         incarnation = "" if branch is None else self.branch_reference(branch).incarnation
         return Head(handle, snapshot, stamp_of(rows.schema), token, incarnation, hint)

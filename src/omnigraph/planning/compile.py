@@ -41,21 +41,15 @@ def compile_query(
     return checked.plan
 
 
-def compile_mutation(
-    text: str, catalog: Catalog, *, name: str | None = None, file: str | None = None
-) -> ir.MutationPlan:
-    """Like `compile_query`; a read query is WrongQueryKind."""
-    plan = compile_query(text, catalog, name=name, file=file)
+def as_mutation(plan: ir.Plan) -> ir.MutationPlan:
+    """The plan of a query that changes data; a read query is WrongQueryKind."""
     if not isinstance(plan, ir.MutationPlan):
         raise WrongQueryKind(f"'{plan.name}' only reads", hint="run it with query")
     return plan
 
 
-def compile_read(
-    text: str, catalog: Catalog, *, name: str | None = None, file: str | None = None
-) -> ir.ReadPlan:
-    """Like `compile_query`; a mutation is WrongQueryKind."""
-    plan = compile_query(text, catalog, name=name, file=file)
+def as_read(plan: ir.Plan) -> ir.ReadPlan:
+    """The plan of a query that reads; a mutation is WrongQueryKind."""
     if not isinstance(plan, ir.ReadPlan):
         raise WrongQueryKind(f"'{plan.name}' changes data", hint="run it with mutate")
     return plan

@@ -74,11 +74,6 @@ def describe(plan: ir.Plan, catalog: Catalog) -> Operation:
             return _describe_mutation(plan, catalog)
 
 
-def describe_params(plan: ir.Plan) -> tuple[FieldDescription, ...]:
-    """The parameters as the catalogue of stored queries lists them."""
-    return tuple(describe_field(param.name, param.type, nullable=param.nullable) for param in plan.params)
-
-
 def describe_field(name: str, type_: PropertyType, *, nullable: bool) -> FieldDescription:
     """One typed name."""
     if type_.vector_dim is not None:

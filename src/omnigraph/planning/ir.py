@@ -173,16 +173,6 @@ class MutationPlan:
     description: str | None = None
     instruction: str | None = None
 
-    @property
-    def is_destructive(self) -> bool:
-        """Whether it deletes."""
-        return isinstance(self.statements[0], DeleteOp)
-
-    @property
-    def is_insert_only(self) -> bool:
-        """Whether it may be prepared again on a newer state (inserts only)."""
-        return all(isinstance(statement, InsertOp) for statement in self.statements)
-
 
 # Read expressions ----------------------------------------------------------------------------------------
 

@@ -125,11 +125,6 @@ class LintReport:
         }
 
 
-def lint_queries(text: str, catalog: Catalog, *, file: str | None = None) -> LintReport:
-    """Lint of one text."""
-    return lint_sources([Source(text, file)], catalog)
-
-
 def lint_sources(sources: Iterable[Source], catalog: Catalog) -> LintReport:
     """Lint of several texts together; a text that does not parse gives Q000 findings and no results.
 

@@ -1,13 +1,12 @@
 """The drift guard: a write never builds on a table whose HEAD is not what the branch shows."""
 
-from omnigraph.core.errors import DriftError, InternalError, OmnigraphError, RecoveryRequired
+from omnigraph.core.errors import DRIFT_WAY_OUT, DriftError, InternalError, OmnigraphError, RecoveryRequired
 from omnigraph.core.ids import Branch, TableKey, show_branch
 from omnigraph.manifest.state import TableEntry
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.sidecar import SidecarStore
 
 _REOPEN = "a pending recovery sidecar requires rollback — reopen the graph read-write"
-_REPAIR = "run `omnigraph repair` to see what it is and to settle it"
 
 
 def drift_guard(context: RecoveryContext, entry: TableEntry, branch: Branch) -> None:
@@ -37,10 +36,10 @@ def drift_failure(
         covering = [each for each in sidecars.pending() if each.covers(table_key, branch)]
     except Exception as error:  # noqa: BLE001  whatever stops the listing, the write must not go on
         return RecoveryRequired(
-            f"{found}; the recovery notes could not be listed ({error}): either {_REOPEN}, or {_REPAIR}"
+            f"{found}; the recovery notes could not be listed ({error}): either {_REOPEN},"
+            " or none explains it",
+            hint=f"reopen the graph read-write; if the write is refused again: {DRIFT_WAY_OUT}",
         )
     if covering:
         return RecoveryRequired(f"{found}: {_REOPEN}", covering[0].operation_id)
-    return DriftError(
-        table_key=table_key, pin=pin, head=head, message=f"{found} and no note explains it: {_REPAIR}"
-    )
+    return DriftError(table_key=table_key, branch=show_branch(branch), pin=pin, head=head)

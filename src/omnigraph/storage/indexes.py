@@ -93,21 +93,12 @@ def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[I
     return tuple(found)
 
 
-def has_unindexed_fragments(handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
-    """Whether any declared index misses a fragment; an index that does not exist misses them all."""
-    by_name = {coverage.name: coverage for coverage in index_coverage(handle)}
-    if not lance_dataset(handle).get_fragments():
-        return False
-    return any(plan.name not in by_name or by_name[plan.name].uncovered for plan in plans)
-
-
 def stage_indexes(
     pool: DatasetPool,
     handle: SnapshotHandle,
     plans: Sequence[IndexPlan],
     stamp: Stamp,
     *,
-    primitive: str = "stage_indexes",
     rebuild: bool = False,
 ) -> StagedHandle | None:
     """Build the indexes over what they do not cover yet, as segments of one later commit.
@@ -143,7 +134,7 @@ def stage_indexes(
     require_whole(files, files)
     staged = StagedHandle(
         table_key=handle.table_key,
-        primitive=primitive,
+        primitive="stage_indexes",
         base_version=handle.version,
         transaction_uuid=str(uuid.uuid4()),
         rows=0,
@@ -152,7 +143,7 @@ def stage_indexes(
         files=tuple(files),
         _work=work,
     )
-    emit(TableStaged(handle.table_key, primitive, 0, size))
+    emit(TableStaged(handle.table_key, "stage_indexes", 0, size))
     return staged
 
 

@@ -62,11 +62,6 @@ def location_below_any_root(path: str) -> str:
     return f"{parts[1]}/{parts[2]}" if len(parts) == 3 and parts[1] in _TABLE_DIRECTORIES else path
 
 
-def sidecar_name(operation_id: str) -> str:
-    """The graph-relative name of a recovery intent."""
-    return f"{RECOVERY}/{operation_id}.json"
-
-
 def load_record_name(operation_id: str) -> str:
     """The graph-relative name of the record a resumable load keeps."""
     return f"{LOADS}/{operation_id}.json"

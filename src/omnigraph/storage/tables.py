@@ -3,7 +3,7 @@
 # ruff: noqa: D102  the methods of TableStore keep the contracts written at TableStorage
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ from omnigraph.storage.handles import (
     lance_dataset,
     staged_work,
 )
-from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
+from omnigraph.storage.indexes import IndexCoverage, IndexPlan
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.probe import probe_addresses
@@ -211,24 +211,6 @@ class TableStorage(ABC):
         """Build what the indexes do not cover yet, all in one later commit; None when all is covered."""
 
     @abstractmethod
-    def stage_create_btree_index(
-        self, handle: SnapshotHandle, column: str, stamp: Stamp
-    ) -> StagedHandle | None:
-        """As `stage_indexes` for one ordered index."""
-
-    @abstractmethod
-    def stage_create_inverted_index(
-        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
-    ) -> StagedHandle | None:
-        """As `stage_indexes` for one full-text index."""
-
-    @abstractmethod
-    def stage_create_vector_index(
-        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
-    ) -> StagedHandle | None:
-        """As `stage_indexes` for one vector index."""
-
-    @abstractmethod
     def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
         """The same staged write against another base: a newer version, or a branch forked meanwhile."""
 
@@ -257,10 +239,6 @@ class TableStorage(ABC):
     # -- branches -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def list_branches(self, location: str) -> Mapping[BranchName, BranchIdentifier]:
-        """Every branch reference of the table with its incarnation."""
-
-    @abstractmethod
     def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
         """The incarnation of a branch: () for main, None when there is no such reference."""
 
@@ -279,10 +257,6 @@ class TableStorage(ABC):
     @abstractmethod
     def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
         """What the indexes of this version cover. Cost: metadata only."""
-
-    @abstractmethod
-    def has_unindexed_fragments(self, handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
-        """Whether any of these indexes misses a fragment."""
 
     @property
     @abstractmethod
@@ -471,25 +445,6 @@ class TableStore(TableStorage):
     ) -> StagedHandle | None:
         return indexes.stage_indexes(self._pool, handle, plans, stamp, rebuild=rebuild)
 
-    def stage_create_btree_index(
-        self, handle: SnapshotHandle, column: str, stamp: Stamp
-    ) -> StagedHandle | None:
-        return self._stage_index(
-            handle, IndexPlan(IndexKind.BTREE, column), stamp, "stage_create_btree_index"
-        )
-
-    def stage_create_inverted_index(
-        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
-    ) -> StagedHandle | None:
-        plan = IndexPlan(IndexKind.INVERTED, column, options)
-        return self._stage_index(handle, plan, stamp, "stage_create_inverted_index")
-
-    def stage_create_vector_index(
-        self, handle: SnapshotHandle, column: str, stamp: Stamp, **options: Any
-    ) -> StagedHandle | None:
-        plan = IndexPlan(IndexKind.VECTOR, column, options)
-        return self._stage_index(handle, plan, stamp, "stage_create_vector_index")
-
     def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
         return staging.rebase(self._pool, staged, handle, addresses=addresses)
 
@@ -522,9 +477,6 @@ class TableStore(TableStorage):
             paths = [path for one in made for path in self.new_files(one)]
             make_durable(paths, self._mode, root=self._root.uri)
 
-    def list_branches(self, location: str) -> Mapping[BranchName, BranchIdentifier]:
-        return branches.list_branches(self._pool, location)
-
     def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
         return branches.branch_identifier(self._pool, location, branch)
 
@@ -540,9 +492,6 @@ class TableStore(TableStorage):
     def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
         return indexes.index_coverage(handle, column)
 
-    def has_unindexed_fragments(self, handle: SnapshotHandle, plans: Sequence[IndexPlan]) -> bool:
-        return indexes.has_unindexed_fragments(handle, plans)
-
     @property
     def search(self) -> TableSearch:
         return TableSearch(self._pool)
@@ -553,11 +502,6 @@ class TableStore(TableStorage):
         self, table_key: TableKey, location: str, branch: Branch, dataset: Any, files: tuple[str, ...]
     ) -> SnapshotHandle:
         return SnapshotHandle(table_key, location, branch, int(dataset.version), dataset, files)
-
-    def _stage_index(
-        self, handle: SnapshotHandle, plan: IndexPlan, stamp: Stamp, primitive: str
-    ) -> StagedHandle | None:
-        return indexes.stage_indexes(self._pool, handle, [plan], stamp, primitive=primitive)
 
     def _scanner(
         self,

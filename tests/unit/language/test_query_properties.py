@@ -12,7 +12,7 @@ from omnigraph.language.format_query import format_queries
 from omnigraph.language.lexer import lex
 from omnigraph.language.query_syntax import parse_queries
 from omnigraph.language.source import Source
-from omnigraph.planning.lint import lint_queries
+from omnigraph.planning.lint import lint_sources
 from unit.language.query_programs import damaged, programs, soups, spelled
 
 ORACLE = lark.Lark(
@@ -46,7 +46,7 @@ def test_any_text_gives_a_tree_or_diagnostics(text):
     for found in parsed.diagnostics:
         assert found.code == "Q000"
         assert render(found)
-    report = lint_queries(text, CATALOG)
+    report = lint_sources([Source(text)], CATALOG)
     assert (report.status == "error") == any(found.severity == "error" for found in report.diagnostics())
     assert bool(parsed.diagnostics) == any(finding.code == "Q000" for finding in report.findings)
     report.to_dict()

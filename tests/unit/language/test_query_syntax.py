@@ -7,7 +7,8 @@ from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX, SOURCE_TOKENS_MAX
 from omnigraph.language import query_tree as tree
 from omnigraph.language.format_query import format_queries
 from omnigraph.language.query_syntax import parse_queries
-from omnigraph.planning.lint import lint_queries
+from omnigraph.language.source import Source
+from omnigraph.planning.lint import lint_sources
 
 
 def only(text):
@@ -117,7 +118,7 @@ def test_five_thousand_queries_and_two_thousand_types_lint_in_one_run():
         for n in range(5_000)
     )
     start = time.process_time()
-    report = lint_queries(queries, compile_schema(schema))
+    report = lint_sources([Source(queries)], compile_schema(schema))
     assert (report.status, len(report.results), report.warnings) == ("ok", 5_000, 0)
     assert time.process_time() - start < 30
 
@@ -127,7 +128,7 @@ def test_five_thousand_unknown_names_cost_no_more_than_known_ones():
     queries = "".join(f"query q{n}() {{ match {{ $a: Persn{n} }} return {{ $a }} }}\n" for n in range(5_000))
     catalog = compile_schema(schema)
     start = time.process_time()
-    report = lint_queries(queries, catalog)
+    report = lint_sources([Source(queries)], catalog)
     assert report.errors == 5_000
     assert report.results[0].errors[0].suggestion == "Person0"
     assert time.process_time() - start < 30

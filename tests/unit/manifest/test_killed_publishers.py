@@ -64,7 +64,7 @@ def check_branch(store: ManifestStore, branch: BranchName | None, done: dict[str
         if record.id in done:
             assert done[record.id] == [show_branch(branch), str(record.manifest_version)]
     # Every commit moved exactly one of the three tables by one.
-    assert sum(store.current(branch).pins.values()) - 3 == len(history) - 1
+    assert sum(entry.version for entry in store.current(branch).entries.values()) - 3 == len(history) - 1
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_pins_of_visible_hidden_and_unknown_tables() -> None:
     assert [state.pin(key) for key in (PERSON, CITY, unknown)] == [7, 0, 0]
     assert [state.latest_version(key) for key in (PERSON, CITY, unknown)] == [7, 4, 0]
     assert list(state.entries) == sorted(state.entries)
-    assert dict(state.pins) == {KNOWS: 2, PERSON: 7}
+    assert {key: entry.version for key, entry in state.entries.items()} == {KNOWS: 2, PERSON: 7}
 
 
 def test_the_greatest_version_counts_and_a_tombstone_hides_up_to_its_own() -> None:

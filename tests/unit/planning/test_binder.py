@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import OmnigraphError
-from omnigraph.planning.compile import compile_read
+from omnigraph.planning.compile import as_read, compile_query
 from omnigraph.planning.params import bind_params, binder
 
 CATALOG = compile_schema(
@@ -17,7 +17,7 @@ CATALOG = compile_schema(
 DECLARED = ["$t: String", "$n: I32", "$u: U64", "$f: F64", "$b: Bool", "$o: String?", "$d: Date", "$s: F32"]
 BODY = 'match { $p: P { k: "x" } } return { $p }'
 PLANS = [
-    compile_read(f"query q({', '.join(DECLARED[begin:end])}) {{ {BODY} }}", CATALOG)
+    as_read(compile_query(f"query q({', '.join(DECLARED[begin:end])}) {{ {BODY} }}", CATALOG))
     for begin, end in [(0, 0), (0, 1), (0, 5), (1, 3), (0, 6), (0, 8), (7, 8)]
 ]
 values = st.one_of(

@@ -17,7 +17,7 @@ from omnigraph.core.errors import (
 )
 from omnigraph.planning import ir
 from omnigraph.planning.assign import assigned_value
-from omnigraph.planning.compile import compile_mutation
+from omnigraph.planning.compile import as_mutation, compile_query
 from omnigraph.planning.params import bind_params
 
 CATALOG = compile_schema(
@@ -44,7 +44,7 @@ KNOWS = CATALOG.edges["Knows"]
 
 
 def compiled(statements, params=""):
-    return compile_mutation(f"query q({params}) {{ {statements} }}", CATALOG)
+    return as_mutation(compile_query(f"query q({params}) {{ {statements} }}", CATALOG))
 
 
 def code(statements, params=""):
@@ -62,9 +62,7 @@ def codes(statements, params=""):
 
 def test_insert_a_node_with_fitted_literals_and_defaults():
     plan = compiled('insert Member { email: "d@x", score: 5, age: 3.0, tags: ["a"], joined: now() }')
-    assert plan.is_insert_only
-    assert not plan.is_destructive
-    insert = plan.statements[0]
+    (insert,) = plan.statements
     assert isinstance(insert, ir.InsertOp)
     assert insert.type is MEMBER
     assert not insert.new
@@ -158,7 +156,8 @@ def test_key_and_shape():
         compiled('insert Club { slug: "a" tier: 1 } delete Club where slug = "x"')
     with pytest.raises(MutationShapeError):
         compiled('delete Club where slug = "x" update Club set { tier: 1 } where slug = "y"')
-    assert compiled('delete Club where slug = "x" delete Member where age > 1').is_destructive
+    deletes = compiled('delete Club where slug = "x" delete Member where age > 1').statements
+    assert [type(each) for each in deletes] == [ir.DeleteOp, ir.DeleteOp]
 
 
 def test_conditions():
@@ -190,14 +189,14 @@ def test_conditions():
 def test_selection_of_a_query():
     text = "query a() { delete Club where tier = 1 } query b() { delete Club where tier = 2 }"
     with pytest.raises(AmbiguousQuery):
-        compile_mutation(text, CATALOG)
+        compile_query(text, CATALOG)
     with pytest.raises(QueryNotSelected):
-        compile_mutation(text, CATALOG, name="c")
+        compile_query(text, CATALOG, name="c")
     with pytest.raises(QueryNotSelected):
-        compile_mutation("// nothing", CATALOG)
-    assert compile_mutation(text, CATALOG, name="b").name == "b"
+        compile_query("// nothing", CATALOG)
+    assert compile_query(text, CATALOG, name="b").name == "b"
     with pytest.raises(QuerySyntaxError):
-        compile_mutation("query a() { delete Club }", CATALOG)
+        compile_query("query a() { delete Club }", CATALOG)
 
 
 PLAN = compiled(

@@ -6,8 +6,8 @@ import pytest
 
 from omnigraph.catalog.build import compile_schema
 from omnigraph.planning import ir
-from omnigraph.planning.compile import compile_read
-from omnigraph.planning.describe import describe_params
+from omnigraph.planning.compile import as_read, compile_query
+from omnigraph.planning.describe import describe_field
 from omnigraph.planning.params import bind_params
 
 CATALOG = compile_schema(
@@ -23,7 +23,7 @@ MENTORS, SIGNED = CATALOG.edges["Mentors"], CATALOG.edges["SignedTo"]
 
 
 def compiled(body, params=""):
-    return compile_read(f"query q({params}) {{ {body} }}", CATALOG)
+    return as_read(compile_query(f"query q({params}) {{ {body} }}", CATALOG))
 
 
 def ref(variable, name, owner=WRITER, *, optional=False):
@@ -231,7 +231,7 @@ def test_plans_are_values():
 
 def test_parameters_are_described():
     plan = compiled("match { $w: Writer } return { $w }", "$a: U64, $b: [Date]?, $v: Vector(3), $f: F32?")
-    assert [field.to_dict() for field in describe_params(plan)] == [
+    assert [describe_field(p.name, p.type, nullable=p.nullable).to_dict() for p in plan.params] == [
         {"name": "a", "kind": "bigint", "nullable": False},
         {"name": "b", "kind": "list", "item_kind": "date", "nullable": True},
         {"name": "v", "kind": "vector", "vector_dim": 3, "nullable": False},

@@ -9,7 +9,7 @@ from omnigraph.core.errors import OmnigraphError
 from omnigraph.language.diagnostics import render
 from omnigraph.language.source import Source
 from omnigraph.planning.compile import compile_query
-from omnigraph.planning.lint import lint_queries, lint_sources
+from omnigraph.planning.lint import lint_sources
 from omnigraph.planning.params import bind_params
 
 CATALOG = compile_schema("node Ship { imo: String @key  tonnage: I32?  name: String? }")
@@ -21,7 +21,7 @@ def test_the_report_as_json():
         "query wrong() { match { $s: Ship } return { $s.tonage } }\n"
         "query rename($i: String, $n: String) { update Ship set { name: $n } where imo = $i }\n"
     )
-    report = json.loads(json.dumps(lint_queries(text, CATALOG, file="harbor.gq").to_dict()))
+    report = json.loads(json.dumps(lint_sources([Source(text, "harbor.gq")], CATALOG).to_dict()))
     assert (report["status"], report["queries_processed"]) == ("error", 3)
     assert (report["errors"], report["warnings"], report["infos"]) == (1, 1, 0)
     heavy, wrong, rename = report["results"]
@@ -72,7 +72,7 @@ def test_the_report_as_json():
 
 def test_a_diagnostic_for_people():
     text = "query wrong() {\n  match { $s: Ship }\n  return { $s.tonage }\n}\n"
-    (found,) = lint_queries(text, CATALOG, file="harbor.gq").diagnostics()
+    (found,) = lint_sources([Source(text, "harbor.gq")], CATALOG).diagnostics()
     assert render(found) == (
         "T6  harbor.gq:3:15  'Ship' has no property 'tonage'; did you mean 'tonnage'?\n"
         "      return { $s.tonage }\n"
@@ -81,7 +81,7 @@ def test_a_diagnostic_for_people():
 
 
 def test_a_text_that_does_not_parse_has_findings_and_no_results():
-    report = lint_queries("query a() { match { } return { 1 } }\nquery b() {", CATALOG)
+    report = lint_sources([Source("query a() { match { } return { 1 } }\nquery b() {")], CATALOG)
     assert report.results == ()
     assert [(finding.code, finding.diagnostic.line) for finding in report.findings] == [
         ("Q000", 1),

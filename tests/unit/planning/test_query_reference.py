@@ -7,7 +7,8 @@ from omnigraph.catalog.build import compile_schema
 from omnigraph.core.limits import SOURCE_BYTES_MAX, SOURCE_NESTING_MAX, SOURCE_TOKENS_MAX
 from omnigraph.language.format_query import format_queries
 from omnigraph.language.query_tree import Function
-from omnigraph.planning.lint import lint_queries
+from omnigraph.language.source import Source
+from omnigraph.planning.lint import lint_sources
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "query-language.md").read_text(encoding="utf-8")
@@ -26,7 +27,7 @@ def test_every_query_of_the_page_compiles_and_is_in_canonical_form():
     catalog = compile_schema(schema)
     assert len(blocks("gq")) >= 5
     for text in blocks("gq"):
-        report = lint_queries(text, catalog)
+        report = lint_sources([Source(text)], catalog)
         assert report.status == "ok", report.to_dict()
         assert format_queries(text) == text
 

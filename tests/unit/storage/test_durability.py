@@ -11,6 +11,7 @@ from omnigraph.core.events import DurableOperation, Event, listen
 from omnigraph.core.settings import Settings
 from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories, sync_files
 from omnigraph.storage.handles import SnapshotHandle
+from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.objects import open_adapter
 from omnigraph.storage.tables import TableStore
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, local_store, rows, s3_store
@@ -69,7 +70,7 @@ def one_of_each(tables: TableStore) -> Iterator[tuple[str, SnapshotHandle]]:
     assert staged is not None
     yield "delete", tables.commit_staged(handle, staged)
     handle = reopened()
-    staged = tables.stage_create_btree_index(handle, "id", STAMP)
+    staged = tables.stage_indexes(handle, [IndexPlan(IndexKind.BTREE, "id")], STAMP)
     assert staged is not None
     yield "index", tables.commit_staged(handle, staged)
     handle = reopened()

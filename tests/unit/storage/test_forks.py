@@ -12,9 +12,10 @@ from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecond
 from omnigraph.core.ids import BranchName
 from omnigraph.storage.branches import UNREADABLE
 from omnigraph.storage.handles import SnapshotHandle
+from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.layout import branch_reference
 from omnigraph.storage.tables import TableStore
-from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, filled, local_store, rows
+from stores import PERSON, PLACE, SCHEMA, STAMP, Store, branches_of, content, filled, local_store, rows
 
 REVIEW = BranchName("review/one")
 CHILD = BranchName("child")
@@ -44,7 +45,7 @@ def test_a_reference_is_made_once(table_store: Store) -> None:
         fork(tables, base)
     with pytest.raises(StorageNotFound):
         tables.create_branch(PERSON, PLACE, CHILD, None, 77)
-    assert list(tables.list_branches(PLACE)) == [REVIEW]
+    assert list(branches_of(tables, PLACE)) == [REVIEW]
 
 
 def test_a_branch_made_again_has_another_identity(table_store: Store) -> None:
@@ -157,7 +158,7 @@ def test_delete_is_idempotent_and_clears_what_a_crash_left(table_store: Store) -
     tables.commit_staged(made, tables.stage_append(made, rows(["x"]), STAMP))
     adapter = table_store.adapter()
     adapter.delete(branch_reference(PLACE, REVIEW))
-    assert tables.list_branches(PLACE) == {}
+    assert branches_of(tables, PLACE) == {}
     assert adapter.exists(f"{PLACE}/tree/{REVIEW}")
     tables.delete_branch(PLACE, REVIEW)
     tables.delete_branch(PLACE, REVIEW)
@@ -176,7 +177,7 @@ def test_references_are_read_as_lance_reads_them(table_store: Store) -> None:
     listed = {
         name: tuple(map(tuple, facts["branch_identifier"])) for name, facts in raw.branches.list().items()
     }
-    assert tables.list_branches(PLACE) == listed
+    assert branches_of(tables, PLACE) == listed
     assert len(listed) == 2
     tables.delete_branch(PLACE, BranchName("Odd.name_1-x/y"))
     assert list(raw.branches.list()) == [REVIEW]
@@ -189,7 +190,7 @@ def test_a_reference_cut_short_can_be_listed_and_reclaimed(tmp_path: Path) -> No
     fork(tables, base)
     reference = Path(store.uri) / branch_reference(PLACE, REVIEW)
     reference.write_bytes(reference.read_bytes()[:20])
-    assert tables.list_branches(PLACE) == {REVIEW: UNREADABLE}
+    assert branches_of(tables, PLACE) == {REVIEW: UNREADABLE}
     with pytest.raises(StoragePrecondition):
         fork(tables, base)
     tables.delete_branch(PLACE, REVIEW)
@@ -207,7 +208,7 @@ def test_delete_keeps_a_branch_that_others_grew_from(table_store: Store) -> None
     assert content(tables, tables.open_head(PERSON, PLACE, CHILD)) == {"a": 0, "p": 0}
     tables.delete_branch(PLACE, CHILD)
     tables.delete_branch(PLACE, REVIEW)
-    assert tables.list_branches(PLACE) == {}
+    assert branches_of(tables, PLACE) == {}
 
 
 def test_delete_never_takes_a_branch_that_lies_below(table_store: Store) -> None:
@@ -232,7 +233,7 @@ def test_forks_beside_readers_and_writers(table_store: Store) -> None:
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(make, names))
-    assert tables.list_branches(PLACE) == {}
+    assert branches_of(tables, PLACE) == {}
 
 
 def test_rebase_refuses_files_the_branch_cannot_reach(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_rebase_refuses_files_the_branch_cannot_reach(tmp_path: Path) -> None:
     staged = tables.stage_append(one, rows(["x"]), STAMP)
     with pytest.raises(InternalError, match="reached"):
         tables.rebase(staged, two)
-    index = tables.stage_create_btree_index(base, "id", STAMP)
+    index = tables.stage_indexes(base, [IndexPlan(IndexKind.BTREE, "id")], STAMP)
     assert index is not None
     with pytest.raises(InternalError, match="cannot move"):
         tables.rebase(index, two)

@@ -83,11 +83,10 @@ def test_coverage_grows_by_segments_and_a_rebuild_folds_them(tmp_path: Path) -> 
     tables = local_store(tmp_path).tables()
     handle = index(tables, add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64)))
     handle = add(tables, handle, some(64, 64))
-    assert tables.has_unindexed_fragments(handle, ALL)
     (ordered,) = tables.index_coverage(handle, "id")
     assert (ordered.covered, ordered.uncovered) == ({0}, {1})
     handle = index(tables, handle)
-    assert not tables.has_unindexed_fragments(handle, ALL)
+    assert {c.uncovered for c in tables.index_coverage(handle)} == {frozenset()}
     assert {c.segments for c in tables.index_coverage(handle)} == {2}
     assert tables.stage_indexes(handle, ALL, STAMP) is None
     for number in (7, 100):
@@ -114,29 +113,30 @@ def test_an_empty_table_gets_its_text_index_at_once(tmp_path: Path) -> None:
     tables = local_store(tmp_path).tables()
     made = tables.create_table(PERSON, PLACE, SCHEMA, STAMP, indexes=ALL)
     assert [c.name for c in tables.index_coverage(made)] == ["text_fts"]
-    assert not tables.has_unindexed_fragments(made, ALL)
+    assert not any(c.uncovered for c in tables.index_coverage(made))
     filled = add(tables, made, some(0, 64))
     assert lance_dataset(filled).to_table(columns=["id", "_score"], full_text_query="word9")[
         "id"
     ].to_pylist() == ["k9"]
-    assert tables.has_unindexed_fragments(filled, ALL)
+    assert all(c.uncovered for c in tables.index_coverage(filled))
     handle = index(tables, filled)
     assert {c.segments for c in tables.index_coverage(handle)} == {1}
     assert answers(handle, 9) == [["k9"]] * 3
 
 
 @pytest.mark.parametrize(
-    ("method", "column", "name"),
+    ("kind", "column", "name"),
     [
-        ("stage_create_btree_index", "id", "id_btree"),
-        ("stage_create_inverted_index", "text", "text_fts"),
-        ("stage_create_vector_index", "v", "v_vec"),
+        (IndexKind.BTREE, "id", "id_btree"),
+        (IndexKind.INVERTED, "text", "text_fts"),
+        (IndexKind.VECTOR, "v", "v_vec"),
     ],
 )
-def test_single_builds(tmp_path: Path, method: str, column: str, name: str) -> None:
+def test_single_builds(tmp_path: Path, kind: IndexKind, column: str, name: str) -> None:
     tables = local_store(tmp_path).tables()
     base = add(tables, tables.create_table(PERSON, PLACE, SCHEMA, STAMP), some(0, 64))
-    staged = getattr(tables, method)(base, column, STAMP)
+    staged = tables.stage_indexes(base, [IndexPlan(kind, column)], STAMP)
+    assert staged is not None
     assert all(Path(file).is_file() for file in staged.files)
     after = tables.commit_staged(base, staged)
     assert [c.name for c in tables.index_coverage(after)] == [name]

@@ -18,6 +18,7 @@ from omnigraph.core.errors import (
 )
 from omnigraph.storage.failures import CommitConflict, ForeignCommit
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, lance_dataset
+from omnigraph.storage.indexes import IndexKind, IndexPlan
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, filled, rows
 
 
@@ -254,14 +255,14 @@ def test_segments_that_know_no_living_fragment_go_with_the_next_build(table_stor
     tables = table_store.tables()
     handle = filled(tables, ["a"], ["b"])
     for name in ("c", "d"):
-        built = tables.stage_create_btree_index(handle, "id", STAMP)
+        built = tables.stage_indexes(handle, [IndexPlan(IndexKind.BTREE, "id")], STAMP)
         assert built is not None
         handle = tables.commit_staged(handle, built)
         handle = tables.commit_staged(handle, tables.stage_append(handle, rows([name]), STAMP))
     assert [found.segments for found in tables.index_coverage(handle, "id")] == [2]
     folded = tables.stage_rewrite(handle, handle.fragment_ids[2:], STAMP)
     handle = tables.commit_staged(handle, folded)
-    built = tables.stage_create_btree_index(handle, "id", STAMP)
+    built = tables.stage_indexes(handle, [IndexPlan(IndexKind.BTREE, "id")], STAMP)
     assert built is not None
     handle = tables.commit_staged(handle, built)
     (found,) = tables.index_coverage(handle, "id")
@@ -307,7 +308,7 @@ def test_every_commit_carries_its_stamp(table_store: Store) -> None:
         ("Append", lambda h: tables.stage_append(h, rows(["d"]), STAMP)),
         ("Update", lambda h: tables.stage_merge_insert(h, rows(["a"], 1), STAMP)),
         ("Delete", lambda h: tables.stage_delete(h, STAMP, predicate="id = 'b'")),
-        ("CreateIndex", lambda h: tables.stage_create_btree_index(h, "id", STAMP)),
+        ("CreateIndex", lambda h: tables.stage_indexes(h, [IndexPlan(IndexKind.BTREE, "id")], STAMP)),
         ("Overwrite", lambda h: tables.stage_overwrite(h, None, STAMP)),
     ]
     for operation, stage in stages:

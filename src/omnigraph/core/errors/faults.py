@@ -1,6 +1,6 @@
 """Too much, interrupted, and faults of the environment."""
 
-from typing import Any
+from typing import Any, Final
 
 from omnigraph.core.errors.base import (
     EnvironmentFault,
@@ -152,18 +152,22 @@ class SidecarSchemaError(InterruptedWrite):
         self.max_supported_version = max_supported_version
 
 
+DRIFT_WAY_OUT: Final = (
+    "reading works and is not affected; to go on writing make a branch, which starts from what is published,"
+    " or load an export into a new graph"
+)
+
+
 class DriftError(InterruptedWrite):
     """A table is ahead of the manifest and no recovery note explains it."""
 
     kind = "drift"
 
-    def __init__(self, *, table_key: str, pin: int, head: int, message: str | None = None) -> None:
-        entity_kind, _, type_name = table_key.partition(":")
+    def __init__(self, *, table_key: str, branch: str, pin: int, head: int) -> None:
         super().__init__(
-            message
-            or f"{entity_kind} type '{type_name}' has changes that no write accounts for: "
-            f"version {head}, published {pin}",
-            hint="run `omnigraph repair` to see them, then `omnigraph repair --confirm`",
+            f"{table_key} on {branch} is at version {head} while version {pin} is published, and no recovery"
+            " note explains it: something other than this program wrote to its table",
+            hint=DRIFT_WAY_OUT,
             details={"drift": {"table_key": table_key, "pin": pin, "head": head}},
         )
         self.table_key = table_key
@@ -241,20 +245,6 @@ class IoFailure(EnvironmentFault):
     """Local files: disk full, no permission, no such file."""
 
     kind = "io"
-
-
-class FormatTooOld(EnvironmentFault):
-    """The graph was written in a format this version no longer reads."""
-
-    kind = "format_too_old"
-
-    def __init__(self, *, found: int | str, supported: int | str) -> None:
-        super().__init__(
-            f"the graph has format {found}; this version reads {supported} and newer",
-            hint="export it with the older program, then init and load",
-        )
-        self.found = found
-        self.supported = supported
 
 
 class FormatTooNew(EnvironmentFault):

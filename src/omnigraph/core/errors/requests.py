@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from omnigraph.core.errors.base import KnownError, RequestError, with_candidates
+from omnigraph.core.errors.base import RequestError, with_candidates
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
 
 
@@ -374,12 +374,3 @@ class BlobPolicyError(RequestError):
     """An external blob URI lies outside the allowed bases."""
 
     kind = "external_blob_policy"
-
-
-class ClusterError(KnownError):
-    """A cluster command found problems; they are listed as diagnostics."""
-
-    kind = "cluster"
-
-    def __init__(self, message: str, *, diagnostics: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(message, details={"diagnostics": [dict(item) for item in diagnostics]})

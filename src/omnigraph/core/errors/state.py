@@ -136,9 +136,6 @@ class StoredQueryNotFound(NotFoundError):
     kind = "stored_query_not_found"
 
 
-QueryNotFound = StoredQueryNotFound
-
-
 class ProfileNotFound(NotFoundError):
     """The operator configuration has no such profile."""
 
@@ -174,9 +171,6 @@ class VersionReclaimed(NotFoundError):
     """Clean-up removed what this snapshot needs."""
 
     kind = "version_reclaimed"
-
-
-HistoryReclaimed = VersionReclaimed
 
 
 class ManifestConflict(ConflictError):
@@ -375,12 +369,6 @@ class MigrationBlocked(ConflictError):
         self.branches = tuple(branches)
 
 
-class ManagedGraph(ConflictError):
-    """The graph belongs to a cluster, which alone initialises it and applies its schema."""
-
-    kind = "managed_graph"
-
-
 class AlreadyInitialized(ConflictError):
     """There is a graph at this place already."""
 
@@ -439,12 +427,6 @@ class IdempotencyMismatch(ConflictError):
     """The same idempotency key was used with another body."""
 
     kind = "idempotency_mismatch"
-
-
-class ExportInProgress(ConflictError):
-    """An export holds its cut of the graph."""
-
-    kind = "export_in_progress"
 
 
 class Unauthorized(PermissionDenied):

@@ -193,11 +193,6 @@ class AdjacencyCache:
         if ends is not None and state is not None:
             self._fold_later(state, ends)
 
-    def endpoints(self, tables: EdgeTables) -> Endpoints:
-        """The ordinals of both ends of every edge."""
-        state, ends = self._state(tables)
-        return ends if state.is_base else state.folded(ends)
-
     # --- states ------------------------------------------------------------------------------------------
 
     def _state(

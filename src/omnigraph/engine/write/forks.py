@@ -109,7 +109,7 @@ def _reclaim(session: GraphSession, entry: TableEntry, branch: BranchName) -> No
         raise ConflictError(
             f"a leftover of an earlier branch '{branch}' on '{entry.table_key}' cannot be removed, because "
             f"child branches grew out of it: {error}",
-            hint="delete those branches and run `omnigraph cleanup`, or use another branch name",
+            hint="use another branch name; or delete those branches, if they exist, and send the write again",
         ) from error
 
 

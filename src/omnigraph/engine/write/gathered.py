@@ -146,10 +146,6 @@ class PendingDelete:
     ids: list[pa.StringArray] = field(default_factory=list[pa.StringArray])
     addresses: list[NDArray[np.uint64]] = field(default_factory=list[NDArray[np.uint64]])
 
-    def all_ids(self) -> pa.StringArray:
-        """The removed ids, each once."""
-        return string_array(pa.chunked_array(self.ids, pa.string())).unique()
-
     def all_addresses(self) -> NDArray[np.uint64]:
         """The addresses of the removed rows, each once, ascending."""
         return distinct(np.concatenate(self.addresses)) if self.addresses else np.empty(0, np.uint64)

@@ -55,7 +55,7 @@ def register_spark(spark: "SparkSession | None" = None) -> "SparkSession":
         session.conf.set(PUSHDOWN_SETTING, "true")
     _register(session, GraphSource if reason is None else UnfilteredGraphSource)
     if reason is not None:
-        emit(Warned("conditions of omnigraph frames are evaluated by Spark", reason))
+        emit(Warned("conditions on frames of the graph are evaluated by Spark", reason))
     return session
 
 

@@ -112,12 +112,14 @@ def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str,
 
 
 def _filter(catalog: Catalog, table_type: TableType, where: str) -> FilterText | None:
-    from omnigraph.planning.compile import compile_mutation  # noqa: PLC0415 - loads the query language
+    from omnigraph.planning.compile import as_mutation, compile_query  # noqa: PLC0415 - loads the query language
     from omnigraph.planning.ir import DeleteOp  # noqa: PLC0415
     from omnigraph.planning.predicate import to_lance_filter  # noqa: PLC0415
 
     # The condition has the meaning it has in a query because it is compiled as one.
-    plan = compile_mutation(f"query frame() {{ delete {table_type.name} where\n{where}\n}}", catalog)
+    plan = as_mutation(
+        compile_query(f"query frame() {{ delete {table_type.name} where\n{where}\n}}", catalog)
+    )
     match plan.statements:
         case (DeleteOp() as statement,):
             return to_lance_filter(statement.predicate, table_type, {}, dt.datetime.now(dt.UTC))

@@ -78,7 +78,7 @@ def _version(package: str, to_fix: list[str]) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        to_fix.append(f"the package {package} is not installed; install omnigraph again")
+        to_fix.append(f"the package {package} is not installed; reinstall omnigraph")
         return None
 
 
