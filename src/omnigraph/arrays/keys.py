@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+
+from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,13 +24,11 @@ _HASHED_AT_ONCE: Final = 256
 _WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-def string_array(keys: Any) -> pa.StringArray:
+def string_array(keys: pa.Array | pa.ChunkedArray) -> pa.StringArray:
     """The keys as one contiguous string array."""
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
-    if isinstance(keys, pa.ChunkedArray):
-        keys = pa.concat_arrays(keys.chunks)
-    return keys if keys.type == pa.string() else keys.cast(pa.string())
+    return keys if isinstance(keys, pa.StringArray) else keys.cast(pa.string())
 
 
 def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:
@@ -40,12 +40,10 @@ def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:
     hashes = np.empty(count, np.uint64)
     if count == 0:
         return hashes
-    _, offset_buffer, value_buffer = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, count + 1, keys.offset * 4).astype(np.int64)
+    offsets = text_bounds(keys).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(last - first + 16, np.uint8)
-    if value_buffer is not None and last > first:
-        padded[: last - first] = np.frombuffer(value_buffer, np.uint8, last - first, first)
+    padded[: last - first] = np.frombuffer(text_bytes(keys)[first:last], np.uint8)
     # One unaligned eight-byte window at every byte of the text.
     windows: NDArray[np.uint64] = np.ndarray((last - first + 8,), np.uint64, padded.data, 0, (1,))
     starts = offsets[:-1] - first

@@ -173,7 +173,7 @@ def _present_values_differ(left: pa.Array, right: pa.Array) -> Mask:
     if kind in _BIT_TYPES:
         return _floats_differ(left, right, _BIT_TYPES[kind])
     if pa.types.is_fixed_size_list(kind):
-        inner = values_differ(left.flatten(), right.flatten())
+        inner = values_differ(pc.list_flatten(left), pc.list_flatten(right))
         return np.asarray(np.any(inner.reshape(len(left), kind.list_size), axis=1), np.bool_)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _lists_differ(left, right)
@@ -195,7 +195,7 @@ def _lists_differ(left: pa.Array, right: pa.Array) -> Mask:
     if len(same) == 0:
         return differ
     at = pa.array(same)
-    inner = values_differ(left.take(at).flatten(), right.take(at).flatten())
+    inner = values_differ(pc.list_flatten(left.take(at)), pc.list_flatten(right.take(at)))
     owners = np.repeat(same, left_lengths[same])
     differ[owners[inner]] = True
     return differ

@@ -5,7 +5,7 @@ Everything here works on whole columns. The text is computed from values as stor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import PropertyValueError
@@ -57,7 +57,7 @@ def canonical_text(array: pa.Array | pa.ChunkedArray, type_: PropertyType) -> pa
         flat = flat.cast(stored)
     match type_.kind:
         case ScalarKind.STRING:
-            return flat
+            return cast("pa.StringArray", flat)
         case ScalarKind.F32 | ScalarKind.F64:
             return _float_text(flat)
         case ScalarKind.DATE:
@@ -92,11 +92,11 @@ def _without_exponent(text: pa.StringArray) -> pa.StringArray:
     import pyarrow.compute as pc  # noqa: PLC0415
 
     parts = pc.extract_regex(text, r"^(?P<sign>-?)(?P<head>\d)\.?(?P<tail>\d*)e(?P<exponent>[+-]\d+)$")
-    sign = parts.field("sign")
-    digits = pc.binary_join_element_wise(parts.field("head"), parts.field("tail"), "")
-    exponents = pc.cast(pc.replace_substring(parts.field("exponent"), "+", ""), pa.int32())
+    sign, head, tail, shift = (parts.field(at).cast(pa.string()) for at in range(4))
+    digits = pc.binary_join_element_wise(head, tail, "")
+    exponents = pc.cast(pc.replace_substring(shift, "+", ""), pa.int32())
     rows = pa.array(np.arange(len(text)))
-    pieces: list[pa.Array] = []
+    pieces: list[pa.StringArray] = []
     places: list[pa.Array] = []
     for exponent in pc.unique(exponents).to_pylist():
         here = pc.equal(exponents, exponent)

@@ -1,7 +1,7 @@
 """Formulas and comparisons over Arrow columns: no loops over rows."""
 
 from functools import reduce
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, cast
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import filters as f
+
+Cells = pa.Array | pa.ChunkedArray
 
 _KERNELS: Final = {
     Operator.EQ: pc.equal,
@@ -21,15 +23,14 @@ _KERNELS: Final = {
 }
 
 
-def run_formula(formula: f.Formula, rows: Any) -> pa.BooleanArray:
+def run_formula(formula: f.Formula, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
     """One boolean per row, never null."""
     result = _run(formula, rows)
-    if isinstance(result, pa.ChunkedArray):
-        result = result.combine_chunks()
-    return pc.fill_null(result, False)
+    flat = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+    return cast("pa.BooleanArray", pc.fill_null(flat, False))
 
 
-def _run(formula: f.Formula, rows: Any) -> Any:
+def _run(formula: f.Formula, rows: pa.Table | pa.RecordBatch) -> Cells:
     match formula:
         case f.Constant():
             return pa.array(np.full(rows.num_rows, formula.holds))
@@ -58,23 +59,21 @@ def _run(formula: f.Formula, rows: Any) -> Any:
             assert_never(formula)
 
 
-def _wanted(found: Any, wanted: bool) -> Any:  # noqa: FBT001
+def _wanted(found: Cells, wanted: bool) -> Cells:  # noqa: FBT001
     return found if wanted else pc.invert(found)
 
 
-def text_test(column: Any, op: Operator, text: str) -> Any:
+def text_test(column: Cells, op: Operator, text: str) -> Cells:
     """`contains` or `starts_with` with a constant; null stays null."""
     return pc.match_substring(column, text) if op is Operator.CONTAINS else pc.starts_with(column, text)
 
 
-def has_member(column: Any, value: Any, kind: ScalarKind) -> Any:
+def has_member(column: Cells, value: Any, kind: ScalarKind) -> pa.Array:
     """Whether each list holds the value: null for a null list, and null elements equal nothing."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     scalar = pa.scalar(value, arrow_type(PropertyType(kind)))
-    parents = pc.list_parent_indices(column).to_numpy()
-    hits = pc.fill_null(pc.equal(pc.list_flatten(column), scalar), False).to_numpy(zero_copy_only=False)
-    found = np.zeros(len(column), np.bool_)
+    parents = pc.list_parent_indices(flat).to_numpy()
+    hits = pc.fill_null(pc.equal(pc.list_flatten(flat), scalar), False).to_numpy(zero_copy_only=False)
+    found = np.zeros(len(flat), np.bool_)
     found[parents[hits]] = True
-    valid = pc.is_valid(column)
-    return pc.if_else(valid, pa.array(found), pa.scalar(None, pa.bool_()))
+    return pc.if_else(flat.is_valid(), pa.array(found), pa.scalar(None, pa.bool_()))

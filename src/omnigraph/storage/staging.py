@@ -112,16 +112,16 @@ def stage_overwrite(
     from lance import LanceOperation  # noqa: PLC0415
 
     dataset = lance_dataset(handle)
-    changed = schema is not None and not schema.equals(dataset.schema, check_metadata=True)
+    new = None if schema is None or schema.equals(dataset.schema, check_metadata=True) else schema
     if data is None:
         fragments: list[Any] = []
-    elif changed:
-        fragments = _write_rows(pool, handle, data, mode="overwrite", schema=schema)
+    elif new is not None:
+        fragments = _write_rows(pool, handle, data, mode="overwrite", schema=new)
     else:
         # As if appended, so that the fields keep their ids: fragments written for either purpose fit.
         fragments = _write_rows(pool, handle, data, mode="append")
     # The complete schema with its metadata: an overwrite from bare data would silently drop annotations.
-    operation = LanceOperation.Overwrite(schema if changed else dataset.lance_schema, fragments)
+    operation = LanceOperation.Overwrite(dataset.lance_schema if new is None else new, fragments)
     work = Work(operation, stamp, tuple(fragments), data_root=str(dataset.uri))
     return _staged(pool, handle, "stage_overwrite", work, removed=handle.row_count)
 

@@ -15,6 +15,8 @@ from omnigraph.planning.steps import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
+
     from omnigraph.arrays.types import Ordinals
     from omnigraph.engine.tables.images import TableImage
 
@@ -114,7 +116,7 @@ def _resolve_from(
     return sources, targets
 
 
-def _look_up(nodes: TableImage, ids: object, ends: Ends, places: Ordinals) -> None:
+def _look_up(nodes: TableImage, ids: pa.Array, ends: Ends, places: Ordinals) -> None:
     ends[places] = nodes.find(string_array(ids), referenced=True)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.arrays.text_buffers import large_bounds, text_bytes
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.engine.entities.blob_columns import blob_texts
 
@@ -180,11 +181,8 @@ def _non_finite(flat: pa.Array, text: pa.LargeStringArray) -> pa.LargeStringArra
 
 def _escaped(text: pa.LargeStringArray) -> pa.LargeStringArray:
     """The text with everything escaped that JSON does not allow inside quotes."""
-    _, offsets, data = text.buffers()
-    if data is None:
-        return text
-    ends = np.frombuffer(offsets, np.int64, len(text) + 1, text.offset * 8)
-    used = np.frombuffer(data, np.uint8, int(ends[-1] - ends[0]), int(ends[0]))
+    ends = large_bounds(text)
+    used = np.frombuffer(text_bytes(text)[ends[0] : ends[-1]], np.uint8)
     if not _UNSAFE_BYTES[used].any():
         return text
     for char, escape in _ESCAPES:
@@ -196,7 +194,7 @@ def _lists(flat: pa.Array) -> list[Piece]:
     if pa.types.is_fixed_size_list(flat.type):
         flat = flat.cast(pa.list_(flat.type.value_type))
     lengths = np.asarray(pc.fill_null(pc.list_value_length(flat), 0), np.int64)
-    items = _joined(_json(flat.flatten()))
+    items = _joined(_json(pc.list_flatten(flat)))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     texts = pa.ListArray.from_arrays(pa.array(offsets), pc.cast(items, pa.string()))
     joined: Piece = pc.cast(pc.binary_join(texts, ","), _TEXT)
@@ -225,6 +223,5 @@ def _joined(pieces: Sequence[Piece]) -> pa.LargeStringArray:
 
 def _joined_bytes(pieces: Sequence[Piece]) -> bytes:
     lines = _joined(pieces)
-    _, offsets, data = lines.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
-    return data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
+    ends = large_bounds(lines)
+    return bytes(text_bytes(lines)[ends[0] : ends[-1]])

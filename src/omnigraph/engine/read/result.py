@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.core import html
 from omnigraph.engine.entities.lines import flat_array, is_list, json_array
 
@@ -58,15 +59,12 @@ class Rows:
     @property
     def arrays(self) -> tuple[pa.Array, ...]:
         """One array a column, in projection order."""
-        columns = self._columns
-        if any(isinstance(column, list) for column in columns):
-            kinds = [field.type for field in self.schema]
-            columns = [
-                pa.array(column, kind) if isinstance(column, list) else column
-                for column, kind in zip(columns, kinds, strict=True)
-            ]
-            self._columns = columns
-        return tuple(columns)
+        arrays = tuple(
+            pa.array(column, field.type) if isinstance(column, list) else column
+            for column, field in zip(self._columns, self.schema, strict=True)
+        )
+        self._columns = arrays
+        return arrays
 
     @property
     def table(self) -> pa.Table:
@@ -162,10 +160,9 @@ def python_values(array: Any) -> list[Any]:
     if kind in _NUMBERS:
         return array.to_numpy().tolist()
     if kind == _TEXT:
-        _, offsets, data = array.buffers()
-        ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).tolist()
+        ends = text_bounds(array).tolist()
         first = ends[0]
-        text = b"" if data is None else data.slice(first, ends[-1] - first).to_pybytes()
+        text = bytes(text_bytes(array)[first : ends[-1]])
         if text.isascii():
             whole = text.decode("ascii")
             return [whole[a - first : b - first] for a, b in pairwise(ends)]
@@ -180,7 +177,7 @@ def json_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     flat = flat_array(column)
     kind = flat.type
     if is_list(kind):
-        elements = json_values(flat.flatten())
+        elements = json_values(pc.list_flatten(flat))
         ends = np.cumsum(pc.fill_null(pc.list_value_length(flat), 0)).tolist()
         lists = [elements[a:b] for a, b in pairwise((0, *ends))]
         if flat.null_count:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.storage.text import analyse, analyse_query
 
 if TYPE_CHECKING:
@@ -328,10 +329,8 @@ def join_segments(left: TextSegment, right: TextSegment) -> TextSegment:
 
 def freeze_segment(segment: TextSegment) -> dict[str, NDArray[Any]]:
     """A segment as plain arrays."""
-    _, offsets, values = segment.vocabulary.buffers()
-    count, begin = len(segment.vocabulary), segment.vocabulary.offset
-    ends = np.frombuffer(offsets, np.int32)[begin : begin + count + 1] if count else np.zeros(1, np.int32)
-    letters = np.frombuffer(values, np.uint8)[ends[0] : ends[-1]] if count else np.empty(0, np.uint8)
+    ends = text_bounds(segment.vocabulary)
+    letters = np.frombuffer(text_bytes(segment.vocabulary)[ends[0] : ends[-1]], np.uint8)
     return {
         "words": ends - ends[0],
         "letters": letters,
@@ -349,7 +348,7 @@ def freeze_segment(segment: TextSegment) -> dict[str, NDArray[Any]]:
 def thaw_segment(first: int, arrays: dict[str, NDArray[Any]]) -> TextSegment:
     """A segment of the arrays `freeze_segment` gave."""
     words = arrays["words"]
-    vocabulary: Any = pa.StringArray.from_buffers(
+    vocabulary = pa.StringArray.from_buffers(
         len(words) - 1, pa.py_buffer(words), pa.py_buffer(arrays["letters"])
     )
     return TextSegment(

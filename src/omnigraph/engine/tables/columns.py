@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.core.errors import ResourceLimit
 from omnigraph.core.limits import ARRAY_BYTES_MAX
 
@@ -65,7 +66,7 @@ def bytes_at(chunk: pa.Array, places: Ordinals) -> NDArray[np.int64]:
         return np.full(len(places), each, np.int64)
     if not pa.types.is_string(kind) and not pa.types.is_binary(kind) and not pa.types.is_list(kind):
         return np.full(len(places), chunk.nbytes // max(len(chunk), 1), np.int64)
-    ends = _ends(chunk)
+    ends = text_bounds(chunk)
     begin, end = ends[places].astype(np.int64), ends[places + 1].astype(np.int64)
     if not pa.types.is_list(kind):
         return end - begin + _OFFSET_BYTES
@@ -73,15 +74,8 @@ def bytes_at(chunk: pa.Array, places: Ordinals) -> NDArray[np.int64]:
     if inner is not None:
         return (end - begin) * inner + _OFFSET_BYTES
     lists: Any = chunk
-    texts = _ends(lists.values)
+    texts = text_bounds(lists.values)
     return texts[end].astype(np.int64) - texts[begin] + (end - begin + 1) * _OFFSET_BYTES
-
-
-def _ends(chunk: pa.Array) -> NDArray[np.int32]:
-    """Where the texts or lists of a chunk begin and, in one more slot, where the last one ends."""
-    if not len(chunk):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(chunk.buffers()[1], np.int32, len(chunk) + 1, chunk.offset * 4)
 
 
 def outgrown(what: str, size: int) -> ResourceLimit:
@@ -196,7 +190,7 @@ def _raw_numbers(chunk: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     data = chunk.buffers()[1]
     if data is None or not len(chunk):
         return np.zeros(len(chunk), dtype)
-    return np.frombuffer(data, dtype, len(chunk), chunk.offset * dtype.itemsize)
+    return np.frombuffer(memoryview(data), dtype, len(chunk), chunk.offset * dtype.itemsize)
 
 
 def _validity(chunk: pa.Array) -> Mask | None:
@@ -283,9 +277,7 @@ def _text_pick(chunk: pa.Array) -> Pick:
 
 def _text_of(chunk: pa.Array) -> tuple[Callable[[int], int], memoryview]:
     """Where each text ends, and all of them."""
-    _, ends, data = chunk.buffers()
-    item: Any = np.frombuffer(ends, np.int32, len(chunk) + 1, chunk.offset * 4).item
-    return item, memoryview(b"" if data is None else data)
+    return text_bounds(chunk).item, text_bytes(chunk)
 
 
 def _unless_null(chunk: pa.Array, pick: Pick) -> Pick:

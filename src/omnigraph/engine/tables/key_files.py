@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.arrays.key_segments import KeySegment
+from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.engine.tables.cache_files import name_of
 from omnigraph.engine.tables.keys import NO_ROWS, FragmentRows, KeyIndex
 
@@ -160,12 +161,9 @@ def _packed(segments: Sequence[KeySegment]) -> dict[str, NDArray[Any]]:
 
 def _text_of(keys: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Offsets from zero and bytes of a string array, whatever part of its buffers it uses."""
-    _, offset_buffer, value_buffer = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, len(keys) + 1, keys.offset * 4)
+    offsets = text_bounds(keys)
     first, last = int(offsets[0]), int(offsets[-1])
-    values = np.empty(0, np.uint8)
-    if value_buffer is not None and last > first:
-        values = np.frombuffer(value_buffer, np.uint8, last - first, first)
+    values = np.frombuffer(text_bytes(keys)[first:last], np.uint8)
     return offsets - np.int32(first) if first else offsets, values
 
 

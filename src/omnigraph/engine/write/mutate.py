@@ -73,7 +73,7 @@ class MutationResult:
     def to_arrow(self) -> pa.Table:
         """The counts as one row: `affected_nodes` and `affected_edges`, both unsigned."""
         counts = {"affected_nodes": [self.affected_nodes], "affected_edges": [self.affected_edges]}
-        return pa.table(counts, pa.schema([(name, pa.uint64()) for name in counts]))
+        return pa.table(counts, schema=pa.schema([(name, pa.uint64()) for name in counts]))
 
     def _repr_html_(self) -> str:
         from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it

@@ -236,7 +236,7 @@ class _Run:
 
     def _assigned(self, op: UpdateOp, matched: Matched, schema: pa.Schema) -> pa.Table:
         rows = matched.rows
-        columns = {name: rows.column(name) for name in schema.names}
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows.column(name) for name in schema.names}
         for name, expr in op.assignments:
             prop = op.type.property_named(name)
             value = self._assigned_value(op.type, name, expr)

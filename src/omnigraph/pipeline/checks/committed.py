@@ -107,7 +107,10 @@ def add_committed(task: ScanTask, table_type: TableType, rows: pa.Table, writer:
     key = task.table_key
     tuples = [unique_tuples(rows, group, table_type) for group in table_type.unique] if task.unique else []
     if task.ids:
-        columns: dict[str, object] = {"id": rows.column("id"), "address": rows.column(ADDRESS)}
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {
+            "id": rows.column("id"),
+            "address": rows.column(ADDRESS),
+        }
         if task.plan.mode.upserts:
             if isinstance(table_type, EdgeType) and constrained(table_type):
                 columns["src"] = rows.column("src")

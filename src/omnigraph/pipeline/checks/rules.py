@@ -465,7 +465,7 @@ def _blame_sources(
 
     def problems() -> Iterator[Problem]:
         for place in np.argsort(first, kind="stable").tolist():
-            row = broken[place]
+            row = int(broken[place])
             source, count = sources[row].as_py(), int(counts[row])
             bound = f"at most {edge.card_max}" if high[row] else f"at least {edge.card_min}"
             edges = "edge" if count == 1 else "edges"

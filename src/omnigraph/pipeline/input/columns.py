@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
@@ -29,7 +30,7 @@ from omnigraph.pipeline.input.csv_cells import from_cells
 from omnigraph.pipeline.input.csv_records import RefusedText
 from omnigraph.pipeline.input.record_rules import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.input.records import ParsedRows, keep
-from omnigraph.pipeline.input.utf8 import not_utf8
+from omnigraph.pipeline.input.utf8 import is_text, not_utf8
 from omnigraph.pipeline.problems import Problem, ProblemLog, over_limit
 
 MARK: Final = "?"
@@ -77,7 +78,7 @@ class ColumnReader:
         self._check_names(table, table_type)
         bad = np.zeros(table.num_rows, np.bool_)
         columns: dict[str, pa.Array] = {}
-        absent: dict[str, Any] = {}
+        absent: dict[str, NDArray[np.bool_]] = {}
         for prop in table_type.properties:
             given = prop.name in table.column_names
             absent[prop.name] = self._absent(table, prop.name)
@@ -85,7 +86,9 @@ class ColumnReader:
                 columns[prop.name] = pa.nulls(table.num_rows, arrow_type(prop.type))
                 continue
             column = self._texts(_flat(table.column(prop.name)), table_type, prop.name, lines, bad)
-            converted = from_cells(column, prop) if self.cells_are_text else stored_column(column, prop)
+            converted = (
+                from_cells(string_array(column), prop) if self.cells_are_text else stored_column(column, prop)
+            )
             columns[prop.name] = converted.column
             self._note(converted.refusals, table_type, prop.name, lines, bad)
         ends: list[pa.StringArray | None] = [None, None]
@@ -109,7 +112,7 @@ class ColumnReader:
         kind, name = table_type.kind.value, table_type.name
         self.log.add_one(replace(problem, entity_kind=kind, type_name=name))
 
-    def _absent(self, table: pa.Table, name: str) -> Any:
+    def _absent(self, table: pa.Table, name: str) -> NDArray[np.bool_]:
         if self.marked and MARK + name in table.column_names:
             return ~np.asarray(table.column(MARK + name).to_numpy(), np.bool_)
         return np.full(table.num_rows, name not in table.column_names)
@@ -187,21 +190,17 @@ def without_marks(table: pa.Table) -> pa.Table:
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:
     flat = column.combine_chunks()
-    if isinstance(flat, pa.ChunkedArray):
-        flat = pa.concat_arrays(flat.chunks)
-    return flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat
+    return flat.dictionary_decode() if isinstance(flat, pa.DictionaryArray) else flat
 
 
 def _text_column(column: pa.Array, name: str) -> pa.StringArray:
     """Ids and endpoints. Whole numbers are their own canonical text."""
     type_ = column.type
-    if pa.types.is_integer(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        return column.cast(pa.string())
     if pa.types.is_null(type_):
         return pa.nulls(len(column), pa.string())
-    if not pa.types.is_string(type_):
+    if not (is_text(type_) or pa.types.is_integer(type_)):
         raise BadRequest(f"the column '{name}' holds {type_}, expected text", hint=_whole_numbers_hint(type_))
-    return column
+    return column.cast(pa.string())
 
 
 def stored_column(column: pa.Array, prop: Property) -> Converted:

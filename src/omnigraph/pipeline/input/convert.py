@@ -149,15 +149,16 @@ def _moments(values: pa.Array, kind: ScalarKind) -> tuple[pa.Array, NDArray[np.b
 
 def _in_units(values: pa.Array, target: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Dates and moments of any unit; cut to the unit of storage, without a zone taken for UTC."""
-    if pa.types.is_date(values.type):
-        bad = _outside_years(values, 1 if pa.types.is_date32(values.type) else _DAY_MS)
+    kind = values.type
+    if not pa.types.is_timestamp(kind):
+        bad = _outside_years(values, 1 if pa.types.is_date32(kind) else _DAY_MS)
         return (_without(values, bad) if bad.any() else values).cast(target), bad
-    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[values.type.unit]
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
     bad = _outside_years(values, 86_400 * per_second)
     fit = _without(values, bad) if bad.any() else values
     if per_second > 1_000:
         fit = pc.floor_temporal(fit, unit="millisecond")
-    return fit.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(target), bad
+    return fit.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(target), bad
 
 
 def _outside_years(moments: pa.Array, per_day: int) -> NDArray[np.bool_]:
@@ -238,7 +239,7 @@ def refused_by(parse: Callable[[pa.Array], object], values: pa.Array) -> NDArray
 
 def _list(values: pa.Array, prop: Property) -> Converted:
     target = arrow_type(prop.type)
-    elements = values.flatten()
+    elements = pc.list_flatten(values)
     parents = np.asarray(pc.list_parent_indices(values).to_numpy(zero_copy_only=False), np.int64)
     stored, bad = scalar_values(elements, prop.type.kind)
     bad = bad | np.asarray(elements.is_null().to_numpy(zero_copy_only=False), np.bool_)
@@ -266,7 +267,7 @@ def _vector(values: pa.Array, prop: Property) -> Converted:
     present = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False))
     bad = present & (lengths != dim)
-    elements = values.flatten()
+    elements = pc.list_flatten(values)
     stored, not_finite = _floats(elements, pa.float32())
     not_finite = not_finite | np.asarray(elements.is_null().to_numpy(zero_copy_only=False), np.bool_)
     if not_finite.any():

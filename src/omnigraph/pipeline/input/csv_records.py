@@ -7,7 +7,7 @@ records are told apart here first, by the rules Arrow has, and handed over in wh
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -291,8 +291,8 @@ def _parsed(text: bytes, names: Sequence[str] | None) -> tuple[pa.Table, list[tu
 
     misshapen: list[tuple[int, int]] = []
 
-    def note(row: Any) -> str:
-        misshapen.append((row.number - 1, row.actual_columns))
+    def note(row: pc.InvalidRow) -> Literal["skip"]:
+        misshapen.append(((row.number or 1) - 1, row.actual_columns))
         return "skip"
 
     if names is not None and not text:

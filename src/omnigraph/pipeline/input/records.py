@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
+from omnigraph.arrays.keys import string_array
+from omnigraph.arrays.text_buffers import large_bounds, text_bytes
 from omnigraph.catalog.schema import Catalog, EdgeType, TableType
 from omnigraph.catalog.types import FLOAT_KINDS
 from omnigraph.pipeline.input.convert import TEMPORAL_KINDS, Converted, convert, wire_type
@@ -80,11 +82,17 @@ def _concatenated(parts: list[ParsedRows]) -> ParsedRows:
         type=first.type,
         lines=np.concatenate([part.lines for part in parts]),
         ids=pa.concat_arrays([part.ids for part in parts]),
-        sources=None if first.sources is None else pa.concat_arrays([part.sources for part in parts]),
-        targets=None if first.targets is None else pa.concat_arrays([part.targets for part in parts]),
+        sources=_ends_together([part.sources for part in parts]),
+        targets=_ends_together([part.targets for part in parts]),
         columns={name: pa.concat_arrays([part.columns[name] for part in parts]) for name in first.columns},
         absent={n: np.concatenate([part.absent[n] for part in parts]) for n in first.absent} if told else {},
     )
+
+
+def _ends_together(parts: list[pa.StringArray | None]) -> pa.StringArray | None:
+    """The ends of edges in one piece; None for nodes, which have none."""
+    given = [part for part in parts if part is not None]
+    return pa.concat_arrays(given) if given else None
 
 
 @dataclass(slots=True)
@@ -386,8 +394,8 @@ class _Chunk:
         buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(self.data)]
         lines = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self.starts), buffers)
         chosen = lines.filter(pa.array(mask))
-        bounds = np.frombuffer(chosen.buffers()[1], np.int64, len(chosen) + 1, chosen.offset * 8)
-        return chosen.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+        bounds = large_bounds(chosen)
+        return bytes(text_bytes(chosen)[bounds[0] : bounds[-1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,15 +490,15 @@ def _wire(table: pa.Table, table_type: TableType, group: _Group) -> _Wire | None
         return None
     batch = table.combine_chunks()
     data = batch.column("data").combine_chunks() if table.num_rows else None
-    if data is None or (data.null_count and b"null" in group.data):
+    if not isinstance(data, pa.StructArray) or (data.null_count and b"null" in group.data):
         return None  # an absent `data` is fine, a null one is not, and Arrow does not tell which
     edge = isinstance(table_type, EdgeType)
-    sources = _one(batch, "from") if edge else None
-    targets = _one(batch, "to") if edge else None
+    sources = string_array(batch.column("from")) if edge else None
+    targets = string_array(batch.column("to")) if edge else None
     if edge and (sources is None or targets is None or sources.null_count or targets.null_count):
         return None
     fields = dict(zip([f.name for f in data.type], data.flatten(), strict=True))
-    ids = fields.pop("id")
+    ids = string_array(fields.pop("id"))
     if ids.null_count and _has_null_id(group.data):
         return None  # an id may be left out, but is never null
     return _Wire(ids, sources, targets, dict(fields))
@@ -500,11 +508,6 @@ def _has_null_id(data: bytes) -> bool:
     """Whether an id is spelled as null. A search for plain bytes is far cheaper than the expression."""
     named = b'"id"' in data or b"\\u006" in data
     return named and b"null" in data and _NULL_ID.search(data) is not None
-
-
-def _one(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name).combine_chunks()
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _absent(data: bytes, wire: _Wire, table_type: TableType) -> dict[str, NDArray[np.bool_]]:

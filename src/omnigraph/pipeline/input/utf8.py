@@ -16,13 +16,13 @@ def not_utf8(column: pa.Array) -> NDArray[np.bool_] | None:
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     if _is_list(column.type):
-        elements = not_utf8(column.flatten())
+        elements = not_utf8(pc.list_flatten(column))
         if elements is None:
             return None
         wrong = np.zeros(len(column), np.bool_)
         wrong[np.asarray(pc.list_parent_indices(column).to_numpy(zero_copy_only=False))[elements]] = True
         return wrong
-    if not _is_text(column.type):
+    if not is_text(column.type):
         return None
     try:
         column.validate(full=True)
@@ -35,8 +35,7 @@ def showable(rows: pa.Table) -> pa.Table:
     """The rows with every text that is not UTF-8 put so that it can be shown; few rows, for a message."""
     for at, name in enumerate(rows.column_names):
         column = rows.column(name).combine_chunks()
-        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        column = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
         wrong = not_utf8(column)
         if wrong is not None:
             rows = rows.set_column(at, name, _shown(column))
@@ -48,12 +47,13 @@ def _shown(column: pa.Array) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         mask = column.is_null() if column.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), _shown(column.flatten()), mask=mask)
+        return pa.ListArray.from_arrays(pa.array(offsets), _shown(pc.list_flatten(column)), mask=mask)
     raw = column.cast(pa.string()).cast(pa.binary()).to_pylist()
     return pa.array([None if each is None else each.decode("utf-8", "replace") for each in raw], pa.string())
 
 
-def _is_text(type_: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's three for text."""
     return pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
 
 

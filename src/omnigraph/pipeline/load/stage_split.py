@@ -189,7 +189,7 @@ class _SplitStage:
             given = _true(pc.is_valid(rows.ids))
             ids = rows.ids if given.all() else pc.coalesce(rows.ids, new_ids(rows.rows))
         names = ["id", *([] if rows.sources is None else ["src", "dst"]), *rows.columns]
-        ends = [] if rows.sources is None else [rows.sources, rows.targets]
+        ends = [end for end in (rows.sources, rows.targets) if end is not None]
         return rows, pa.table([ids, *ends, *rows.columns.values()], names=names), given
 
     def _refuse_ids(self, rows: ParsedRows, ids: pa.StringArray, wrong: NDArray[np.bool_]) -> None:
@@ -266,7 +266,7 @@ class _SplitStage:
         tuples = [unique_tuples(table, group, table_type) for group in table_type.unique]
         given_ids = _only_given(table.column("id"), given)
         if given.any():
-            columns: dict[str, object] = {"id": table.column("id"), "order": order}
+            columns: dict[str, pa.Array | pa.ChunkedArray] = {"id": table.column("id"), "order": order}
             if self.plan.mode.upserts:
                 if isinstance(table_type, EdgeType) and constrained(table_type):
                     columns["src"] = table.column("src")
