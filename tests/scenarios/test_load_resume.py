@@ -364,3 +364,69 @@ def test_a_refused_blob_is_looked_at_again(tmp_path: Path) -> None:
         path for path in (tmp_path / "g").rglob("*.lance") if "data" in path.parts and "nodes" in path.parts
     ]
     assert len(staged) == 2
+
+
+def as_an_earlier_program_wrote_it(root: Path) -> None:
+    """Journals of format 2: files of the graph by their full paths."""
+
+    def full(value: object) -> object:
+        match value:
+            case dict():
+                return {full(key): full(each) for key, each in value.items()}
+            case list():
+                return [full(each) for each in value]
+            case str() if value.startswith((f"{LOADS}/", "nodes/", "edges/")):
+                return f"{root}/{value}"
+        return value
+
+    for path in (root / LOADS).rglob("*.json"):
+        members = json.loads(path.read_text())
+        changed = {"format": 2, "targets": members["targets"]} if "format" in members else {}
+        path.write_text(json.dumps(full(members) | changed))
+
+
+@pytest.fixture(params=[False, True], ids=["relative", "full paths"])
+def left_behind(request: pytest.FixtureRequest, tmp_path: Path, sources: list[Path]) -> str:
+    """A graph in `g` with a load of a stream that waits for its resume; the id of the load."""
+    failure = IoFailure("the disk is away")
+    with (
+        make_graph(tmp_path / "g", SCHEMA) as graph,
+        sources[0].open("rb") as stream,
+        activate(Window.LOAD_POST_VERIFY, Raise(failure)),
+        pytest.raises(IoFailure),
+    ):
+        graph.load(stream, mode="append", engine="local")
+    kept = "".join(path.read_text() for path in (tmp_path / "g" / LOADS).rglob("*.json"))
+    assert str(tmp_path / "g") not in kept
+    if request.param:
+        as_an_earlier_program_wrote_it(tmp_path / "g")
+    return failure.details["load_id"]
+
+
+def test_a_load_is_resumed_where_its_graph_was_moved(tmp_path: Path, left_behind: str) -> None:
+    (tmp_path / "g").rename(tmp_path / "moved")
+    with omnigraph.open(tmp_path / "moved", settings=FAST) as graph:
+        report = graph.load(resume=left_behind, engine="local")
+        assert (report.splits_reused, report.records_read) == (1, 3 * PER_FILE)
+        assert contents(graph) == {"Person": PER_FILE, "Knows": PER_FILE, "Note": PER_FILE}
+        assert graph.resumable_loads() == []
+        assert graph.verify().violations == ()
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_load_that_is_refused_in_a_copy_leaves_the_original_alone(tmp_path: Path, left_behind: str) -> None:
+    shutil.copytree(tmp_path / "g", tmp_path / "copy")
+
+    def files(name: str) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+
+    before = files("g")
+    with omnigraph.open(tmp_path / "copy", settings=FAST) as graph:
+        run(graph, 'insert Person { name: "other", nick: "n-p000" }')
+        staged = {path for path in data_files(graph) - referenced_files(graph) if "/data/" in path}
+        assert staged
+        with pytest.raises(ConstraintViolation):
+            graph.load(resume=left_behind, engine="local")
+        assert data_files(graph) & staged == set()
+        assert graph.resumable_loads() == []
+    assert files("g") == before

@@ -37,7 +37,10 @@ if TYPE_CHECKING:  # tasks load this module too, and have no use for them
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+"""Files of the graph are named relative to its root."""
+_FORMATS_READ: Final = (2, FORMAT)
+"""2: by their full paths."""
 _RECORD_SUFFIX: Final = ".json"
 _REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
@@ -102,6 +105,45 @@ class ResumableLoad:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """How a journal names files: those of the graph relative to its root, others by their full paths."""
+
+    root: GraphRoot
+    former: str | None = None
+    """The root as an earlier program wrote it in full; the graph may have been moved since."""
+
+    @classmethod
+    def of(cls, root: GraphRoot, load_id: str, workspace: str | None) -> "_Places":
+        """As the record of a load tells, by the directory it gave the load."""
+        own = f"/{LOADS}/{load_id}"
+        named_in_full = workspace is not None and workspace.endswith(own) and root.is_local
+        return cls(root, workspace.removesuffix(own) if workspace is not None and named_in_full else None)
+
+    def workspace(self, load_id: str, recorded: str | None) -> str | None:
+        """The directory of a load: below a local graph; elsewhere only where it was outside of the graph."""
+        if self.root.is_local:
+            return self.root.local_path(f"{LOADS}/{load_id}")
+        return None if recorded is None or recorded.endswith(f"{LOADS}/{load_id}") else recorded
+
+    def kept(self, path: str) -> str:
+        """As the journal names it."""
+        return path.removeprefix(f"{self.root.uri}/") if self.root.is_local else path
+
+    def here(self, path: str) -> str:
+        """Where it lies now."""
+        if not self.root.is_local or path.startswith(IN_STORE):
+            return path
+        if self.former is not None and path.startswith(f"{self.former}/"):
+            return f"{self.root.uri}{path.removeprefix(self.former)}"
+        return path if path.startswith("/") else self.root.local_path(path)
+
+    def reach(self, result: SplitResult) -> bool:
+        """Whether the facts of a split are where this graph has them, in files or in its store."""
+        paths = [path for some in result.facts.values() for path in some]
+        return not self.root.is_local or not any(path.startswith(IN_STORE) for path in paths)
+
+
 class Journal:
     """The journal of one load, on the driver."""
 
@@ -113,26 +155,34 @@ class Journal:
     def begin(self, record: LoadRecord) -> None:
         """Start over with this plan: entries of a former one are gone first."""
         self._adapter.delete_prefix(_entries(self.load_id))
-        members = {"format": FORMAT, **asdict(record)}
+        members = {"format": FORMAT, **_record_members(record, _Places(self._root))}
         self._adapter.write_text(load_record_name(self.load_id), _dumped(members))
 
     def replace(self, result: SplitResult, skip: NDArray[np.int64]) -> None:
         """A split was staged again without some records; its former files go only after this."""
-        write_entry(self._adapter, self.load_id, result, skip)
+        write_entry(self._adapter, self.load_id, result, skip, self._root)
 
     def entries(self) -> dict[int, tuple[SplitResult, NDArray[np.int64]]]:
         """What every finished split gave, and the records that were left out. A torn entry is no entry."""
         found: dict[int, tuple[SplitResult, NDArray[np.int64]]] = {}
+        places = self._places()
         for name in self._adapter.list_dir(_entries(self.load_id)):
             if not name.startswith("split-"):
                 continue
             text = self._adapter.read_text_if_exists(f"{_entries(self.load_id)}/{name}")
             with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, FileNotFoundError):
                 members = orjson.loads(text or "")
-                if all(Path(path).stat().st_size == size for path, size in members["sizes"].items()):
-                    result = _result_from(members)
+                sizes = {places.here(path): size for path, size in members["sizes"].items()}
+                result = _result_from(members, places)
+                if places.reach(result) and all(Path(p).stat().st_size == size for p, size in sizes.items()):
                     found[result.split] = (result, np.array(members["skip"], np.int64))
         return found
+
+    def _places(self) -> _Places:
+        text = self._adapter.read_text_if_exists(load_record_name(self.load_id))
+        with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            return _Places.of(self._root, self.load_id, orjson.loads(text or "")["workspace"])
+        return _Places(self._root)
 
     def note_rejects(self) -> None:
         """The file of refused records is this load's from now on."""
@@ -204,7 +254,7 @@ def stage_journaled(task: StageTask) -> SplitResult:
     try:
         result = stage_split(task)
         _refuse_if_ended(adapter, load_id)
-        write_entry(adapter, load_id, result, np.empty(0, np.int64))
+        write_entry(adapter, load_id, result, np.empty(0, np.int64), task.plan.root)
         _refuse_if_ended(adapter, load_id)
     except BaseException:  # an interrupt as well: without an entry nobody else knows the files
         if result is not None:
@@ -221,11 +271,16 @@ def _refuse_if_ended(adapter: StorageAdapter, load_id: str) -> None:
         raise Cancelled("the load was stopped; nothing was changed")
 
 
-def write_entry(adapter: StorageAdapter, load_id: str, result: SplitResult, skip: NDArray[np.int64]) -> None:
+def write_entry(
+    adapter: StorageAdapter, load_id: str, result: SplitResult, skip: NDArray[np.int64], root: GraphRoot
+) -> None:
     """Write or replace the entry of one split."""
     files = [*result.files, *(path for paths in result.facts.values() for path in paths)]
+    kept = _Places(root).kept
     members = {
         **{each.name: getattr(result, each.name) for each in fields(result)},
+        "files": [kept(path) for path in result.files],
+        "facts": {space: [kept(path) for path in paths] for space, paths in result.facts.items()},
         "log": {
             "kept": {kind: [asdict(one) for one in some] for kind, some in result.log.kept.items()},
             "totals": result.log.totals,
@@ -234,12 +289,12 @@ def write_entry(adapter: StorageAdapter, load_id: str, result: SplitResult, skip
         "refused": result.refused.tolist(),
         "at_fault": result.at_fault.tolist(),
         "skip": skip.tolist(),
-        "sizes": {path: Path(path).stat().st_size for path in files if not path.startswith(IN_STORE)},
+        "sizes": {kept(path): Path(path).stat().st_size for path in files if not path.startswith(IN_STORE)},
     }
     adapter.write_text(f"{_entries(load_id)}/split-{result.split}.json", _dumped(members))
 
 
-def _result_from(members: Mapping[str, Any]) -> SplitResult:
+def _result_from(members: Mapping[str, Any], places: _Places) -> SplitResult:
     known = {each.name for each in fields(SplitResult)}
     log = members["log"]
     kept = {kind: [Problem(**one) for one in some] for kind, some in log["kept"].items()}
@@ -247,6 +302,8 @@ def _result_from(members: Mapping[str, Any]) -> SplitResult:
         "log": ProblemLog(kept, log["totals"], log["kept_max"]),
         "refused": np.array(members["refused"], np.int64),
         "at_fault": np.array(members["at_fault"], np.int64),
+        "files": [places.here(path) for path in members["files"]],
+        "facts": {space: [places.here(path) for path in some] for space, some in members["facts"].items()},
     }
     kept_members: dict[str, Any] = {name: value for name, value in members.items() if name in known}
     return SplitResult(**(kept_members | rebuilt))
@@ -276,7 +333,7 @@ def read_record(session: "GraphSession", load_id: str) -> LoadRecord:
     if not load_id.isalnum():
         raise LoadNotFound(load_id)
     text = _adapter(session.root).read_text_if_exists(load_record_name(load_id))
-    record = None if text is None else _record_from(text)
+    record = None if text is None else _record_from(text, session.root)
     if record is None:
         raise LoadNotFound(load_id)
     return record
@@ -290,7 +347,7 @@ def resumable_loads(session: "GraphSession") -> list[ResumableLoad]:
         if not name.endswith(_RECORD_SUFFIX):
             continue
         text = adapter.read_text_if_exists(f"{LOADS}/{name}")
-        record = None if text is None else _record_from(text)
+        record = None if text is None else _record_from(text, session.root)
         if record is not None:
             found.append(
                 ResumableLoad(
@@ -306,11 +363,24 @@ def resumable_loads(session: "GraphSession") -> list[ResumableLoad]:
     return found
 
 
-def _record_from(text: str) -> LoadRecord | None:
-    """None for a torn record and for one of another format."""
+def _record_members(record: LoadRecord, places: _Places) -> dict[str, Any]:
+    members = asdict(record)
+    if record.workspace is not None:
+        members["workspace"] = places.kept(record.workspace)
+    for each in (*members["inputs"], *members["splits"]):
+        each["path"] = places.kept(each["path"])
+    return members
+
+
+def _record_from(text: str, root: GraphRoot) -> LoadRecord | None:
+    """None for a torn record and for one of a format that is not read."""
     with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         members = orjson.loads(text)
-        if members.pop("format") == FORMAT:
+        if members.pop("format") in _FORMATS_READ:
+            places = _Places.of(root, members["id"], members["workspace"])
+            for each in (*members["inputs"], *members["splits"]):
+                each["path"] = places.here(each["path"])
+            members["workspace"] = places.workspace(members["id"], members["workspace"])
             members["splits"] = tuple(_split_from(split) for split in members["splits"])
             members["inputs"] = tuple(InputFile(**each) for each in members["inputs"])
             members["replace_types"] = tuple(members["replace_types"])
