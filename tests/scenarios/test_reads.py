@@ -19,7 +19,7 @@ from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit, WrongQueryKind
 from omnigraph.core.events import StorageCall
 from omnigraph.core.settings import Settings
-from omnigraph.engine.read import query, reading
+from omnigraph.engine.read import access, query
 
 TYPED = """
 node Row {
@@ -51,7 +51,7 @@ def typed(tmp_path):
 @pytest.fixture
 def pushed(monkeypatch):
     """Filters run in the table format, as they do on tables too large for memory."""
-    monkeypatch.setattr(reading, "SCANNED_IN_MEMORY_ROWS_MAX", -1)
+    monkeypatch.setattr(access, "SCANNED_IN_MEMORY_ROWS_MAX", -1)
     monkeypatch.setattr(query, "_caches", None)
 
 
@@ -95,7 +95,7 @@ def test_explain_tells_what_an_index_does_not_cover(typed, pushed):
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_literal_fractional_and_out_of_range_are_exact(typed, monkeypatch, in_memory):
     """Scenario 167."""
-    monkeypatch.setattr(reading, "SCANNED_IN_MEMORY_ROWS_MAX", 10**9 if in_memory else -1)
+    monkeypatch.setattr(access, "SCANNED_IN_MEMORY_ROWS_MAX", 10**9 if in_memory else -1)
     monkeypatch.setattr(query, "_caches", None)
     everything = {f"r{n}" for n in range(6)}
     assert slugs(typed, "$r.small = 2.7") == set()
@@ -123,7 +123,7 @@ def test_filters_agree_indexed_and_in_memory(typed, monkeypatch, condition):
     typed.ensure_indices()
     answers = []
     for rows_max in (10**9, -1):
-        monkeypatch.setattr(reading, "SCANNED_IN_MEMORY_ROWS_MAX", rows_max)
+        monkeypatch.setattr(access, "SCANNED_IN_MEMORY_ROWS_MAX", rows_max)
         monkeypatch.setattr(query, "_caches", None)
         answers.append(slugs(typed, condition))
     assert answers[0] == answers[1]

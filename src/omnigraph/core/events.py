@@ -65,6 +65,14 @@ class TableRead(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PathTaken(Event):
+    """A step or a search of a query gets its rows in this way. `explain` prints the same words."""
+
+    step: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Published(Event):
     """A branch shows a new state."""
 

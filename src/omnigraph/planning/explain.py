@@ -35,11 +35,6 @@ def title_of(step: steps.Step) -> tuple[str, str]:
             assert_never(step)
 
 
-def inner_steps(step: steps.Step) -> tuple[steps.Step, ...]:
-    """The steps inside an optional or negated block."""
-    return step.steps if isinstance(step, steps.Maybe | steps.Without) else ()
-
-
 def result_titles(plan: ir.ReadPlan) -> Iterator[tuple[str, str]]:
     """What happens to the working rows once the match is done, in order."""
     if plan.ranking is not None:

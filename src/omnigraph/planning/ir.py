@@ -5,7 +5,7 @@ threads.
 """
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -252,6 +252,8 @@ class Rrf:
         return self.first.property.variable
 
 
+SearchExpr: TypeAlias = Search | Nearest | Bm25
+"""What is answered by looking through a column of texts or vectors."""
 Ranking: TypeAlias = Nearest | Bm25 | Rrf
 Operand: TypeAlias = Literal | Param | Now | NodeRef | PropertyRef | Search | Nearest | Bm25 | Rrf
 
@@ -452,27 +454,40 @@ class ReadPlan:
 Plan: TypeAlias = ReadPlan | MutationPlan
 
 
-def embedded_in(item: ColumnExpr | Condition) -> tuple[Nearest, ...]:
-    """The comparisons with a text in an expression or condition: those need an embedder."""
+def aggregates_by(plan: ReadPlan) -> tuple[Aggregate, ...]:
+    """The aggregates a query returns or orders by, each once."""
+    found = [column.expression for column in plan.columns] + [key.expression for key in plan.order]
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, Aggregate)))
+
+
+def searches_in(item: ColumnExpr | Condition) -> tuple[SearchExpr, ...]:
+    """The searches an expression or condition is made of."""
     match item:
-        case Nearest():
-            return (item,) if item.needs_embedding else ()
+        case Search() | Nearest() | Bm25():
+            return (item,)
         case Rrf():
-            return embedded_in(item.first) + embedded_in(item.second)
+            return (item.first, item.second)
         case Comparison():
-            return embedded_in(item.left) + embedded_in(item.right)
+            return searches_in(item.left) + searches_in(item.right)
         case NullCheck():
-            return embedded_in(item.operand)
+            return searches_in(item.operand)
+        case SearchTest():
+            return (item.search,)
         case _:
             return ()
 
 
-def embedded_by(plan: ReadPlan) -> tuple[Nearest, ...]:
-    """All comparisons with a text, wherever a query has them."""
+def searches_by(plan: ReadPlan) -> tuple[SearchExpr, ...]:
+    """All searches, wherever a query has them."""
     items: list[ColumnExpr | Condition] = [column.expression for column in plan.columns]
     items += [] if plan.ranking is None else [plan.ranking]
     items += [condition for block in plan.match.walk() for condition in block.conditions]
-    return tuple(nearest for item in items for nearest in embedded_in(item))
+    return tuple(search for item in items for search in searches_in(item))
+
+
+def embedded(searches: Iterable[SearchExpr]) -> tuple[Nearest, ...]:
+    """The comparisons with a text among searches: those need an embedder."""
+    return tuple(each for each in searches if isinstance(each, Nearest) and each.needs_embedding)
 
 
 def variables_of(item: ColumnExpr | Condition) -> frozenset[str]:

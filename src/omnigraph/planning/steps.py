@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from omnigraph.catalog.types import ScalarKind
-from omnigraph.language.query_tree import Operator
+from omnigraph.language.query_tree import Function, Operator
 from omnigraph.planning import ir
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ MIRRORED = {
     Operator.GE: Operator.LE,
 }
 """`a op b` is `b MIRRORED[op] a`."""
+EXACT_SUMS = frozenset({ScalarKind.I32, ScalarKind.U32})
+"""Kinds whose sums are the same in any order: floats hold them exactly."""
+_SUMMED = frozenset({Function.SUM, Function.AVG})
 
 
 class Direction(StrEnum):
@@ -78,6 +81,11 @@ class Expand:
         """Whether it is exactly one hop."""
         return self.low == 1 and self.high == 1
 
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """The variables that rows have once it has run."""
+        return (self.end,) if self.edge_variable is None else (self.end, self.edge_variable)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nothing:
@@ -121,6 +129,11 @@ class Without:
 Step: TypeAlias = Scan | Expand | Nothing | Test | Filter | Maybe | Without
 
 
+def inner_steps(step: Step) -> tuple[Step, ...]:
+    """The steps inside an optional or negated block."""
+    return step.steps if isinstance(step, Maybe | Without) else ()
+
+
 def steps_of(block: ir.Block, bound: frozenset[str] = frozenset()) -> tuple[Step, ...]:
     """The steps of a block whose enclosing rows have the variables `bound`."""
     return tuple(_Maker(block, set(bound)).make())
@@ -151,6 +164,33 @@ def _read_by(step: Step) -> frozenset[str]:
             return frozenset(step.mentions)
         case _:
             assert_never(step)
+
+
+def folded_hop(plan: ir.ReadPlan, steps: Sequence[Step]) -> Expand | None:
+    """The last hop, when the entries of its index are counted and summed instead of becoming rows.
+
+    Holds when the end and the edge are only counted, or summed as 32-bit integers, whose sums do not depend
+    on the order.
+    """
+    step = steps[-1] if steps else None
+    if not isinstance(step, Expand) or step.closes or not step.single or step.test is not None:
+        return None
+    made = {step.end, step.edge_variable}
+    for column in plan.columns:
+        expression = column.expression
+        if not isinstance(expression, ir.Aggregate) and ir.variables_of(expression) & made:
+            return None
+    for aggregate in ir.aggregates_by(plan):
+        argument = aggregate.argument
+        if aggregate.function is Function.COUNT and isinstance(argument, ir.NodeRef):
+            continue
+        if not isinstance(argument, ir.PropertyRef) or not argument.type.is_scalar:
+            return None
+        if argument.type.kind not in EXACT_SUMS:
+            return None
+        if aggregate.function is not Function.COUNT and aggregate.function not in _SUMMED:
+            return None
+    return step
 
 
 class _Maker:

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Final
 from omnigraph.core import limits
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
 from omnigraph.engine.edges.lookups import COLUMNS, ProbedIncidence, ProbedNeighbours
+from omnigraph.planning.access import Choice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from omnigraph.core.settings import ExpandAccess
     from omnigraph.engine.edges.adjacency import AdjacencyCache
     from omnigraph.engine.edges.endpoints import EdgeTables
     from omnigraph.engine.edges.traverse import AnyIncidence, AnyNeighbours
     from omnigraph.planning.steps import Direction
+
+    GaveWay = Callable[[], None]
 
 # Costs in milliseconds, measured on a million nodes and five million edges; only their proportion matters.
 PROBE_CALL_MS: Final = 1.5
@@ -36,7 +41,7 @@ class Path(StrEnum):
     """The ways to follow an edge."""
 
     ADJACENCY = "adjacency"
-    PROBE = "probe"
+    PROBE = "index probes"
 
 
 class Kind(StrEnum):
@@ -48,7 +53,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The choice of one step."""
+    """One way to follow an edge."""
 
     path: Path
     why: str
@@ -57,6 +62,14 @@ class Access:
     builds: bool = False
     """Whether the adjacency is made in the background meanwhile."""
 
+    @property
+    def how(self) -> str:
+        """Its name."""
+        return self.path.value
+
+
+IN_MEMORY: Final = Choice.of(Access(Path.ADJACENCY, "it is in memory for this state of the tables"))
+
 
 def choose(
     adjacency: AdjacencyCache,
@@ -64,42 +77,44 @@ def choose(
     direction: Direction,
     kind: Kind,
     *,
-    nodes: float,
     hops: int = 1,
     forced: ExpandAccess = "auto",
-) -> Access:
-    """The cheaper way to follow an edge from about `nodes` nodes over up to `hops` hops.
+) -> Choice[Access]:
+    """The cheaper way to follow an edge over up to `hops` hops, by the number of nodes that are asked
+    (`nodes_asked`).
 
     Cost: nothing when the adjacency is in memory; else metadata of the tables.
     """
     if forced == "probe":
-        return Access(Path.PROBE, "the settings ask for it")
+        return Choice.of(Access(Path.PROBE, "the settings ask for it"))
     if forced == "adjacency":
-        return Access(Path.ADJACENCY, "the settings ask for it")
+        return Choice.of(Access(Path.ADJACENCY, "the settings ask for it"))
     if adjacency.is_ready(tables, direction, kind):
-        return Access(Path.ADJACENCY, "it is in memory for this state of the tables")
+        return IN_MEMORY
     edges = tables.edges.row_count
     if edges < limits.CACHED_ROWS_MIN:
-        return Access(Path.ADJACENCY, f"it is made from {edges} edges at once")
+        return Choice.of(Access(Path.ADJACENCY, f"it is made from {edges} edges at once"))
     if adjacency.is_near(tables, direction, kind):
-        return Access(Path.ADJACENCY, "an earlier state of it is in memory, or a file has it")
-    asked = _nodes_asked(tables, direction, nodes, hops)
+        why = "an earlier state of it is in memory, or a file has it"
+        return Choice.of(Access(Path.ADJACENCY, why))
     degree = edges / max(tables.heads(direction).row_count, 1)
-    fixed_ms, scans = _probe_call_ms(tables, direction)
-    node_ms = PROBE_NODE_MS + degree * PROBE_EDGE_MS
-    chunks = hops - 1 + -(-int(asked + 1) // KEY_PROBE_CHUNK_ROWS)
-    probe_ms = chunks * fixed_ms + asked * node_ms
+    call_ms, scans = _probe_call_ms(tables, direction)
+    node_ms = PROBE_NODE_MS + degree * PROBE_EDGE_MS + call_ms / KEY_PROBE_CHUNK_ROWS
     build_ms = _build_ms(tables)
     how = "scans of the edges" if scans else "index probes"
-    why = f"{how} for {asked:.0f} nodes: about {probe_ms:.0f} ms; making the adjacency: {build_ms:.0f} ms"
-    if probe_ms >= build_ms:
-        return Access(Path.ADJACENCY, why)
+    nodes_max = int((build_ms - hops * call_ms) / node_ms)
+    if nodes_max < 1:
+        why = f"making it takes about {build_ms:.0f} ms, one round of {how} {hops * call_ms:.0f} ms"
+        return Choice.of(Access(Path.ADJACENCY, why))
+    few = f"{how} cost less than making the adjacency, about {build_ms:.0f} ms"
+    more = f"making it, about {build_ms:.0f} ms, costs less than {how}"
     fits = edges * INDEX_ENTRY_BYTES <= adjacency.bytes_max
-    return Access(Path.PROBE, why, nodes_max=int(build_ms / node_ms), builds=fits)
+    probe = Access(Path.PROBE, few, nodes_max=nodes_max, builds=fits)
+    return Choice(((nodes_max, probe), (None, Access(Path.ADJACENCY, more))))
 
 
-def _nodes_asked(tables: EdgeTables, direction: Direction, nodes: float, hops: int) -> float:
-    """All nodes that are expanded, over all hops."""
+def nodes_asked(tables: EdgeTables, direction: Direction, nodes: int, hops: int) -> float:
+    """About how many nodes are expanded over all hops, from so many on."""
     most = float(max(tables.heads(direction).row_count, 1))
     degree = tables.edges.row_count / most
     total = front = min(nodes, most)
@@ -111,13 +126,12 @@ def _nodes_asked(tables: EdgeTables, direction: Direction, nodes: float, hops: i
 
 def _probe_call_ms(tables: EdgeTables, direction: Direction) -> tuple[float, bool]:
     """What one lookup costs beside its nodes, and whether it scans for want of an index."""
-    storage, handle = tables.edges.storage, tables.edges.handle
     rows = tables.edges.fragment_rows()
     cost, scans = 0.0, False
     for near, _ in COLUMNS[direction]:
         ordered = [
             index
-            for index in storage.index_coverage(handle, near)
+            for index in tables.edges.indexes(near)
             if index.kind.upper() == "BTREE" and index.columns == (near,)
         ]
         unknown = [sum(rows[each] for each in index.uncovered) for index in ordered]
@@ -136,26 +150,32 @@ def _build_ms(tables: EdgeTables) -> float:
 
 
 def follow_neighbours(
-    adjacency: AdjacencyCache, tables: EdgeTables, direction: Direction, access: Access
+    adjacency: AdjacencyCache, tables: EdgeTables, direction: Direction, access: Access, gave_way: GaveWay
 ) -> AnyNeighbours:
-    """The neighbours as the choice says."""
+    """The neighbours in this way. `gave_way` is called when lookups leave the rest to the adjacency."""
     if access.path is Path.ADJACENCY:
         return adjacency.neighbours(tables, direction)
     if access.builds:
         adjacency.build_later(tables, direction, Kind.NEIGHBOURS)
-    return ProbedNeighbours(
-        tables, direction, access.nodes_max, lambda: adjacency.neighbours(tables, direction)
-    )
+
+    def rest() -> AnyNeighbours:
+        gave_way()
+        return adjacency.neighbours(tables, direction)
+
+    return ProbedNeighbours(tables, direction, access.nodes_max, rest)
 
 
 def follow_edges(
-    adjacency: AdjacencyCache, tables: EdgeTables, direction: Direction, access: Access
+    adjacency: AdjacencyCache, tables: EdgeTables, direction: Direction, access: Access, gave_way: GaveWay
 ) -> AnyIncidence:
-    """The edges as the choice says."""
+    """The edges in this way; see `follow_neighbours`."""
     if access.path is Path.ADJACENCY:
         return adjacency.incidence(tables, direction)
     if access.builds:
         adjacency.build_later(tables, direction, Kind.INCIDENCE)
-    return ProbedIncidence(
-        tables, direction, access.nodes_max, lambda: adjacency.incidence(tables, direction)
-    )
+
+    def rest() -> AnyIncidence:
+        gave_way()
+        return adjacency.incidence(tables, direction)
+
+    return ProbedIncidence(tables, direction, access.nodes_max, rest)

@@ -4,8 +4,8 @@ Every step of a match treats each working row by itself, so the rows a match beg
 blocks: memory follows the block and the number of groups, not the rows that are aggregated. Groups are
 numbered by codes of the whole table, so that the sums of all blocks meet in one array.
 
-The last hop need not be made at all when nothing of its end but counts and sums is wanted (`_Fold`): the
-entries of a node lie together in the index, so its sum is the sum of a span.
+The last hop need not be made at all when nothing of its end but counts and sums is wanted
+(`planning.steps.folded_hop`): the entries of a node lie together in the index, so its sum is that of a span.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.catalog.types import ScalarKind, arrow_type
-from omnigraph.engine.edges.traverse import Incidence, Neighbours, spans
+from omnigraph.catalog.types import arrow_type
+from omnigraph.engine.edges.traverse import Incidence, Neighbours, expand, expand_edges, spans
+from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.compare import as_array
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
-from omnigraph.engine.read.limits import ORDINAL_BYTES
+from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import SEARCHES, fetches_of, pieces
 from omnigraph.engine.read.project import DENSE_CODES_MAX, aggregate_whole, ordered_groups
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
-from omnigraph.planning.steps import Expand, Scan, Step
+from omnigraph.planning.steps import Expand, Scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,8 +49,6 @@ EXTREME_PARTS_MAX: Final = 64
 """Tables of least or greatest values that are kept before they become one."""
 
 _SUMMED: Final = frozenset({Function.SUM, Function.AVG})
-_EXACT_SUMS: Final = frozenset({ScalarKind.I32, ScalarKind.U32})
-"""Kinds whose sums are the same in any order: floats hold them exactly."""
 
 
 def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Frame) -> list[Any]:
@@ -60,23 +59,21 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
         return aggregate_whole(
             reading, prepared, matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
         )
-    totals = {aggregate: _total(reading, aggregate, groups) for aggregate in _aggregates(plan)}
+    totals = {aggregate: _total(reading, aggregate, groups) for aggregate in ir.aggregates_by(plan)}
     steps, needed = prepared.steps, prepared.needed
     if frame is SINGLE and done < len(steps) and isinstance(steps[done], Scan):
         frame = matcher.run(steps[done : done + 1], frame, needed[done : done + 1])
         done += 1
-    fold = _Fold.of(plan, steps[done:], needed[done:]) if reading.trace is None else None
-    last = len(steps) if fold is None else len(steps) - 1
+    folded = reading.accesses.folded
+    last = len(steps) if folded is None else len(steps) - 1
     for block in _blocks(frame):
         rows = matcher.run(steps[done:last], block, needed[done:last])
-        folded = None if fold is None else fold.spans(matcher, rows)
         if folded is not None:
-            rows, entries, lengths = folded
+            rows, entries, lengths = _folded(reading, folded, rows, needed[last])
             groups.count(rows, lengths)
             for total in totals.values():
                 total.add_spans(groups.codes, rows, entries, lengths)
             continue
-        rows = matcher.run(steps[last:], rows, needed[last:])
         for piece in _pieces(reading, totals, rows):
             groups.count(piece, None)
             for total in totals.values():
@@ -91,11 +88,6 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
         )
     order = {item: total.result(present) for item, total in totals.items()} if plan.order else {}
     return ordered_groups(prepared, columns, order, len(present))
-
-
-def _aggregates(plan: ir.ReadPlan) -> list[ir.Aggregate]:
-    found = [column.expression for column in plan.columns] + [key.expression for key in plan.order]
-    return list(dict.fromkeys(each for each in found if isinstance(each, ir.Aggregate)))
 
 
 def _blocks(frame: Frame) -> Iterator[Frame]:
@@ -245,7 +237,7 @@ class _Count:
         self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
     ) -> None:
         argument = self._aggregate.argument
-        assert isinstance(argument, ir.NodeRef | ir.PropertyRef)  # noqa: S101 - `_Fold` saw to it
+        assert isinstance(argument, ir.NodeRef | ir.PropertyRef)  # noqa: S101 - `folded_hop` saw to it
         if argument.variable in entries:
             weights = lengths
             if isinstance(argument, ir.PropertyRef):
@@ -285,7 +277,7 @@ class _Sum:
         self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
     ) -> None:
         argument = self._aggregate.argument
-        assert isinstance(argument, ir.PropertyRef)  # noqa: S101 - `_Fold` saw to it
+        assert isinstance(argument, ir.PropertyRef)  # noqa: S101 - `folded_hop` saw to it
         if argument.variable in entries:
             values, known = _gather(self._reading, argument, entries[argument.variable])
             counts = lengths if known is None else _segments(known, lengths)
@@ -329,7 +321,7 @@ class _Extreme:
             self._rows = self._parts[0].num_rows
 
     def add_spans(self, *_: object) -> None:
-        raise AssertionError(self._name)  # `_Fold` leaves these alone
+        raise AssertionError(self._name)  # `folded_hop` leaves these alone
 
     def _reduced(self, table: pa.Table) -> pa.Table:
         done = table.group_by("group").aggregate([("value", self._name)])
@@ -375,60 +367,40 @@ def _numbers_of(
 # The last hop --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """A last hop that is summed over the spans of its index instead of being made.
+def _folded(
+    reading: Reading, step: Expand, frame: Frame, needed: frozenset[str]
+) -> tuple[Frame, Mapping[str, NDArray[Any]], NDArray[np.int64]]:
+    """The rows that reach anything, what they reach, one after the other, and how much each reaches."""
+    limits = reading.limits
+    limits.step, limits.width = step, PAIR_ORDINALS
+    limits.held_bytes = frame.rows * ORDINAL_BYTES * len(frame.columns)
+    limits.check()
+    with reading.measured(step) as done:
+        entries, lengths = _entries(reading, step, frame)
+        done(len(entries[step.end]))
+    rows = frame.among(needed - set(step.binds))
+    if lengths.all():
+        return rows, entries, lengths
+    reaching = np.flatnonzero(lengths)
+    return rows.take(reaching), entries, lengths[reaching]
 
-    Holds when the end and the edge are only counted, or summed as 32-bit integers, whose sums do not depend
-    on the order. The index must be one array; one under an overlay is followed as usual.
-    """
 
-    step: Expand
-    keep: frozenset[str]
-
-    @staticmethod
-    def of(plan: ir.ReadPlan, steps: Sequence[Step], needed: Sequence[frozenset[str]]) -> _Fold | None:
-        step = steps[-1] if steps else None
-        if not isinstance(step, Expand) or step.closes or not step.single or step.test is not None:
-            return None
-        made = {step.end, step.edge_variable}
-        for column in plan.columns:
-            expression = column.expression
-            if isinstance(expression, ir.Aggregate):
-                continue
-            if ir.variables_of(expression) & made:
-                return None
-        for aggregate in _aggregates(plan):
-            argument = aggregate.argument
-            if aggregate.function is Function.COUNT and isinstance(argument, ir.NodeRef):
-                continue
-            if not isinstance(argument, ir.PropertyRef) or not argument.type.is_scalar:
-                return None
-            if argument.type.kind not in _EXACT_SUMS:
-                return None
-            if aggregate.function is not Function.COUNT and aggregate.function not in _SUMMED:
-                return None
-        return _Fold(step, needed[-1] - {step.end, step.edge_variable or step.end})
-
-    def spans(
-        self, matcher: Matcher, frame: Frame
-    ) -> tuple[Frame, Mapping[str, NDArray[Any]], NDArray[np.int64]] | None:
-        """The rows that reach anything, what they reach, one after the other, and how much each reaches."""
-        step, reading = self.step, matcher.reading
-        tables = reading.edge_tables(step.edge, matcher.nodes)
-        index: Any
-        if step.edge_variable is None:
-            index = reading.neighbours(tables, step, frame.rows)
-        else:
-            index = reading.incidence(tables, step, frame.rows)
-        if not isinstance(index, Neighbours | Incidence):
-            return None
-        lengths, where = spans(index.offsets, frame[step.start], reading.limits.claim)
-        entries: dict[str, NDArray[Any]] = {step.end: index.tails[where]}
-        if step.edge_variable is not None and isinstance(index, Incidence):
-            entries[step.edge_variable] = index.edges[where]
-        rows = frame.among(self.keep)
-        if lengths.all():
-            return rows, entries, lengths
-        reaching = np.flatnonzero(lengths)
-        return rows.take(reaching), entries, lengths[reaching]
+def _entries(
+    reading: Reading, step: Expand, frame: Frame
+) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.int64]]:
+    nodes, claim = frame[step.start], reading.limits.claim
+    if not frame.rows:
+        return dict.fromkeys(step.binds, nodes), np.zeros(0, np.int64)
+    if step.edge_variable is None:
+        near = neighbours(reading, step, frame.rows)
+        if isinstance(near, Neighbours):
+            lengths, where = spans(near.offsets, nodes, claim)
+            return {step.end: near.tails[where]}, lengths
+        rows, found = expand(near, nodes, claim)
+        return {step.end: found}, np.bincount(rows, minlength=frame.rows)
+    edges = incidence(reading, step, frame.rows)
+    if isinstance(edges, Incidence):
+        lengths, where = spans(edges.offsets, nodes, claim)
+        return {step.end: edges.tails[where], step.edge_variable: edges.edges[where]}, lengths
+    rows, found, numbers = expand_edges(edges, nodes, claim)
+    return {step.end: found, step.edge_variable: numbers}, np.bincount(rows, minlength=frame.rows)

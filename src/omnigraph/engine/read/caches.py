@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import weakref
 
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.engine.edges.endpoints import EdgeTables
     from omnigraph.engine.edges.traverse import Neighbours
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.tables.layout import Layout
@@ -47,6 +48,8 @@ class View:
     catalog: Catalog
     images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
     """By table key."""
+    edge_tables: dict[str, EdgeTables] = field(default_factory=dict[str, "EdgeTables"])
+    """By the table key of the edge."""
     queries: dict[tuple[str, str | None], Prepared] = field(
         default_factory=dict[tuple[str, str | None], Prepared]
     )

@@ -9,6 +9,7 @@ nodes; the operators of `engine.read.match` go on from there. Both ways give the
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -22,51 +23,112 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.engine.edges.traverse import AnyNeighbours
     from omnigraph.engine.read.reading import Reading
 
 Nodes: TypeAlias = list[int]
-Link: TypeAlias = Callable[["Reading", Nodes], Nodes | None]
-"""One step: the nodes it leads to; None when the general operator should do it."""
+Link: TypeAlias = Callable[["Reading", "AnyNeighbours | None", Nodes], Nodes | None]
+"""One step, over the index it was given: the nodes it leads to; None when they are too many for a list."""
 
 FEW_LINKS: Final = 160
 """So many nodes are followed in lists; beyond that numpy is faster."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainAccess:
+    """A chain that a run begins with: the key it starts at and the index of each step that follows an edge.
+
+    It is left for the operators where a step would lead to more nodes than lists are good for.
+    """
+
+    chain: Chain
+    key: str
+    indexes: tuple[AnyNeighbours | None, ...]
+    """For each step after the first; None for a filter."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps of the plan it covers."""
+        return 1 + len(self.indexes)
+
+    def variable_after(self, done: int) -> str:
+        """The variable its nodes stand for after so many steps."""
+        return self.chain.variables[done - 1]
+
+    @property
+    def title(self) -> str:
+        """What it covers."""
+        first, last = self.chain.variables[0], self.chain.variables[self.steps - 1]
+        return f"${first} to ${last} in {self.steps} steps"
+
+    @property
+    def how(self) -> str:
+        """Its name."""
+        return "lists of nodes"
+
+    @property
+    def why(self) -> str:
+        """The reason it is taken."""
+        return f"it starts at one node and keeps one variable; left for arrays beyond {FEW_LINKS} nodes"
+
+    def why_left(self, done: int) -> str:
+        """The reason it did no more than so many steps."""
+        return f"left after {done} of {self.steps} steps, for more than {FEW_LINKS} nodes"
+
+
 class Chain:
     """The steps of a plan that can run over lists, compiled."""
 
-    __slots__ = ("_first", "_key", "_links", "_param", "variables")
+    __slots__ = ("_first", "_hops", "_key", "_links", "_param", "variables")
 
     def __init__(
-        self, first: Scan, key: ir.ValueExpr, links: Sequence[Link], variables: Sequence[str]
+        self,
+        first: Scan,
+        key: ir.ValueExpr,
+        links: Sequence[tuple[Expand | None, Link]],
+        variables: Sequence[str],
     ) -> None:
         self._first = first
         self._key = key
         self._param = key.name if isinstance(key, ir.Param) else None
-        self._links = tuple(links)
+        self._hops = tuple(hop for hop, _ in links)
+        self._links = tuple(link for _, link in links)
         self.variables = tuple(variables)
         """The variable that the list stands for after each step."""
 
-    def run(self, reading: Reading) -> tuple[int, Nodes]:
-        """How many steps were done, and the nodes after them. None done when the key is null."""
-        first = self._first
+    def access(self, reading: Reading) -> ChainAccess | None:
+        """What of the chain this run can use: up to the first edge whose index is not in memory.
+
+        None when the key is null.
+        """
         key = reading.params[self._param] if self._param is not None else reading.value(self._key)
         if not isinstance(key, str):
-            return 0, []
+            return None
+        indexes: list[AnyNeighbours | None] = []
+        for hop in self._hops:
+            index = None if hop is None else reading.index_at_hand(hop.edge, hop.direction)
+            if index is None and hop is not None:
+                break
+            indexes.append(index)
+        return ChainAccess(self, key, tuple(indexes))
+
+    def run(self, reading: Reading, access: ChainAccess) -> tuple[list[int], Nodes]:
+        """How many nodes there were after each step that was done, and the nodes after the last of them."""
+        first = self._first
         reading.limits.step = first
         reading.limits.claim(1)
-        ordinal = reading.image(first.node).find_one(key)
+        ordinal = reading.image(first.node).find_one(access.key)
         nodes = [] if ordinal < 0 else [ordinal]
         if nodes and first.rest is not None:
             nodes = _kept(reading, first.node, first.rest, nodes)
-        done = 1
-        for link in self._links:
-            found = link(reading, nodes) if nodes else nodes
+        counts = [len(nodes)]
+        for link, index in zip(self._links, access.indexes, strict=False):
+            found = link(reading, index, nodes) if nodes else nodes
             if found is None:
                 break
             nodes = found
-            done += 1
-        return done, nodes
+            counts.append(len(nodes))
+        return counts, nodes
 
 
 def chain_of(steps: Sequence[Step], needed: Sequence[frozenset[str]], *, as_set: bool) -> Chain | None:
@@ -75,7 +137,7 @@ def chain_of(steps: Sequence[Step], needed: Sequence[frozenset[str]], *, as_set:
     if not isinstance(first, Scan) or first.key is None:
         return None
     variable = first.variable
-    links: list[Link] = []
+    links: list[tuple[Expand | None, Link]] = []
     variables = [variable]
     for step, wanted in zip(steps[1:], needed[1:], strict=True):
         match step:
@@ -83,25 +145,23 @@ def chain_of(steps: Sequence[Step], needed: Sequence[frozenset[str]], *, as_set:
                 if wanted.intersection(variables):
                     break  # a second variable is wanted later
                 variable = step.end
-                links.append(_hop(step.edge, step, as_set=as_set))
+                links.append((step, _hop(step, as_set=as_set)))
             case Filter(ir.Comparison() as comparison):
                 test = constant_test(comparison)
                 if test is None or test[0].variable != variable:
                     break
-                links.append(_filter(*test))
+                links.append((None, _filter(*test)))
             case _:
                 break
         variables.append(variable)
     return Chain(first, first.key, links, variables)
 
 
-def _hop(edge: EdgeType, step: Expand, *, as_set: bool) -> Link:
-    direction, end_type, test = step.direction, step.node, step.test
+def _hop(step: Expand, *, as_set: bool) -> Link:
+    end_type, test = step.node, step.test
 
-    def hop(reading: Reading, nodes: Nodes) -> Nodes | None:
-        index = reading.index_at_hand(edge, direction)
-        if index is None:
-            return None
+    def hop(reading: Reading, index: AnyNeighbours | None, nodes: Nodes) -> Nodes | None:
+        assert index is not None  # noqa: S101 - `Chain.access` ends before an edge without one
         reading.limits.step = step
         if isinstance(index, Neighbours):
             found = _follow(reading, index, nodes)
@@ -141,7 +201,7 @@ def _follow(reading: Reading, index: Neighbours, nodes: Nodes) -> Nodes | None:
 def _filter(reference: ir.PropertyRef, test: ir.Predicate) -> Link:
     owner = reference.owner
 
-    def keep(reading: Reading, nodes: Nodes) -> Nodes:
+    def keep(reading: Reading, _: AnyNeighbours | None, nodes: Nodes) -> Nodes:
         return _kept(reading, owner, test, nodes)
 
     return keep

@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from omnigraph.core.errors import EmbedderError
 from omnigraph.core.events import Event, StorageCall, TableRead
 from omnigraph.core.limits import GIB, KIB, MIB
-from omnigraph.engine.edges.choice import Path
-from omnigraph.engine.search.choice import coverage_of, text_access, vector_access
+from omnigraph.engine.search.choice import Access, coverage_of
 from omnigraph.engine.search.embedding import usable_embedder
-from omnigraph.engine.search.evaluate import INDEXED_FUNCTIONS, TEXTS
 from omnigraph.planning import explain, ir, predicate, steps
 from omnigraph.storage.indexes import IndexKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-    from omnigraph.catalog.schema import NodeType
     from omnigraph.engine.read.prepared import Prepared
     from omnigraph.engine.read.reading import Reading
-    from omnigraph.engine.search.choice import Access
+    from omnigraph.planning.access import Choice, Way
 
 EQUALITY_SHARE: Final = 0.1
 OTHER_SHARE: Final = 0.33
@@ -36,8 +33,6 @@ OTHER_SHARE: Final = 0.33
 class StepCost:
     """What one step did over all its runs."""
 
-    runs: int = 0
-    rows_in: int = 0
     rows_out: int = 0
     seconds: float = 0.0
     requests: int = 0
@@ -52,7 +47,10 @@ class Trace:
 
     def __init__(self) -> None:
         self.costs: dict[int, StepCost] = {}
-        self.accesses: dict[int, Access] = {}
+        self.ways: dict[int, list[Way]] = {}
+        """How each step and each search got its rows, by its identity: one way, or several in turn."""
+        self.chained: list[int] = []
+        """How many nodes a chain had after each step it did."""
         self.recalls: dict[int, float] = {}
         """Of searches that did not look at everything: the share of the true answer they found."""
         self.calls: Counter[str] = Counter()
@@ -72,9 +70,11 @@ class Trace:
             self.requests += event.requests
             self.bytes += event.bytes
 
-    def searched(self, expression: ir.Search | ir.Nearest | ir.Bm25, access: Access) -> None:
-        """Note how a search got its answer."""
-        self.accesses.setdefault(id(expression), access)
+    def took(self, subject: object, way: Way) -> None:
+        """Note how a step or a search gets its rows."""
+        ways = self.ways.setdefault(id(subject), [])
+        if not self._aside and way not in ways:
+            ways.append(way)
 
     @contextmanager
     def aside(self) -> Generator[None]:
@@ -88,11 +88,9 @@ class Trace:
             self._aside = False
 
     @contextmanager
-    def step(self, step: steps.Step | ir.Ranking, rows_in: int) -> Generator[Callable[[int], None]]:
+    def step(self, subject: object) -> Generator[Callable[[int], None]]:
         """Time a step; the callable takes the number of rows that came out."""
-        cost = self.costs.setdefault(id(step), StepCost())
-        cost.runs += 1
-        cost.rows_in += rows_in
+        cost = self.costs.setdefault(id(subject), StepCost())
         requests, size, aside = self.requests, self.bytes, self.aside_seconds
         begun = time.perf_counter()
 
@@ -114,8 +112,12 @@ class Operator:
     name: str
     detail: str
     access: str = ""
-    """How it gets its rows."""
+    """How it gets its rows; of a run, how it got them."""
     why: str = ""
+    ways: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The ways it may take, when that waits for the number of rows it meets."""
+    folded: bool | None = None
+    """Of a hop: whether the rows it leads to are counted and summed without being made."""
     estimated_rows: int | None = None
     actual_rows: int | None = None
     seconds: float | None = None
@@ -145,6 +147,8 @@ class Operator:
             "detail": self.detail,
             "access": self.access or None,
             "why": self.why or None,
+            "ways": self.ways or None,
+            "folded": self.folded,
             "estimated_rows": self.estimated_rows,
             "actual_rows": self.actual_rows,
             "seconds": self.seconds,
@@ -174,6 +178,8 @@ class Operator:
         if self.access:
             reason = f": {self.why}" if self.why else ""
             yield f"{'  ' * depth}    by {self.access}{reason}"
+        if self.folded:
+            yield f"{'  ' * depth}    its rows are counted and summed, not made"
         if self.exact is not None:
             yield f"{'  ' * depth}    {self._answer_text()}"
         if self.embedding is not None:
@@ -255,24 +261,22 @@ def _counted(number: int, noun: str) -> str:
 
 
 def describe(
-    reading: Reading,
-    prepared: Prepared,
-    nodes: Mapping[str, NodeType],
-    trace: Trace | None = None,
-    result_rows: int | None = None,
+    reading: Reading, prepared: Prepared, trace: Trace | None = None, result_rows: int | None = None
 ) -> tuple[Operator, ...]:
-    """The operators of a query as they would run now. Cost: metadata of the tables it names.
+    """The operators of a query as they will run, or as they ran. Cost: metadata of the tables it names.
 
     `trace` and `result_rows` are what a run measured and gave.
     """
-    describer = _Describer(reading, nodes, trace)
-    operators, rows = describer.all(prepared.steps, 1.0)
+    describer = _Describer(reading, trace)
+    operators, rows = describer.beginning(prepared.steps)
+    rest, rows = describer.all(prepared.steps[describer.chained :], rows)
+    operators += rest
     plan = prepared.plan
     for name, detail in explain.result_titles(plan):
         operator = Operator(name, detail)
         match name:
             case "rank" if plan.ranking is not None:
-                describer.rank(operator, plan.ranking, round(rows))
+                describer.rank(operator, plan.ranking)
                 if reading.rank_depth is not None:
                     rows = min(rows, float(reading.rank_depth))
             case "limit":
@@ -283,7 +287,7 @@ def describe(
             case _:
                 pass
         if name in {"project", "aggregate"}:
-            describer.embed(operator, *(column.expression for column in plan.columns))
+            describer.searches(operator, *(column.expression for column in plan.columns))
         operator.estimated_rows = round(rows)
         operators.append(operator)
     if result_rows is not None:
@@ -295,24 +299,80 @@ def describe(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Describer:
     reading: Reading
-    nodes: Mapping[str, NodeType]
     trace: Trace | None
+
+    @property
+    def chained(self) -> int:
+        """How many steps a chain does, or did."""
+        chain = self.reading.accesses.chain
+        if chain is None:
+            return 0
+        return chain.steps if self.trace is None else len(self.trace.chained)
+
+    def beginning(self, sequence: Sequence[steps.Step]) -> tuple[list[Operator], float]:
+        """The operators of a chain: one that holds those of its steps. One step is itself."""
+        chain = self.reading.accesses.chain
+        if chain is None:
+            return [], 1.0
+        inner, rows = self.all(sequence[: self.chained], 1.0)
+        counts: Sequence[int | None] = [None] * len(inner) if self.trace is None else self.trace.chained
+        for operator, count in zip(inner, counts, strict=True):
+            operator.actual_rows = count
+        if chain.steps == 1:
+            inner[0].take(self._cost(chain))
+            return inner, rows
+        operator = Operator("chain", chain.title, chain.how, chain.why, estimated_rows=round(rows))
+        if self.chained < chain.steps:
+            operator.why = chain.why_left(self.chained)
+        operator.inner = inner
+        operator.take(self._cost(chain))
+        return [operator], rows
 
     def all(self, sequence: Sequence[steps.Step], rows: float) -> tuple[list[Operator], float]:
         operators: list[Operator] = []
         for step in sequence:
             name, detail = explain.title_of(step)
             operator = Operator(name, detail)
-            operator.inner, _ = self.all(explain.inner_steps(step), rows)
-            operator.access, operator.why = self._access(step, rows)
+            operator.inner, _ = self.all(steps.inner_steps(step), rows)
+            self._access(operator, step)
             rows *= self._factor(step)
             operator.estimated_rows = round(rows)
-            if isinstance(step, steps.Filter):
-                self._searches(operator, step.condition)
-                self.embed(operator, step.condition)
-            operator.take(None if self.trace is None else self.trace.costs.get(id(step)))
+            operator.take(self._cost(step))
             operators.append(operator)
         return operators, rows
+
+    def _cost(self, subject: object) -> StepCost | None:
+        return None if self.trace is None else self.trace.costs.get(id(subject))
+
+    def _access(self, operator: Operator, step: steps.Step) -> None:
+        accesses = self.reading.accesses
+        match step:
+            case steps.Scan():
+                access = accesses.scan(step)
+                operator.access, operator.why = access.how, access.why
+            case steps.Expand():
+                self._choice(operator, step, accesses.expand(step))
+                operator.folded = True if step is accesses.folded else None
+            case steps.Filter():
+                self.searches(operator, step.condition)
+            case _:
+                pass
+
+    def _choice(self, operator: Operator, subject: object, choice: Choice[Any]) -> None:
+        """The way that was taken; before a run, the ways that may be."""
+        taken = [] if self.trace is None else self.trace.ways.get(id(subject), [])
+        names = [way.how for way in taken]
+        if len(choice.ways) > 1:
+            operator.ways = [
+                {"access": way.how, "why": way.why} | ({} if most is None else {"rows_max": most})
+                for most, way in choice.ways
+            ]
+            names = names or [
+                way.how if most is None else f"{way.how} up to {most:,} rows" for most, way in choice.ways
+            ]
+        ways = taken or [way for _, way in choice.ways]
+        operator.access = ", then ".join(names) or ways[0].how
+        operator.why = ways[0].why
 
     def _factor(self, step: steps.Step) -> float:
         """How many rows come out for each that goes in."""
@@ -324,7 +384,7 @@ class _Describer:
             case steps.Expand() if step.closes:
                 return OTHER_SHARE
             case steps.Expand():
-                tables = self.reading.edge_tables(step.edge, self.nodes)
+                tables = self.reading.edge_tables(step.edge)
                 backward = step.direction is steps.Direction.BACKWARD
                 heads = (tables.targets if backward else tables.sources).row_count
                 degree = tables.edges.row_count / max(heads, 1)
@@ -338,104 +398,54 @@ class _Describer:
             case steps.Maybe():
                 return 1.0
 
-    def _access(self, step: steps.Step, rows: float) -> tuple[str, str]:
-        match step:
-            case steps.Scan():
-                return self._scan_access(step)
-            case steps.Expand():
-                return self._expand_access(step, rows)
-            case _:
-                return "", ""
-
-    def _expand_access(self, step: steps.Expand, rows: float) -> tuple[str, str]:
-        chosen = self.reading.accesses.get(id(step))
-        if chosen is None:
-            tables = self.reading.edge_tables(step.edge, self.nodes)
-            chosen = self.reading.access(tables, step, rows)
-        name = "adjacency" if chosen.path is Path.ADJACENCY else "index probes"
-        return name, chosen.why
-
-    def _scan_access(self, step: steps.Scan) -> tuple[str, str]:
-        image = self.reading.image(step.node)
-        if step.test is None:
-            return "all rows", "nothing restricts it"
-        key = None if step.key is None else self.reading.value(step.key)
-        if isinstance(key, str):
-            return "key index", "the key is given"
-        needed, text = self.reading.pushed(step)
-        if self.reading.runs_in_memory(image, needed):
-            return f"columns in memory ({', '.join(sorted(needed))})", f"{image.row_count} rows"
-        indexes = [
-            f"{index.name}, {len(index.uncovered)} fragments uncovered" if index.uncovered else index.name
-            for column in sorted(needed)
-            for index in self.reading.session.storage.index_coverage(image.handle, column)
-            if index.kind.upper() == "BTREE"
-        ]
-        how = "index " + "; ".join(indexes) if indexes else "a scan of the columns"
-        return how, f"filter {text}"
-
-    def rank(self, operator: Operator, ranking: ir.Ranking, rows: int) -> None:
-        """Say how a ranking finds the best of about so many rows."""
-        operator.take(None if self.trace is None else self.trace.costs.get(id(ranking)))
+    def rank(self, operator: Operator, ranking: ir.Ranking) -> None:
+        """Say how a ranking finds the best rows."""
+        operator.take(self._cost(ranking))
         if not isinstance(ranking, ir.Rrf):
-            self._search(operator, ranking, rows)
+            self._search(operator, ranking)
+            self._embed(operator, ranking)
             return
         operator.access, operator.why = "both rankings", "fused by rank"
         for arm in (ranking.first, ranking.second):
             part = Operator("arm", explain.operand_text(arm))
-            self._search(part, arm, rows)
+            self._search(part, arm)
+            self._embed(part, arm)
             operator.inner.append(part)
 
-    def embed(self, operator: Operator, *items: ir.ColumnExpr | ir.Condition) -> None:
+    def searches(self, operator: Operator, *items: ir.ColumnExpr | ir.Condition) -> None:
+        """Say how the searches in expressions or a condition are answered: one on the operator itself."""
+        found = [search for item in items for search in ir.searches_in(item)]
+        if len(found) == 1:
+            self._search(operator, found[0])
+        else:
+            for search in found:
+                part = Operator("search", explain.operand_text(search))
+                self._search(part, search)
+                operator.inner.append(part)
+        self._embed(operator, *found)
+
+    def _search(self, operator: Operator, search: ir.SearchExpr) -> None:
+        choice = self.reading.accesses.searches[id(search)]
+        self._choice(operator, search, choice)
+        taken = [] if self.trace is None else self.trace.ways.get(id(search), [])
+        ways = [way for way in taken if isinstance(way, Access)] or [way for _, way in choice.ways]
+        operator.exact = all(way.exact for way in ways)
+        image, column = self.reading.image(search.property.owner), search.property.prop.name
+        kind = IndexKind.VECTOR if isinstance(search, ir.Nearest) else IndexKind.INVERTED
+        operator.coverage = coverage_of(image, column, kind)
+        operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
+
+    def _embed(self, operator: Operator, *searches: ir.SearchExpr) -> None:
         """Say how the texts that are compared with vectors are embedded. Embeds none."""
-        searches = [search for item in items for search in ir.embedded_in(item)]
-        if not searches:
+        found = ir.embedded(searches)
+        if not found:
             return
         try:
-            model = usable_embedder(self.reading.session.embedder, searches).model
+            model = usable_embedder(self.reading.session.embedder, found).model
         except EmbedderError as error:
             operator.embedding = f"the text cannot be embedded: {error.message}"
         else:
             operator.embedding = f"the text is embedded by the model '{model}'"
-
-    def _searches(self, operator: Operator, condition: ir.Condition) -> None:
-        """Say how the search in a condition is answered, if there is one."""
-        match condition:
-            case ir.SearchTest():
-                self._search(operator, condition.search, 0)
-            case ir.Comparison():
-                for side in (condition.left, condition.right):
-                    if isinstance(side, ir.Search | ir.Bm25):
-                        self._search(operator, side, 0)
-            case ir.NullCheck():
-                pass
-
-    def _search(self, operator: Operator, search: ir.Search | ir.Nearest | ir.Bm25, rows: int) -> None:
-        reference = search.property
-        image, column = self.reading.image(reference.owner), reference.prop.name
-        access = None if self.trace is None else self.trace.accesses.get(id(search))
-        if isinstance(search, ir.Nearest):
-            access = access or vector_access(self.reading, reference, rows)
-            operator.coverage = coverage_of(image, column, IndexKind.VECTOR)
-        else:
-            membership = isinstance(search, ir.Search) and search.function in INDEXED_FUNCTIONS
-            access = access or text_access(self.reading, reference, TEXTS, membership=membership)
-            operator.coverage = coverage_of(image, column, IndexKind.INVERTED)
-        operator.access, operator.why, operator.exact = access.how, access.why, access.exact
-        operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
-        if isinstance(search, ir.Nearest):
-            self.embed(operator, search)
-
-
-def keep_choices(planned: Sequence[Operator], measured: Sequence[Operator]) -> None:
-    """Say of each scan how it got its rows when it began: the run has filled the caches since.
-
-    Searches and steps that follow edges tell their choices themselves.
-    """
-    for before, after in zip(planned, measured, strict=True):
-        if after.name == "scan":
-            after.access, after.why = before.access, before.why
-        keep_choices(before.inner, after.inner)
 
 
 def share_of(test: ir.Predicate | None) -> float:

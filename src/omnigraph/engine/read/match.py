@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 import numpy as np
 
 from omnigraph.engine.edges.traverse import connected, expand, expand_edges, reach, reached
+from omnigraph.engine.read.access import incidence, neighbours, scanned
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import condition_holds
@@ -16,11 +17,9 @@ from omnigraph.planning import ir
 from omnigraph.planning import steps as plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from omnigraph.arrays.types import Mask, Ordinals
-    from omnigraph.catalog.schema import EdgeType, NodeType
-    from omnigraph.engine.edges.adjacency import EdgeTables
     from omnigraph.engine.edges.traverse import AnyNeighbours
     from omnigraph.engine.read.reading import Reading
 
@@ -67,8 +66,6 @@ class Matcher:
     """Runs the steps of one query over working rows."""
 
     reading: Reading
-    nodes: Mapping[str, NodeType]
-    """The node types of the schema, by name."""
     as_set: bool = False
     """Whether equal rows may be one row: nothing that follows counts them."""
 
@@ -79,7 +76,7 @@ class Matcher:
 
         `needed` names for each step the variables that are still wanted after it; the others are dropped.
         """
-        trace, limits = self.reading.trace, self.reading.limits
+        limits = self.reading.limits
         through = 0
         for number, step in enumerate(steps):
             if number < through:
@@ -89,14 +86,12 @@ class Matcher:
             limits.step, limits.width = step, PAIR_ORDINALS + kept
             limits.held_bytes = frame.rows * ORDINAL_BYTES * len(frame.columns)
             limits.check()
-            if trace is None and isinstance(step, plan.Scan) and frame.rows > 1:
+            if isinstance(step, plan.Scan) and frame.rows > 1:
                 through = number + 1 + _filters(steps[number + 1 :])
                 after = None if needed is None else needed[number + 1 : through]
                 frame = self._product(step, frame, steps[number + 1 : through], after)
-            elif trace is None:
-                frame = self._step(step, frame, keep)
             else:
-                with trace.step(step, frame.rows) as done:
+                with self.reading.measured(step) as done:
                     frame = self._step(step, frame, keep)
                     done(frame.rows)
         return frame
@@ -113,7 +108,7 @@ class Matcher:
             case plan.Test():
                 return frame.keep(self.reading.holds(step.node, step.test, frame[step.variable]))
             case plan.Nothing():
-                return self._bind_nothing(step, frame)
+                return self._bind_nothing(step.binds, frame)
             case plan.Maybe():
                 return self._maybe(step, frame)
             case plan.Without():
@@ -134,7 +129,7 @@ class Matcher:
         return mask
 
     def _scan(self, step: plan.Scan, frame: Frame) -> Frame:
-        ordinals = self.reading.scan(step)
+        ordinals = scanned(self.reading, step)
         self.reading.limits.claim(frame.rows * max(len(ordinals), 1))
         if frame.rows == 1 and not frame.columns:
             return Frame(len(ordinals), {step.variable: ordinals})
@@ -151,23 +146,29 @@ class Matcher:
 
         Made for some rows at a time: what the filters drop is never held, and the limits are looked at.
         """
-        ordinals, limits = self.reading.scan(step), self.reading.limits
+        measured = self.reading.measured
+        with measured(step):
+            ordinals = scanned(self.reading, step)
+        limits = self.reading.limits
         limits.claim(frame.rows * max(len(ordinals), 1))
-        size = max(PIECE_ROWS // max(len(ordinals), 1), 1)
-        if frame.rows <= size or not filters:
-            return self.run(filters, frame.product(step.variable, ordinals, limits.check), needed)
+        size = max(PIECE_ROWS // max(len(ordinals), 1), 1) if filters else frame.rows
         kept: list[Frame] = []
         for begin in range(0, frame.rows, size):
-            part = frame.part(slice(begin, begin + size))
-            kept.append(self.run(filters, part.product(step.variable, ordinals, limits.check), needed))
-        return Frame.joined(kept)
+            part = frame if frame.rows <= size else frame.part(slice(begin, begin + size))
+            with measured(step) as done:
+                wide = part.product(step.variable, ordinals, limits.check)
+                done(wide.rows)
+            kept.append(self.run(filters, wide, needed))
+        return kept[0] if len(kept) == 1 else Frame.joined(kept)
 
     def _expand(self, step: plan.Expand, frame: Frame, keep: frozenset[str] | None) -> Frame:
+        if not frame.rows:
+            return self._bind_nothing(step.binds, frame)
         if step.edge_variable is not None:
             return self._expand_edges(step, frame)
         if step.closes:
             return self._close(step, frame)
-        index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
+        index = neighbours(self.reading, step, frame.rows)
         claim = self.reading.limits.claim
         base = frame if keep is None else frame.among(keep)
         if not step.single:
@@ -183,7 +184,7 @@ class Matcher:
 
     def _expand_edges(self, step: plan.Expand, frame: Frame) -> Frame:
         assert step.edge_variable is not None  # noqa: S101 - the caller asked
-        index = self.reading.incidence(self._tables(step.edge), step, frame.rows)
+        index = incidence(self.reading, step, frame.rows)
         rows, found, edges = expand_edges(index, frame[step.start], self.reading.limits.claim)
         wide = frame.take(rows).bind(step.edge_variable, edges)
         if step.closes:
@@ -192,7 +193,7 @@ class Matcher:
 
     def _close(self, step: plan.Expand, frame: Frame) -> Frame:
         """Both ends are bound: keep the rows where the second is reached from the first."""
-        index = self.reading.neighbours(self._tables(step.edge), step, frame.rows)
+        index = neighbours(self.reading, step, frame.rows)
         if step.single:
             return frame.keep(connected(index, frame[step.start], frame[step.end]))
         rows, found = self._reach(index, step, frame)
@@ -209,15 +210,12 @@ class Matcher:
             return frame
         return frame.keep(self.reading.holds(step.node, step.test, frame[step.end]))
 
-    def _bind_nothing(self, step: plan.Nothing, frame: Frame) -> Frame:
+    def _bind_nothing(self, binds: Sequence[str], frame: Frame) -> Frame:
         empty = frame.take(np.empty(0, dtype=np.int64))
-        for name in step.binds:
+        for name in binds:
             if name not in empty:
                 empty = empty.bind(name, np.empty(0, dtype=np.int64))
         return empty
-
-    def _tables(self, edge: EdgeType) -> EdgeTables:
-        return self.reading.edge_tables(edge, self.nodes)
 
     def _maybe(self, step: plan.Maybe, frame: Frame) -> Frame:
         row, numbered = _numbered(frame)

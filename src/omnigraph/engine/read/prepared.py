@@ -43,9 +43,10 @@ class Prepared:
     """Variable, type and column of each result column, when the result is nothing but plain values of the
     working rows, in their order."""
     chain: Chain | None
-    """The steps that run over lists while the rows are few."""
+    """The steps that can run over lists while the rows are few."""
     bind: Callable[[Mapping[str, Any] | None], Mapping[str, Value]]
     """What turns the caller's parameters into values."""
+    searches: tuple[ir.SearchExpr, ...]
     embedded: tuple[ir.Nearest, ...]
     """The comparisons of vectors with a text."""
 
@@ -60,6 +61,7 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
     steps = steps_of(plan.match)
     needed = needed_after(steps, _returned(plan))
     as_set = plan.distinct and not plan.is_aggregate
+    searches = ir.searches_by(plan)
     return Prepared(
         plan,
         steps,
@@ -71,7 +73,8 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         references=_references(plan),
         chain=chain_of(steps, needed, as_set=as_set),
         bind=binder(plan),
-        embedded=ir.embedded_by(plan),
+        searches=searches,
+        embedded=ir.embedded(searches),
     )
 
 

@@ -15,6 +15,7 @@ from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import WrongQueryKind
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
+from omnigraph.engine.read.access import decide, run_chain
 from omnigraph.engine.read.aggregate import aggregate_columns
 from omnigraph.engine.read.caches import ReadCaches
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
@@ -96,23 +97,22 @@ def explain_query(
 
     Raises as a run does; but no text is embedded unless the query is run.
     """
-    from omnigraph.engine.read.explain import Explanation, Trace, describe, keep_choices  # noqa: PLC0415  rare
+    from omnigraph.engine.read.explain import Explanation, Trace, describe  # noqa: PLC0415  rare
 
     try:
         run = _Run(session, snapshot, text, params, name, cancellation)
     except WrongQueryKind as error:
         raise WrongQueryKind(error.message, hint="explain is for queries that read") from None
     if not analyze:
-        operators = describe(run.reading, run.prepared, run.nodes)
+        run.decide()
+        operators = describe(run.reading, run.prepared)
         return Explanation(run.prepared.plan.name, snapshot.commit.id, operators)
-    planned = describe(run.reading, run.prepared, run.nodes)
     run.reading.trace = trace = Trace()
     begun = time.perf_counter()
     with listen(trace):
         rows = len(run.columns()[0])
     seconds = time.perf_counter() - begun - trace.aside_seconds
-    measured = describe(run.reading, run.prepared, run.nodes, trace, rows)
-    keep_choices(planned, measured)
+    measured = describe(run.reading, run.prepared, trace, rows)
     return Explanation(
         run.prepared.plan.name,
         snapshot.commit.id,
@@ -130,7 +130,7 @@ def explain_query(
 class _Run:
     """One query bound to a snapshot, its parameters and its limits."""
 
-    __slots__ = ("nodes", "prepared", "reading")
+    __slots__ = ("prepared", "reading")
 
     def __init__(
         self,
@@ -144,7 +144,6 @@ class _Run:
         caches = _caches or read_caches(session)
         view = caches.view(session, snapshot)
         self.prepared = prepared = caches.query(view, text, name)
-        self.nodes = view.catalog.nodes
         settings, plan = session.settings, prepared.plan
         seconds = settings.query_seconds
         self.reading = Reading(
@@ -160,6 +159,10 @@ class _Run:
             None if plan.limit is None else plan.offset + plan.limit,
         )
 
+    def decide(self) -> None:
+        """Choose how the run gets its rows."""
+        self.reading.accesses = decide(self.reading, self.prepared)
+
     def columns(self) -> list[Any]:
         """The result columns: arrays, or Python values when the rows are few."""
         prepared, reading = self.prepared, self.reading
@@ -169,15 +172,16 @@ class _Run:
             # Before anything is searched: whether a query can be answered does not depend on the rows.
             embedder = reading.session.embedder
             reading.vectors = embed_texts(embedder, prepared.embedded, reading.value, reading.limits)
+        self.decide()
         done, frame = 0, SINGLE
-        if prepared.chain is not None and reading.trace is None:
-            done, nodes = prepared.chain.run(reading)
+        chain = reading.accesses.chain
+        if chain is not None:
+            done, nodes = run_chain(reading, prepared, chain)
             if done == len(prepared.steps) and prepared.references is not None and len(nodes) <= FEW_ROWS:
                 return shown(reading, prepared, prepared.references, nodes)
-            if done:
-                ordinals = np.array(nodes, dtype=np.int64)
-                frame = Frame(len(nodes), {prepared.chain.variables[done - 1]: ordinals})
-        matcher = Matcher(reading, self.nodes, as_set=prepared.as_set)
+            ordinals = np.array(nodes, dtype=np.int64)
+            frame = Frame(len(nodes), {chain.variable_after(done): ordinals})
+        matcher = Matcher(reading, as_set=prepared.as_set)
         if prepared.plan.is_aggregate:
             return aggregate_columns(matcher, prepared, done, frame)
         if done < len(prepared.steps):

@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from omnigraph.core.limits import MIB
+from omnigraph.engine.search.fulltext import TEXTS
 from omnigraph.engine.search.segments import are_kept, are_ready
 from omnigraph.engine.search.vectors import VECTORS
+from omnigraph.language.query_tree import Function
+from omnigraph.planning import ir
+from omnigraph.planning.access import Choice
 from omnigraph.storage.indexes import IndexKind
 from omnigraph.storage.search import VectorProbe
 
@@ -26,9 +30,7 @@ if TYPE_CHECKING:
 
     from omnigraph.arrays.types import Ordinals
     from omnigraph.engine.read.reading import Reading
-    from omnigraph.engine.search.segments import SegmentKind
     from omnigraph.engine.tables.images import TableImage
-    from omnigraph.planning import ir
     from omnigraph.storage.indexes import IndexCoverage
 
 MEMORY_SHARE: Final = 2
@@ -44,6 +46,8 @@ COMPARED_BYTES_MAX: Final = 64 * MIB
 USES_KEPT_MAX: Final = 4096
 POSTINGS_BYTES_PER_LETTER: Final = 4
 SAMPLE_ROWS: Final = 512
+INDEXED_FUNCTIONS: Final = frozenset({Function.SEARCH, Function.MATCH_TEXT})
+"""Text searches that a full-text index answers, alone or with a look at the rows it names."""
 SPARE_ROWS: Final = 8
 """An index is asked for at least so many rows more than wanted: it compares in single precision."""
 
@@ -59,7 +63,7 @@ class Path(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The way chosen for one search."""
+    """One way to answer a search."""
 
     path: Path
     how: str
@@ -86,7 +90,7 @@ class _Partitions:
 
 def search_index(image: TableImage, column: str, kind: IndexKind) -> IndexCoverage | None:
     """The index of a column that could serve searches of a kind. Cost: metadata."""
-    for index in image.storage.index_coverage(image.handle, column):
+    for index in image.indexes(column):
         name = index.kind.upper()
         if name.startswith("IVF") if kind is IndexKind.VECTOR else name == kind.value:
             return index
@@ -106,70 +110,79 @@ def coverage_of(image: TableImage, column: str, kind: IndexKind) -> dict[str, An
     return {"state": "Degraded", "index": index.name, "reason": reason}
 
 
-def vector_access(reading: Reading, reference: ir.PropertyRef, candidates: int) -> Access:
-    """How the nearest of so many candidates are found."""
-    image = reading.image(reference.owner)
+def search_choice(reading: Reading, search: ir.SearchExpr) -> Choice[Access]:
+    """How a search is answered, by the number of candidates that are compared."""
+    if isinstance(search, ir.Nearest):
+        return _vector_choice(reading, search.property)
+    membership = isinstance(search, ir.Search) and search.function in INDEXED_FUNCTIONS
+    return Choice.of(_text_access(reading, search.property, membership=membership))
+
+
+def exact_way(choice: Choice[Access], candidates: int) -> Access:
+    """The way to compare every one of so many candidates."""
+    exact = [(rows_max, way) for rows_max, way in choice.ways if way.exact]
+    return next(
+        (way for rows_max, way in exact if rows_max is None or candidates <= rows_max),
+        exact[-1][1],
+    )
+
+
+def _vector_choice(reading: Reading, reference: ir.PropertyRef) -> Choice[Access]:
+    image, column = reading.image(reference.owner), reference.prop.name
     probes = reading.session.settings.vector_probes
-    if candidates <= EXACT_ROWS_MAX:
-        return exact_access(reading, reference, candidates)
-    if probes is None:
-        return exact_access(reading, reference, candidates, "exact, as vector_probes is not set")
-    index = search_index(image, reference.prop.name, IndexKind.VECTOR)
-    parts = 0 if index is None else _partitions(reading, image, index)
-    if index is None or not index.covered or probes >= parts:
-        reason = f"no index of more than {probes} parts is there"
-        return exact_access(reading, reference, candidates, reason)
-    size = candidates * (reference.prop.type.vector_dim or 0) * 4
-    ready = are_ready(reading.caches.derived, image, reference.prop.name, VECTORS)
-    if ready and size <= COMPARED_BYTES_MAX:
-        return exact_access(reading, reference, candidates, "which is as fast as asking the index")
-    return Access(
+    index = None if probes is None else search_index(image, column, IndexKind.VECTOR)
+    if probes is None or index is None or not index.covered:
+        return _exact_choice(reading, reference)
+    parts = _partitions(reading, image, index)
+    if probes >= parts:
+        return _exact_choice(reading, reference)
+    exact = _exact_choice(reading, reference)
+    rows_max = EXACT_ROWS_MAX
+    if are_ready(reading.caches.derived, image, column, VECTORS):
+        # Comparing those in memory is as fast as asking the index.
+        rows_max = max(rows_max, COMPARED_BYTES_MAX // (4 * (reference.prop.type.vector_dim or 1)))
+    approximate = Access(
         Path.INDEX,
         f"index {index.name}, {probes} of {parts} parts",
         f"vector_probes is {probes}; what is found is compared exactly",
         exact=False,
     )
+    few = tuple((rows_max if most is None else most, way) for most, way in exact.ways)
+    return Choice((*few, (None, approximate)))
 
 
-def exact_access(reading: Reading, reference: ir.PropertyRef, candidates: int, reason: str = "") -> Access:
-    """How the vectors of so many candidates are compared, each of them."""
+def _exact_choice(reading: Reading, reference: ir.PropertyRef) -> Choice[Access]:
+    """How the vectors of candidates are compared, each of them."""
     image, column = reading.image(reference.owner), reference.prop.name
-    why = f"{candidates} vectors are compared{'; ' if reason else ''}{reason}"
+    why = "every candidate is compared"
     if are_ready(reading.caches.derived, image, column, VECTORS):
-        return Access(Path.MEMORY, "vectors in memory", why)
-    if candidates <= FETCHED_ROWS_MAX and image.row_count > EXACT_ROWS_MAX:
-        return Access(Path.FETCH, "vectors of the candidates alone", why)
+        return Choice.of(Access(Path.MEMORY, "vectors in memory", why))
     size = image.row_count * (reference.prop.type.vector_dim or 0) * 4
     if _fits(reading, size):
-        return Access(Path.MEMORY, "vectors in memory", f"{why}; read now, then kept")
-    how = f"a pass over {size >> 20} MiB of vectors"
-    return Access(Path.PASS, how, f"{why}; they are too many to keep")
+        many = Access(Path.MEMORY, "vectors in memory", f"{why}; read now, then kept")
+    else:
+        how = f"a pass over {size >> 20} MiB of vectors"
+        many = Access(Path.PASS, how, f"{why}; they are too many to keep")
+    if image.row_count <= EXACT_ROWS_MAX:
+        return Choice.of(many)
+    few = Access(Path.FETCH, "vectors of the candidates alone", why)
+    return Choice(((FETCHED_ROWS_MAX, few), (None, many)))
 
 
-def text_access(
-    reading: Reading,
-    reference: ir.PropertyRef,
-    kind: SegmentKind[Any],
-    *,
-    membership: bool,
-    used: bool = False,
-) -> Access:
-    """How a text search is answered. `membership`: it only asks which rows hold some of the tokens.
-
-    `used`: the choice is about to be acted on, which counts.
-    """
+def _text_access(reading: Reading, reference: ir.PropertyRef, *, membership: bool) -> Access:
+    """How a text search is answered. `membership`: it only asks which rows hold some of the tokens."""
     image, column = reading.image(reference.owner), reference.prop.name
     rows = f"all {image.row_count} rows"
-    if are_ready(reading.caches.derived, image, column, kind):
+    if are_ready(reading.caches.derived, image, column, TEXTS):
         return Access(Path.MEMORY, "text in memory", f"it is there, for {rows}")
     if image.row_count <= EXACT_ROWS_MAX:
         return Access(Path.MEMORY, "text in memory", f"analysed now, for {rows}")
-    if are_kept(image, column, kind):
+    if are_kept(image, column, TEXTS):
         return Access(Path.MEMORY, "text in a mapped file", f"it is there, for {rows}")
     fits = _fits(reading, _text_bytes(image, column))
     index = search_index(image, column, IndexKind.INVERTED) if membership else None
     if (index is not None and index.covered) and (
-        not fits or _uses(reading, image, column, count=used) < INDEX_USES_MAX
+        not fits or _uses(reading).counts.get((image.contents, column), 0) < INDEX_USES_MAX
     ):
         why = "the text is not in memory" if fits else "the text is too much to keep"
         return Access(Path.INDEX, f"index {index.name}", f"{why}; finds {rows}")
@@ -197,9 +210,13 @@ def indexed_nearest(
 def indexed_matches(
     reading: Reading, reference: ir.PropertyRef, text: str, *, every_token: bool = False
 ) -> Ordinals:
-    """The rows that hold a token of the text, or every one, as a full-text index finds them."""
-    image = reading.image(reference.owner)
-    found = image.storage.search.matches(image.handle, reference.prop.name, text, every_token=every_token)
+    """The rows that hold a token of the text, or every one, as a full-text index finds them. It counts."""
+    image, column = reading.image(reference.owner), reference.prop.name
+    counts, key = _uses(reading).counts, (image.contents, column)
+    if len(counts) >= USES_KEPT_MAX:
+        counts.clear()  # a forgotten count costs one more search by index
+    counts[key] = counts.get(key, 0) + 1
+    found = image.storage.search.matches(image.handle, column, text, every_token=every_token)
     return image.from_addresses(found)
 
 
@@ -224,12 +241,5 @@ def _text_bytes(image: TableImage, column: str) -> int:
     return int(letters * image.row_count * POSTINGS_BYTES_PER_LETTER)
 
 
-def _uses(reading: Reading, image: TableImage, column: str, *, count: bool) -> int:
-    uses = reading.caches.derived.get(("uses of text indexes",), _Uses, _Uses)
-    key = (image.contents, column)
-    so_far = uses.counts.get(key, 0)
-    if count:
-        if len(uses.counts) >= USES_KEPT_MAX:
-            uses.counts.clear()  # a forgotten count costs one more search by index
-        uses.counts[key] = so_far + 1
-    return so_far
+def _uses(reading: Reading) -> _Uses:
+    return reading.caches.derived.get(("uses of text indexes",), _Uses, _Uses)

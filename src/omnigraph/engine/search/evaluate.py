@@ -15,24 +15,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.core.errors import QueryRuntimeError
-from omnigraph.engine.search.choice import (
-    Access,
-    Path,
-    exact_access,
-    indexed_matches,
-    indexed_nearest,
-    text_access,
-    vector_access,
-)
-from omnigraph.engine.search.fulltext import (
-    TextIndex,
-    build_segment,
-    build_text_index,
-    freeze_segment,
-    join_segments,
-    thaw_segment,
-)
-from omnigraph.engine.search.segments import SegmentKind, live_mask, segments_of, stream_parts, whole
+from omnigraph.engine.search.choice import Access, Path, exact_way, indexed_matches, indexed_nearest
+from omnigraph.engine.search.fulltext import TEXTS, TextIndex, build_text_index
+from omnigraph.engine.search.segments import live_mask, segments_of, stream_parts, whole
 from omnigraph.engine.search.vectors import (
     VECTORS,
     best,
@@ -63,16 +48,6 @@ UNRANKED: Final = np.iinfo(np.int64).max >> 1
 
 FETCHED_TEXTS: Final = 4096
 """Texts that are fetched and looked at together when an index names the rows."""
-INDEXED_FUNCTIONS: Final = frozenset({Function.SEARCH, Function.MATCH_TEXT})
-"""Text searches that a full-text index answers, alone or with a look at the rows it names."""
-
-TEXTS: Final = SegmentKind(
-    "texts",
-    lambda texts, ordinals, first, rows: build_segment(texts, ordinals, first=first, rows=rows),
-    join_segments,
-    freeze_segment,
-    thaw_segment,
-)
 
 
 # --- text ------------------------------------------------------------------------------------------------
@@ -119,10 +94,18 @@ def search_matches(reading: Reading, search: ir.Search, frame: Frame) -> tuple[M
 
 
 def _matches(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals, Mask | None]:
-    """The rows that match; and by ordinal whether a row has a text, when that is at hand."""
-    membership = search.function in INDEXED_FUNCTIONS
-    access = text_access(reading, search.property, TEXTS, membership=membership, used=True)
-    _tell(reading, search, access)
+    """The rows that match; and by ordinal whether a row has a text, when that is at hand.
+
+    Looked for once a run, however often working rows ask.
+    """
+    known = reading.matched.get(id(search))
+    if known is None:
+        known = reading.matched[id(search)] = _search(reading, search, query)
+    return known
+
+
+def _search(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals, Mask | None]:
+    access = _way(reading, search, 0)
     if access.path is Path.INDEX and search.function is Function.SEARCH:
         return indexed_matches(reading, search.property, query), None
     if access.path is Path.INDEX:
@@ -160,8 +143,7 @@ def _relevant(reading: Reading, score: ir.Bm25) -> tuple[Ordinals, Scores]:
     query = reading.value(score.query)
     if query is None:
         return np.empty(0, np.int64), np.empty(0, np.float64)
-    access = text_access(reading, score.property, TEXTS, membership=False, used=True)
-    _tell(reading, score, access)
+    access = _way(reading, score, 0)
     return text_index(reading, score.property, access).bm25(str(query))
 
 
@@ -190,7 +172,9 @@ def distances(reading: Reading, nearest: ir.Nearest, ordinals: Ordinals) -> Scor
     if query is None or not len(ordinals):
         return np.full(len(ordinals), np.nan)
     image, column = reading.image(nearest.property.owner), nearest.property.prop.name
-    match exact_access(reading, nearest.property, len(ordinals)).path:
+    access = exact_way(reading.accesses.searches[id(nearest)], len(ordinals))
+    reading.took(nearest, access)
+    match access.path:
         case Path.MEMORY:
             parts = segments_of(reading.caches.derived, image, column, VECTORS).parts
             return distances_at(parts, ordinals, query)
@@ -216,8 +200,7 @@ def nearest_in_frame(
     query = query_vector(reading, nearest)
     if query is None or not len(ordinals) or depth <= 0:
         return np.empty(0, np.int64), np.empty(0, np.float64)
-    access = vector_access(reading, nearest.property, len(ordinals))
-    _tell(reading, nearest, access)
+    access = _way(reading, nearest, len(ordinals))
     if access.exact:
         return _exact_nearest(reading, nearest, access, ordinals, query, depth)
     rows, keys = _indexed_nearest(reading, nearest, ordinals, query, depth)
@@ -287,9 +270,7 @@ def ranked_rows(
     With a `depth` only those that can be among the first so many: equal keys are all kept, so that what
     breaks ties later decides among all of them.
     """
-    if reading.trace is None:
-        return _ranked(reading, ranking, frame, depth)
-    with reading.trace.step(ranking, frame.rows) as done:
+    with reading.measured(ranking) as done:
         rows, keys = _ranked(reading, ranking, frame, depth)
         done(len(rows))
     return rows, keys
@@ -417,6 +398,8 @@ def _ranks(reading: Reading, arm: ir.Nearest | ir.Bm25, nodes: Ordinals) -> NDAr
     return ranks
 
 
-def _tell(reading: Reading, expression: ir.Search | ir.Nearest | ir.Bm25, access: Access) -> None:
-    if reading.trace is not None:
-        reading.trace.searched(expression, access)
+def _way(reading: Reading, search: ir.SearchExpr, candidates: int) -> Access:
+    """The way this run takes for a search, noted."""
+    access = reading.accesses.searches[id(search)].at(candidates)
+    reading.took(search, access)
+    return access

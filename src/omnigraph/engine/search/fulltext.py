@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
+from omnigraph.engine.search.segments import SegmentKind
 from omnigraph.storage.text import analyse, analyse_query
 
 if TYPE_CHECKING:
@@ -419,3 +420,12 @@ def _code_points(letters: pa.StringArray) -> NDArray[np.uint32]:
     encoded: Any = letters.dictionary_encode()
     points = np.array([ord(text) if text else 0 for text in encoded.dictionary.to_pylist()], np.uint32)
     return points[np.asarray(encoded.indices)]
+
+
+TEXTS: Final = SegmentKind(
+    "texts",
+    lambda texts, ordinals, first, rows: build_segment(texts, ordinals, first=first, rows=rows),
+    join_segments,
+    freeze_segment,
+    thaw_segment,
+)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.tables.key_cache import KeyIndexCache, KnownKeys
     from omnigraph.engine.tables.layout import Layout
     from omnigraph.planning.filters import FilterText
+    from omnigraph.storage.indexes import IndexCoverage
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 
@@ -87,6 +88,7 @@ class TableImage:
     _live: Ordinals | None = field(init=False, default=None)
     _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
     _contents: tuple[str, bytes] | None = field(init=False, default=None)
+    _indexes: dict[str, tuple[IndexCoverage, ...]] = field(init=False, default_factory=dict)
     row_count: int = field(init=False)
     """Live rows."""
 
@@ -126,7 +128,16 @@ class TableImage:
     @property
     def cached(self) -> frozenset[str]:
         """The columns that are in memory."""
+        if self._seen_evictions != self.cache.evictions:
+            self._forget_columns()
         return frozenset(self._columns)
+
+    def indexes(self, column: str) -> tuple[IndexCoverage, ...]:
+        """The indexes of the table format on a column; looked up once."""
+        found = self._indexes.get(column)
+        if found is None:
+            found = self._indexes[column] = self.storage.index_coverage(self.handle, column)
+        return found
 
     def fragment_rows(self) -> dict[int, int]:
         """Physical rows of each fragment, by its number."""
