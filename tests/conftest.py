@@ -1,6 +1,12 @@
 import signal
 
+from hypothesis import settings
+
 from cases.runner import all_cases, conformance_labels, waiting
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background lets it ignore Ctrl-C, and every process below it too.

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import omnigraph
@@ -169,6 +170,39 @@ def test_storage_takes_filters_of_that_module_only() -> None:
     }
     assert any("FilterText" in annotation for annotation in taken.values())
     assert {place: each for place, each in taken.items() if "str" in each} == {}
+
+
+def deadlines(text: str) -> Iterator[int]:
+    """Lines that give the examples of property tests a deadline."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="settings" | "register_profile")
+                | ast.Attribute(attr="settings" | "register_profile")
+            ):
+                for given in node.keywords:
+                    if given.arg == "deadline" and ast.unparse(given.value) != "None":
+                        yield given.value.lineno
+            case _:
+                pass
+
+
+def test_no_property_test_has_a_deadline() -> None:
+    assert hypothesis.settings.default is not None
+    assert hypothesis.settings.default.deadline is None
+    found = {
+        named(path): lines
+        for path in texts_of_the_project()
+        if (lines := list(deadlines(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {}
+
+
+def test_a_deadline_of_a_property_test_is_found() -> None:
+    assert list(deadlines("@settings(max_examples=3, deadline=200)\ndef test_x(): ...")) == [1]
+    assert list(
+        deadlines("hypothesis.settings.register_profile('x', deadline=None)\nsettings(deadline=1)")
+    ) == [2]
 
 
 def loaded_after(statement: str) -> set[str]:
