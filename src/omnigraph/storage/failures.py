@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,6 +195,8 @@ def translated(target: str, reachable: Callable[[], bool] | None = None) -> Gene
     except Exception as error:
         from obstore.exceptions import BaseError  # noqa: PLC0415  only a failure needs it
 
+        raise_if_interrupt(error)
+
         if isinstance(error, (BaseError, NotImplementedError)):
             raise object_failure(error, target, reachable) from error
         raise
@@ -212,12 +215,23 @@ def substrate(about: Callable[[], Circumstances]) -> Generator[None]:
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         if is_commit_conflict(error):
             raise
+        raise_if_interrupt(error)
         raise substrate_failure(error, about()) from error
     except BaseException as error:
         # A panic inside the substrate derives from BaseException so that nobody handles it by accident.
         if type(error).__name__ == "PanicException":
             raise InternalError(f"{about().target}: the storage engine failed: {tidy(error)}") from error
         raise
+
+
+def raise_if_interrupt(error: BaseException) -> None:
+    """Raise the interrupt that a call into the substrate swallowed and reported as a failure of its own.
+
+    Lance asks for signals while it waits. The interrupt is taken from the interpreter by that, and nothing
+    but the text of the error is left of it: the one place where a text decides.
+    """
+    if "KeyboardInterrupt" in str(error) and threading.current_thread() is threading.main_thread():
+        raise KeyboardInterrupt from error
 
 
 def is_commit_conflict(error: BaseException) -> bool:
