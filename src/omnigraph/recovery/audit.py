@@ -45,6 +45,7 @@ def publish_recovery(
         summary=summary_of(outcomes, forward=kind is RecoveryKind.ROLLED_FORWARD),
         schema_hash=schema_hash,
     )
+    context.lease.check()
     # A schema apply that died holds its lock for ever, and a live one compares what it planned on.
     return context.publisher.publish(branch, changes, expected, intent, schema_lock=SchemaLock.HELD)
 

@@ -101,6 +101,14 @@ class Lease:
         """Whether a thread of this process is inside. For tests and assertions."""
         return any(each.lock is not None for each in self._line.places())
 
+    def check(self) -> None:
+        """As `Hold.check`, for the thread that is inside; for steps far below the one that entered."""
+        me = threading.get_ident()
+        mine = [each for each in self._line.places() if each.thread == me and each.lock is not None]
+        if not mine:
+            raise InternalError("a thread outside the lease asked whether it still has it")
+        mine[-1].check()
+
     def leave(self, hold: Hold) -> None:
         """End a stay; the last one gives the lock back."""
         with self._mutex:

@@ -86,4 +86,5 @@ def _restored(context: RecoveryContext, sidecar: Sidecar, seen: Observation) -> 
     ):
         # An earlier pass restored this table and died before its publish.
         return head, facts.head - 1
+    context.lease.check()
     return context.storage.restore(head, facts.pin, operation_id=sidecar.operation_id), facts.head

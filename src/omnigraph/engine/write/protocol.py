@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.errors import RecoveryRequired
+from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.failpoints import failpoint
 from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.engine.write.forks import fork_table
@@ -34,6 +34,7 @@ from omnigraph.engine.write.records import (
 )
 from omnigraph.engine.write.syncs import Syncs
 from omnigraph.recovery.classify import ClassificationMode, classification_mode
+from omnigraph.recovery.late import settle_late_effects
 from omnigraph.recovery.outcome import left_to_recovery
 
 if TYPE_CHECKING:
@@ -205,7 +206,13 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
         session.disturbed = current is not ground.snapshot
     check_authority(session, ground, head, intent)
     check_pins(session, ground, current, staged.touched)
-    tables = settled_on(session, ground, current, staged.tables)
+    try:
+        tables = settled_on(session, ground, current, staged.tables)
+    except DriftError as drift:
+        entry = current.entries[drift.table_key]
+        if not settle_late_effects(session.recovery, entry, staged.branch, drift.head):
+            raise
+        return check_ground(session, staged, hold)  # the table shows its rows at a newer version now
     expected = {key: current.pin(key) for key in staged.touched}
     return Grounded(staged, hold, current, tables, expected, commit_record(intent, current.head))
 
@@ -284,6 +291,7 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
     if covered.sidecar is not None and _judged(write.intent) is ClassificationMode.CONFIRMED:
         _at(write.windows.pre_confirm)
         achieved = {each.entry.table_key: each.entry.version for each in committed}
+        covered.grounded.hold.check()
         session.sidecars.confirm_sidecar_phase_b(covered.sidecar, achieved)
     entries = [*(each.entry for each in committed), *(entry for entry, _ in switched)]
     return Committed(covered, tuple(committed), changes_to(covered.grounded.current, entries))
@@ -310,6 +318,7 @@ def _fork_tables(session: GraphSession, covered: Covered) -> dict[TableKey, Tabl
 def _fork(session: GraphSession, covered: Covered, origin: TableEntry) -> SnapshotHandle:
     windows = covered.grounded.write.windows
     _at(windows.pre_fork)
+    covered.grounded.hold.check()
     handle = fork_table(session, origin, covered.grounded.write.branch)
     _at(windows.post_fork)
     return handle
@@ -336,6 +345,7 @@ def _commit_table(session: GraphSession, covered: Covered, table: TableWrite) ->
         if staged is None:
             continue
         _at(part.before)
+        covered.grounded.hold.check()
         handle = session.storage.commit_staged(handle, staged)
         effects.moved.add(key)  # at once: what follows may fail, and the table has moved
         last = staged
@@ -388,6 +398,7 @@ def publish(session: GraphSession, committed: Committed) -> Published:
     covered, grounded = committed.covered, committed.covered.grounded
     if covered.sidecar is not None:
         _at(grounded.write.windows.pre_publish)
+    grounded.hold.check()
     prepared = covered.prepared
     if prepared is not None and committed.changes != prepared.changes:
         session.publisher.discard(prepared)
