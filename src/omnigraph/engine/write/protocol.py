@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.failpoints import failpoint
+from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.engine.write.forks import fork_table
 from omnigraph.engine.write.ground import check_authority, check_pins, queue_keys, settled_on
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.failpoints import Window
-    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.early import Ahead
     from omnigraph.engine.write.ground import Ground
@@ -209,7 +210,7 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
     try:
         tables = settled_on(session, ground, current, staged.tables)
     except DriftError as drift:
-        entry = current.entries[drift.table_key]
+        entry = current.entries[TableKey(drift.table_key)]
         if not settle_late_effects(session.recovery, entry, staged.branch, drift.head):
             raise
         return check_ground(session, staged, hold)  # the table shows its rows at a newer version now
