@@ -24,7 +24,7 @@ from omnigraph.storage.branches import BranchIdentifier, list_branches
 from omnigraph.storage.handles import SnapshotHandle, Stamp
 from omnigraph.storage.layout import GraphRoot, table_location
 from omnigraph.storage.objects import StorageAdapter, open_adapter
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 _SERVER = """
 import sys
@@ -52,11 +52,11 @@ class Store:
     def adapter(self) -> StorageAdapter:
         return open_adapter(self.uri, self.storage_options)
 
-    def tables(self, settings: Settings | None = None) -> TableStore:
-        return TableStore(self.root, settings or Settings(), self.adapter())
+    def tables(self, settings: Settings | None = None) -> TableStorage:
+        return TableStorage(self.root, settings or Settings(), self.adapter())
 
 
-def branches_of(tables: TableStore, location: str) -> dict[BranchName, BranchIdentifier]:
+def branches_of(tables: TableStorage, location: str) -> dict[BranchName, BranchIdentifier]:
     """Every branch reference of a table, as the table format lists them."""
     return list_branches(tables._pool, location)
 
@@ -143,7 +143,7 @@ def rows(ids: Iterable[str], n: int = 0) -> pa.Table:
     return pa.table({"id": ids, "n": [n] * len(ids)}, schema=SCHEMA)
 
 
-def content(tables: TableStore, handle: SnapshotHandle) -> dict[str, int]:
+def content(tables: TableStorage, handle: SnapshotHandle) -> dict[str, int]:
     """The example table as a dictionary; fails when one id has two rows."""
     found = tables.read(handle, columns=["id", "n"]).to_pylist()
     by_id = {row["id"]: row["n"] for row in found}
@@ -151,7 +151,7 @@ def content(tables: TableStore, handle: SnapshotHandle) -> dict[str, int]:
     return by_id
 
 
-def filled(tables: TableStore, *groups: Iterable[str]) -> SnapshotHandle:
+def filled(tables: TableStorage, *groups: Iterable[str]) -> SnapshotHandle:
     """The example table with one fragment per group of ids, opened anew."""
     handle = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
     for ids in groups:

@@ -271,7 +271,7 @@ KEPT = {
         "storage.residual.InlineCommitResidual.create_vector_index",
         "storage.residual.InlineCommitResidual.delete_where",
         "storage.residual.InlineCommitResidual.optimize_indices",
-        "storage.tables.TableStore.storage_inline_residual",
+        "storage.tables.TableStorage.storage_inline_residual",
     ),
     "recovery of a schema change is built and waits for the change itself": (
         "catalog.diff.require_supported",

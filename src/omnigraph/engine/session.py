@@ -35,7 +35,7 @@ from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter, open_adapter
 from omnigraph.storage.recent_versions import VersionsKept
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +122,7 @@ class GraphSession:
         self.read_only = read_only
         self.clock = clock
         self.durability = DurabilityMode(settings.durability)
-        self.storage = TableStore(root, settings, adapter)
+        self.storage = TableStorage(root, settings, adapter)
         self.manifest = ManifestStore(root, settings, adapter)
         self.publisher = ManifestBatchPublisher(self.manifest, clock)
         self.commits = self.manifest.commits

@@ -11,7 +11,7 @@ from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.handles import SnapshotHandle, Stamp, staged_work
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class WrittenFragments:
     """Local paths of the data files; empty on object stores."""
 
 
-def open_tables(root: GraphRoot, settings: Settings, occasion: str) -> TableStore:
+def open_tables(root: GraphRoot, settings: Settings, occasion: str) -> TableStorage:
     """The tables of a graph in this process, opened once per occasion: a task never inherits a handle.
 
     `occasion` names the load or the read. A worker outlives both, and a graph may be made anew at the same
@@ -37,22 +37,22 @@ def open_tables(root: GraphRoot, settings: Settings, occasion: str) -> TableStor
 @functools.lru_cache(maxsize=4)
 def _open_tables(
     uri: str, options: tuple[tuple[str, str], ...], durability: Durability, _occasion: str
-) -> TableStore:
+) -> TableStorage:
     root = GraphRoot(uri, dict(options))
     settings = Settings(durability=durability)
     adapter = open_adapter(root.uri, root.storage_options, durability=DurabilityMode(durability))
-    return TableStore(root, settings, adapter)
+    return TableStorage(root, settings, adapter)
 
 
 def open_pinned(
-    store: TableStore, table_key: TableKey, location: str, branch: Branch, version: int
+    store: TableStorage, table_key: TableKey, location: str, branch: Branch, version: int
 ) -> SnapshotHandle:
     """A table at the version a load was planned against."""
     return store.open_version(table_key, location, branch, version)
 
 
 def write_uncommitted_fragments(
-    store: TableStore, handle: SnapshotHandle, data: Any, *, operation_id: str, replaces_all: bool
+    store: TableStorage, handle: SnapshotHandle, data: Any, *, operation_id: str, replaces_all: bool
 ) -> WrittenFragments:
     """Write rows below the table's directory and make them durable; no HEAD moves and nobody refers to them.
 

@@ -1,10 +1,7 @@
 """`TableStorage`: all the engine can do with tables. No write here moves a HEAD as a side effect."""
 
-# ruff: noqa: D102  the methods of TableStore keep the contracts written at TableStorage
-
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -41,231 +38,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TableStorage(ABC):
-    """Reads, staged writes, exact commits and branches of the tables of one graph.
+@final
+class TableStorage:
+    """Reads, staged writes, exact commits and branches of the tables of one graph root on Lance.
 
-    The surface is sealed: `TableStore` is the one implementation. Thread-safe. Raises the storage errors of
+    The surface is sealed: nothing may stand in for this class. Thread-safe. Raises the storage errors of
     `core.errors`; a table version or data file that is gone is `StorageNotFound` and names the object.
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__module__ != __name__:
-            raise TypeError(f"{cls.__qualname__}: only {__name__} implements TableStorage")
-
-    # -- opening ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def create_table(
-        self,
-        table_key: TableKey,
-        location: str,
-        schema: "pa.Schema",
-        stamp: Stamp,
-        indexes: Sequence[IndexPlan] = (),
-    ) -> SnapshotHandle:
-        """Create an empty table, with its declared indexes. Raises StoragePrecondition when one is there."""
-
-    @abstractmethod
-    def open_version(
-        self, table_key: TableKey, location: str, branch: Branch, version: int
-    ) -> SnapshotHandle:
-        """The table at exactly this version. Cost: one probe when it is open already; never a listing."""
-
-    @abstractmethod
-    def open_head(self, table_key: TableKey, location: str, branch: Branch) -> SnapshotHandle:
-        """The table at its newest version. Cost: two probes when the last known one is the newest."""
-
-    @abstractmethod
-    def head_version(self, location: str, branch: Branch) -> int:
-        """The newest version. Cost: two probes when the last known one is the newest."""
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def scan(
-        self,
-        handle: SnapshotHandle,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: FilterText | None = None,  # noqa: A002  the word of the language
-        with_row_address: bool = False,
-        fragments: Iterable[int] | None = None,
-        batch_rows: int | None = None,
-        limit: int | None = None,
-    ) -> "pa.RecordBatchReader":
-        """Batches of the live rows, in row order, read as the caller asks for them."""
-
-    @abstractmethod
-    def read(
-        self,
-        handle: SnapshotHandle,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: FilterText | None = None,  # noqa: A002
-        with_row_address: bool = False,
-        fragments: Iterable[int] | None = None,
-        limit: int | None = None,
-    ) -> "pa.Table":
-        """The rows of `scan` as one table."""
-
-    @abstractmethod
-    def count_rows(self, handle: SnapshotHandle, filter: FilterText | None = None) -> int:  # noqa: A002
-        """Live rows, or those that match."""
-
-    @abstractmethod
-    def take(
-        self, handle: SnapshotHandle, addresses: Any, columns: Sequence[str] | None = None
-    ) -> "pa.Table":
-        """The rows at these addresses, in this order. Cost: follows the number of rows, not the table."""
-
-    @abstractmethod
-    def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
-        """Sorted addresses (numpy) of the rows whose key is among an Arrow string array."""
-
-    @abstractmethod
-    def fragments(
-        self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
-    ) -> tuple[FragmentInfo, ...]:
-        """The fragments of the version, in row order: those numbered above `above`, and those in `also`.
-
-        Cost: metadata only.
-        """
-
-    @abstractmethod
-    def dead_rows(self, handle: SnapshotHandle, fragment: FragmentInfo) -> Any:
-        """Numbers (numpy) of the deleted rows of a fragment of the version (`storage.deletions`)."""
-
-    @abstractmethod
-    def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
-        """What the commit that made this version says about itself; None when the version does not exist."""
-
-    # -- staging ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def stage_append(self, handle: SnapshotHandle, data: "pa.Table", stamp: Stamp) -> StagedHandle:
-        """Write rows that will join the table."""
-
-    @abstractmethod
-    def stage_append_stream(
-        self, handle: SnapshotHandle, reader: "pa.RecordBatchReader | pa.Table", stamp: Stamp
-    ) -> StagedHandle:
-        """As `stage_append`, reading the source lazily: memory does not follow the number of rows."""
-
-    @abstractmethod
-    def stage_merge_insert(
-        self,
-        handle: SnapshotHandle,
-        data: Any,
-        stamp: Stamp,
-        *,
-        addresses: Any = None,
-        before_fork: bool = False,
-    ) -> StagedHandle:
-        """Write rows (table or reader) that replace those with the same id and join where there is none.
-
-        `addresses`: of the rows replaced, when the caller knows them, or a call that gives them, made while
-        the rows are written; None looks the ids up. `before_fork`: the target branch does not own the table
-        yet; `rebase` writes the deletion files after the fork.
-        """
-
-    @abstractmethod
-    def stage_overwrite(
-        self, handle: SnapshotHandle, data: Any, stamp: Stamp, *, schema: "pa.Schema | None" = None
-    ) -> StagedHandle:
-        """Write the complete new content (table, reader, None for no rows); `schema=None` keeps its own."""
-
-    @abstractmethod
-    def stage_delete(
-        self,
-        handle: SnapshotHandle,
-        stamp: Stamp,
-        *,
-        addresses: Any = None,
-        predicate: FilterText | None = None,
-        before_fork: bool = False,
-    ) -> StagedHandle | None:
-        """Hide the rows at these addresses or those that match; None, and nothing written, for no rows."""
-
-    @abstractmethod
-    def stage_fragments(
-        self,
-        handle: SnapshotHandle,
-        fragments: Sequence[str | dict[str, Any]],
-        mode: Literal["append", "overwrite", "merge"],
-        stamp: Stamp,
-        *,
-        addresses: Any = None,
-        before_fork: bool = False,
-    ) -> StagedHandle:
-        """Adopt fragments (JSON) that tasks elsewhere wrote under this handle's dataset."""
-
-    @abstractmethod
-    def stage_rewrite(self, handle: SnapshotHandle, fragments: Sequence[int], stamp: Stamp) -> StagedHandle:
-        """Write the live rows of these fragments as one fragment. Not for tables with blobs."""
-
-    @abstractmethod
-    def stage_indexes(
-        self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
-    ) -> StagedHandle | None:
-        """Build what the indexes do not cover yet, all in one later commit; None when all is covered."""
-
-    @abstractmethod
-    def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
-        """The same staged write against another base: a newer version, or a branch forked meanwhile."""
-
-    # -- committing ---------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def commit_staged(self, handle: SnapshotHandle, staged: StagedHandle) -> SnapshotHandle:
-        """Move the HEAD of the table by exactly one version.
-
-        Raises CommitConflict when another commit was first and nothing landed, ForeignCommit when this one
-        landed on top of an unknown one: the caller keeps its sidecar and recovery settles it.
-        """
-
-    @abstractmethod
-    def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
-        """Append one version whose content is that of `to_version`. Only for recovery, alone in the lease."""
-
-    @abstractmethod
-    def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
-        """Local files that must be on the device before the result may be published."""
-
-    @abstractmethod
-    def make_durable(self, made: Iterable[SnapshotHandle | StagedHandle]) -> None:
-        """Sync all files behind these handles and the directories that name them: one round."""
-
-    # -- branches -----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
-        """The incarnation of a branch: () for main, None when there is no such reference."""
-
-    @abstractmethod
-    def create_branch(
-        self, table_key: TableKey, location: str, name: BranchName, from_branch: Branch, from_version: int
-    ) -> SnapshotHandle:
-        """Fork the table at exactly this version. Raises StoragePrecondition when the reference exists."""
-
-    @abstractmethod
-    def delete_branch(self, location: str, name: BranchName) -> None:
-        """Remove a branch, or what a crash left of one; absent is fine."""
-
-    # -- indexes ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
-        """What the indexes of this version cover. Cost: metadata only."""
-
-    @property
-    @abstractmethod
-    def search(self) -> TableSearch:
-        """Searches answered from indexes of the table format."""
-
-
-class TableStore(TableStorage):
-    """The tables of one graph root on Lance."""
+    def __init_subclass__(cls) -> None:
+        raise TypeError(f"{cls.__qualname__}: TableStorage of {__name__} has no subclass")
 
     def __init__(self, root: GraphRoot, settings: Settings, adapter: StorageAdapter) -> None:
         self._root = root
@@ -277,6 +59,8 @@ class TableStore(TableStorage):
         """The writes that move a HEAD by themselves; only for maintenance that covered itself first."""
         return self._residual
 
+    # -- opening ------------------------------------------------------------------------------------------
+
     def create_table(
         self,
         table_key: TableKey,
@@ -285,6 +69,7 @@ class TableStore(TableStorage):
         stamp: Stamp,
         indexes: Sequence[IndexPlan] = (),
     ) -> SnapshotHandle:
+        """Create an empty table, with its declared indexes. Raises StoragePrecondition when one is there."""
         uri = self._root.dataset_uri(location)
         emit(DurableOperation("create_table", uri, "before"))
         dataset = self._pool.create(location, schema, stamp.properties)
@@ -297,25 +82,31 @@ class TableStore(TableStorage):
     def open_version(
         self, table_key: TableKey, location: str, branch: Branch, version: int
     ) -> SnapshotHandle:
+        """The table at exactly this version. Cost: one probe when it is open already; never a listing."""
         return self._handle(table_key, location, branch, self._pool.at_version(location, branch, version), ())
 
     def open_head(self, table_key: TableKey, location: str, branch: Branch) -> SnapshotHandle:
+        """The table at its newest version. Cost: two probes when the last known one is the newest."""
         return self._handle(table_key, location, branch, self._pool.at_head(location, branch), ())
 
     def head_version(self, location: str, branch: Branch) -> int:
+        """The newest version. Cost: two probes when the last known one is the newest."""
         return self._pool.head_version(location, branch)
+
+    # -- reading ------------------------------------------------------------------------------------------
 
     def scan(
         self,
         handle: SnapshotHandle,
         *,
         columns: Sequence[str] | None = None,
-        filter: FilterText | None = None,  # noqa: A002
+        filter: FilterText | None = None,  # noqa: A002  the word of the language
         with_row_address: bool = False,
         fragments: Iterable[int] | None = None,
         batch_rows: int | None = None,
         limit: int | None = None,
     ) -> "pa.RecordBatchReader":
+        """Batches of the live rows, in row order, read as the caller asks for them."""
         import pyarrow as pa  # noqa: PLC0415
 
         report = ScanReport(handle)
@@ -343,6 +134,7 @@ class TableStore(TableStorage):
         fragments: Iterable[int] | None = None,
         limit: int | None = None,
     ) -> "pa.Table":
+        """The rows of `scan` as one table."""
         report = ScanReport(handle)
         scanner = self._scanner(
             handle, columns, filter, with_row_address, fragments, None, limit, **report.options()
@@ -353,6 +145,7 @@ class TableStore(TableStorage):
         return table
 
     def count_rows(self, handle: SnapshotHandle, filter: FilterText | None = None) -> int:  # noqa: A002
+        """Live rows, or those that match."""
         if filter is None:
             return handle.row_count
         self._called("count_rows", handle)
@@ -362,6 +155,7 @@ class TableStore(TableStorage):
     def take(
         self, handle: SnapshotHandle, addresses: Any, columns: Sequence[str] | None = None
     ) -> "pa.Table":
+        """The rows at these addresses, in this order. Cost: follows the number of rows, not the table."""
         self._called("take", handle)
         wanted = addresses.to_pylist() if hasattr(addresses, "to_pylist") else np.asarray(addresses).tolist()
         dataset = lance_dataset(handle)
@@ -370,26 +164,37 @@ class TableStore(TableStorage):
             return dataset._take_rows(wanted, columns=columns and list(columns))  # noqa: SLF001
 
     def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
+        """Sorted addresses (numpy) of the rows whose key is among an Arrow string array."""
         return probe_addresses(self._pool, handle, column, keys)
 
     def fragments(
         self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
     ) -> tuple[FragmentInfo, ...]:
+        """The fragments of the version, in row order: those numbered above `above`, and those in `also`.
+
+        Cost: metadata only.
+        """
         return describe_fragments(self._pool, handle, above=above, also=also)
 
     def dead_rows(self, handle: SnapshotHandle, fragment: FragmentInfo) -> Any:
+        """Numbers (numpy) of the deleted rows of a fragment of the version (`storage.deletions`)."""
         with substrate(self._about(handle)):
             return dead_rows(self, self._root, handle, fragment)
 
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
+        """What the commit that made this version says about itself; None when the version does not exist."""
         return transaction_of(self._pool, location, branch, version)
 
+    # -- staging ------------------------------------------------------------------------------------------
+
     def stage_append(self, handle: SnapshotHandle, data: "pa.Table", stamp: Stamp) -> StagedHandle:
+        """Write rows that will join the table."""
         return staging.stage_append(self._pool, handle, data, stamp, "stage_append")
 
     def stage_append_stream(
         self, handle: SnapshotHandle, reader: "pa.RecordBatchReader | pa.Table", stamp: Stamp
     ) -> StagedHandle:
+        """As `stage_append`, reading the source lazily: memory does not follow the number of rows."""
         return staging.stage_append(self._pool, handle, reader, stamp, "stage_append_stream")
 
     def stage_merge_insert(
@@ -401,6 +206,12 @@ class TableStore(TableStorage):
         addresses: Any = None,
         before_fork: bool = False,
     ) -> StagedHandle:
+        """Write rows (table or reader) that replace those with the same id and join where there is none.
+
+        `addresses`: of the rows replaced, when the caller knows them, or a call that gives them, made while
+        the rows are written; None looks the ids up. `before_fork`: the target branch does not own the table
+        yet; `rebase` writes the deletion files after the fork.
+        """
         return staging.stage_merge_insert(
             self._pool, handle, data, stamp, addresses=addresses, before_fork=before_fork
         )
@@ -408,6 +219,7 @@ class TableStore(TableStorage):
     def stage_overwrite(
         self, handle: SnapshotHandle, data: Any, stamp: Stamp, *, schema: "pa.Schema | None" = None
     ) -> StagedHandle:
+        """Write the complete new content (table, reader, None for no rows); `schema=None` keeps its own."""
         return staging.stage_overwrite(self._pool, handle, data, schema, stamp)
 
     def stage_delete(
@@ -419,6 +231,7 @@ class TableStore(TableStorage):
         predicate: FilterText | None = None,
         before_fork: bool = False,
     ) -> StagedHandle | None:
+        """Hide the rows at these addresses or those that match; None, and nothing written, for no rows."""
         return staging.stage_delete(
             self._pool, handle, stamp, addresses=addresses, predicate=predicate, before_fork=before_fork
         )
@@ -433,22 +246,33 @@ class TableStore(TableStorage):
         addresses: Any = None,
         before_fork: bool = False,
     ) -> StagedHandle:
+        """Adopt fragments (JSON) that tasks elsewhere wrote under this handle's dataset."""
         return staging.stage_fragments(
             self._pool, handle, fragments, mode, stamp, addresses=addresses, before_fork=before_fork
         )
 
     def stage_rewrite(self, handle: SnapshotHandle, fragments: Sequence[int], stamp: Stamp) -> StagedHandle:
+        """Write the live rows of these fragments as one fragment. Not for tables with blobs."""
         return staging.stage_rewrite(self._pool, handle, fragments, stamp)
 
     def stage_indexes(
         self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
     ) -> StagedHandle | None:
+        """Build what the indexes do not cover yet, all in one later commit; None when all is covered."""
         return indexes.stage_indexes(self._pool, handle, plans, stamp, rebuild=rebuild)
 
     def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
+        """The same staged write against another base: a newer version, or a branch forked meanwhile."""
         return staging.rebase(self._pool, staged, handle, addresses=addresses)
 
+    # -- committing ---------------------------------------------------------------------------------------
+
     def commit_staged(self, handle: SnapshotHandle, staged: StagedHandle) -> SnapshotHandle:
+        """Move the HEAD of the table by exactly one version.
+
+        Raises CommitConflict when another commit was first and nothing landed, ForeignCommit when this one
+        landed on top of an unknown one: the caller keeps its sidecar and recovery settles it.
+        """
         work = staged_work(staged)
         if work.operation is None:
             raise InternalError(f"a {staged.primitive} prepared before a fork must be rebased onto it")
@@ -467,33 +291,45 @@ class TableStore(TableStorage):
         )
 
     def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
+        """Append one version whose content is that of `to_version`. Only for recovery, alone in the lease."""
         return restore(self._pool, head, to_version, operation_id)
 
     def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
+        """Local files that must be on the device before the result may be published."""
         return made.files if isinstance(made, StagedHandle) else made.new_files
 
     def make_durable(self, made: Iterable[SnapshotHandle | StagedHandle]) -> None:
+        """Sync all files behind these handles and the directories that name them: one round."""
         if self._root.is_local:
             paths = [path for one in made for path in self.new_files(one)]
             make_durable(paths, self._mode, root=self._root.uri)
 
+    # -- branches -----------------------------------------------------------------------------------------
+
     def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
+        """The incarnation of a branch: () for main, None when there is no such reference."""
         return branches.branch_identifier(self._pool, location, branch)
 
     def create_branch(
         self, table_key: TableKey, location: str, name: BranchName, from_branch: Branch, from_version: int
     ) -> SnapshotHandle:
+        """Fork the table at exactly this version. Raises StoragePrecondition when the reference exists."""
         dataset, files = branches.create_branch(self._pool, location, name, from_branch, from_version)
         return self._handle(table_key, location, name, dataset, files)
 
     def delete_branch(self, location: str, name: BranchName) -> None:
+        """Remove a branch, or what a crash left of one; absent is fine."""
         branches.delete_branch(self._pool, location, name)
 
+    # -- indexes ------------------------------------------------------------------------------------------
+
     def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
+        """What the indexes of this version cover. Cost: metadata only."""
         return indexes.index_coverage(handle, column)
 
     @property
     def search(self) -> TableSearch:
+        """Searches answered from indexes of the table format."""
         return TableSearch(self._pool)
 
     # -- inside -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from omnigraph.core.limits import MERGE_HELD_ROWS_MAX
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 KEY = TableKey("node:T")
 STAMP = Stamp("op", KEY)
@@ -31,7 +31,7 @@ class Table:
     """One table with branches, written like a dictionary."""
 
     def __init__(self, home):
-        self.store = TableStore(GraphRoot(str(home)), FAST, open_adapter(str(home)))
+        self.store = TableStorage(GraphRoot(str(home)), FAST, open_adapter(str(home)))
         self.handle = self.store.create_table(KEY, "nodes/t", SCHEMA, STAMP)
 
     def fork(self, name, handle):

@@ -12,7 +12,7 @@ from omnigraph.core.ids import BranchName
 from omnigraph.storage.bases import BaseOutsideGraph, base_here
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.manifest_files import manifest_object, with_base_paths
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 from omnigraph.storage.version_files import base_roots
 from stores import PERSON, PLACE, STAMP, Store, content, filled, local_store, rows, s3_store
 
@@ -21,7 +21,7 @@ CHILD = BranchName("child")
 THIRD = BranchName("third")
 
 
-def grown(tables: TableStore) -> dict[BranchName, int]:
+def grown(tables: TableStorage) -> dict[BranchName, int]:
     """A fork and a fork of it, with rows and deletions of their own; the newest version of each."""
     base = filled(tables, ["a", "b"], ["c"])
     made = tables.create_branch(PERSON, PLACE, REVIEW, None, base.version)

@@ -13,7 +13,7 @@ from omnigraph.storage.deletions import hidden_rows, roaring_values
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 ROWS = 200_000
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
@@ -27,7 +27,7 @@ DEAD = {
 @pytest.mark.parametrize("kind", DEAD)
 def test_the_file_and_a_scan_agree(kind, tmp_path):
     root = GraphRoot(str(tmp_path))
-    store = TableStore(root, Settings(durability="os"), open_adapter(root.uri, {}))
+    store = TableStorage(root, Settings(durability="os"), open_adapter(root.uri, {}))
     handle = store.create_table(TableKey("node:A"), "nodes/a", SCHEMA, Stamp("1", "node:A"))
     rows = pa.table({"id": pa.array([f"{n:07d}" for n in range(ROWS)])}, schema=SCHEMA)
     handle = store.commit_staged(handle, store.stage_append(handle, rows, Stamp("2", "node:A")))

@@ -13,7 +13,7 @@ from omnigraph.storage.durability import DurabilityMode, make_durable, sync_dire
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.objects import open_adapter
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, local_store, rows, s3_store
 
 # The substrate keeps the transaction inside the manifest too, and heals a stale hint: neither is needed.
@@ -53,7 +53,7 @@ def watching(store: Store) -> Iterator[Watch]:
         yield watch
 
 
-def one_of_each(tables: TableStore) -> Iterator[tuple[str, SnapshotHandle]]:
+def one_of_each(tables: TableStorage) -> Iterator[tuple[str, SnapshotHandle]]:
     """Every way a table gets new files, one commit each, synced as the engine does."""
     handle = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
     yield "create", handle

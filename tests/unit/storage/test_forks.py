@@ -14,14 +14,14 @@ from omnigraph.storage.branches import UNREADABLE
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.layout import branch_reference
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, branches_of, content, filled, local_store, rows
 
 REVIEW = BranchName("review/one")
 CHILD = BranchName("child")
 
 
-def fork(tables: TableStore, base: SnapshotHandle, name: BranchName = REVIEW) -> SnapshotHandle:
+def fork(tables: TableStorage, base: SnapshotHandle, name: BranchName = REVIEW) -> SnapshotHandle:
     return tables.create_branch(PERSON, PLACE, name, base.branch, base.version)
 
 

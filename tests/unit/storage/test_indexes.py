@@ -8,7 +8,7 @@ import pytest
 
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 from omnigraph.storage.indexes import IndexKind, IndexPlan
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 from stores import PERSON, PLACE, STAMP, Store, local_store
 
 SCHEMA = pa.schema(
@@ -37,12 +37,12 @@ def some(first: int, count: int, mark: str = "plain") -> pa.Table:
     )
 
 
-def add(tables: TableStore, handle: SnapshotHandle, data: pa.Table) -> SnapshotHandle:
+def add(tables: TableStorage, handle: SnapshotHandle, data: pa.Table) -> SnapshotHandle:
     return tables.commit_staged(handle, tables.stage_append(handle, data, STAMP))
 
 
 def index(
-    tables: TableStore, handle: SnapshotHandle, plans: list[IndexPlan] = ALL, **how: bool
+    tables: TableStorage, handle: SnapshotHandle, plans: list[IndexPlan] = ALL, **how: bool
 ) -> SnapshotHandle:
     staged = tables.stage_indexes(handle, plans, STAMP, **how)
     assert staged is not None

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from omnigraph.core.events import Event, StorageCall, listen
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 from stores import PERSON, PLACE, STAMP, Store, content, filled, rows, s3_store
 
 pytestmark = pytest.mark.s3
@@ -83,7 +83,7 @@ def relayed(store: Store) -> Iterator[Store]:
         thread.join()
 
 
-def write(tables: TableStore, kind: str) -> Any:
+def write(tables: TableStorage, kind: str) -> Any:
     base = tables.open_head(PERSON, PLACE, None)
     if kind == "append":
         return base, tables.stage_append(base, rows(["x"], 1), STAMP)

@@ -197,7 +197,7 @@ def test_overwrite_keeps_the_annotations_of_the_schema(table_store: Store) -> No
 
 
 def test_threads_share_one_store(table_store: Store) -> None:
-    """Writers of different tables and readers of all of them, through one TableStore."""
+    """Writers of different tables and readers of all of them, through one TableStorage."""
     tables = table_store.tables()
     writers, commits = 4, 6
     places = [f"nodes/{number:016x}" for number in range(writers)]

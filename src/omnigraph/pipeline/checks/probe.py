@@ -17,7 +17,7 @@ from omnigraph.pipeline.checks.committed import ScanTask, TableNeed, add_committ
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
 from omnigraph.pipeline.plan import LoadMode, LoadPlan, end_space, id_space, unique_space
 from omnigraph.storage.fragments import open_pinned, open_tables
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
@@ -120,7 +120,7 @@ class _Probe:
         plan: LoadPlan,
         table_type: TableType,
         files: FactFiles,
-        store: TableStore,
+        store: TableStorage,
         writer: FactWriter,
         find: FindIds | None,
     ) -> None:

@@ -13,10 +13,10 @@ from omnigraph.catalog.schema import NodeType
 from omnigraph.pipeline.input.records import ParsedRows
 from omnigraph.pipeline.plan import LoadPlan
 from omnigraph.storage.fragments import open_pinned
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 
-def filled_from_committed(rows: ParsedRows, plan: LoadPlan, store: TableStore) -> ParsedRows:
+def filled_from_committed(rows: ParsedRows, plan: LoadPlan, store: TableStorage) -> ParsedRows:
     """The rows with every unmentioned property of an existing id taken from the committed row.
 
     Properties filled in are no longer marked absent, so that defaults only reach new rows.

@@ -26,7 +26,7 @@ from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
 from omnigraph.storage.layout import GraphRoot
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,7 +76,7 @@ class PinnedTable:
             return None
         return cls(handle.table_key, handle.location, handle.branch, handle.version)
 
-    def open(self, store: TableStore) -> SnapshotHandle:
+    def open(self, store: TableStorage) -> SnapshotHandle:
         """The version, opened in this process."""
         return open_pinned(store, self.table_key, self.location, self.branch, self.version)
 
@@ -96,7 +96,7 @@ class DeltaPlan:
         """The plan of one comparison."""
         return cls(session.root, session.settings, new_ulid(), PinnedTable.of(old), PinnedTable.of(new))
 
-    def store(self) -> TableStore:
+    def store(self) -> TableStorage:
         """The tables of the graph in this process."""
         os.environ.setdefault("LANCE_LOG", "error")
         return open_tables(self.root, self.settings, self.occasion)
