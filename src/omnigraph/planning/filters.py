@@ -8,11 +8,13 @@ names and literals to a text, so quoting, casts and the habits of the table form
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NewType, TypeAlias
+from typing import TYPE_CHECKING, Final, NewType, TypeAlias
 
 from omnigraph.catalog.types import FLOAT_KINDS, ScalarKind
-from omnigraph.language.query_tree import Operator
 from omnigraph.planning.values import Value
+
+if TYPE_CHECKING:  # storage loads this module, and has no use for the query language
+    from omnigraph.language.query_tree import Operator
 
 FilterText = NewType("FilterText", str)
 """A condition on the rows of one table, as the table format reads it."""
@@ -38,7 +40,7 @@ class Test:
     """`column op value` with an ordering operator and a value of the column's own kind."""
 
     column: str
-    op: Operator
+    op: "Operator"
     value: Value
     kind: ScalarKind
 
@@ -58,7 +60,7 @@ class TextTest:
     """`contains` or `starts_with` on a String column, exact and case-sensitive."""
 
     column: str
-    op: Operator
+    op: "Operator"
     text: str
     wanted: bool
 
