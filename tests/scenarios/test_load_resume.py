@@ -177,9 +177,10 @@ def test_files_of_a_load_nobody_resumes_are_unreferenced(
     load_id = killed(graph, sources, window, STAGES[window])
     left = data_files(graph) - before
     noted = {
-        path
+        f"{graph.uri}/{name}"
         for result, _ in resume.Journal(graph.session.root, load_id).entries().values()
-        for path in result.files
+        for fragment in result.staged()
+        for name in fragment.files
     }
     assert left
     assert left == noted
@@ -367,7 +368,7 @@ def test_a_refused_blob_is_looked_at_again(tmp_path: Path) -> None:
 
 
 def as_an_earlier_program_wrote_it(root: Path) -> None:
-    """Journals of format 2: files of the graph by their full paths."""
+    """Journals of format 2: files of the graph by their full paths, fragments as the table format has them."""
 
     def full(value: object) -> object:
         match value:
@@ -381,7 +382,14 @@ def as_an_earlier_program_wrote_it(root: Path) -> None:
 
     for path in (root / LOADS).rglob("*.json"):
         members = json.loads(path.read_text())
-        changed = {"format": 2, "targets": members["targets"]} if "format" in members else {}
+        if "format" in members:
+            changed = {"format": 2, "targets": members["targets"]}
+        else:
+            staged = members["fragments"]
+            changed = {
+                "fragments": {key: [each["metadata"] for each in some] for key, some in staged.items()},
+                "files": full([name for some in staged.values() for each in some for name in each["files"]]),
+            }
         path.write_text(json.dumps(full(members) | changed))
 
 

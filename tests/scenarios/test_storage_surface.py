@@ -1,9 +1,9 @@
 """The storage surface: no side door, no hidden commit, honest probes."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import lance
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 import omnigraph
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.events import Event, TableStaged, listen
-from omnigraph.storage.handles import SnapshotHandle
+from omnigraph.storage.handles import NO_NUMBER, Fragment, SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.residual import InlineCommitResidual
 from omnigraph.storage.tables import TableStorage
@@ -55,9 +55,11 @@ def base(tables: TableStorage) -> SnapshotHandle:
     return tables.commit_staged(made, tables.stage_append(made, some(0, 64), STAMP))
 
 
-def outside_fragments(tables: TableStorage, base: SnapshotHandle) -> list[dict[str, Any]]:
-    uri = tables._root.dataset_uri(base.location)
-    return [fragment.to_json() for fragment in lance.fragment.write_fragments(some(900, 1), uri)]
+def outside_fragments(tables: TableStorage, base: SnapshotHandle) -> list[Fragment]:
+    written = lance.fragment.write_fragments(some(900, 1), tables._root.dataset_uri(base.location))
+    return [
+        Fragment(NO_NUMBER, (), each.physical_rows, metadata=json.dumps(each.to_json())) for each in written
+    ]
 
 
 QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from omnigraph.arrays.types import Addresses, Mask
     from omnigraph.branching.rows_in_memory import HeldRows
-    from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
+    from omnigraph.storage.handles import Fragment, SnapshotHandle
     from omnigraph.storage.tables import TableStorage
 
 _NO_ADDRESSES: Final[NDArray[np.uint64]] = np.empty(0, np.uint64)
@@ -127,9 +127,9 @@ class Unshared:
 
     shared: tuple[NDArray[np.uint64], NDArray[np.uint64]]
     """Numbers of the shared fragments, in the old version (ascending) and in the new one."""
-    lost: tuple[FragmentInfo, ...]
+    lost: tuple[Fragment, ...]
     """Fragments only the old version has."""
-    added: tuple[FragmentInfo, ...]
+    added: tuple[Fragment, ...]
     """Fragments only the new version has."""
     died: Addresses
     """Rows of shared fragments that only the old version shows, where they are there."""
@@ -228,7 +228,7 @@ def _keys_of(held: HeldRows) -> RowSet:
 
 
 def _numbering(
-    shared: Sequence[tuple[FragmentInfo, FragmentInfo]],
+    shared: Sequence[tuple[Fragment, Fragment]],
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     before = np.array([each.id for each, _ in shared], np.uint64)
     after = np.array([each.id for _, each in shared], np.uint64)
@@ -278,9 +278,9 @@ def _find(known: pa.StringArray, wanted: pa.StringArray) -> tuple[Mask, NDArray[
 def _hidden_and_shown(
     storage: TableStorage,
     old: SnapshotHandle,
-    before: FragmentInfo,
+    before: Fragment,
     new: SnapshotHandle,
-    after: FragmentInfo,
+    after: Fragment,
 ) -> tuple[Addresses, Addresses]:
     """Rows of one shared fragment that only the old version shows, and those only the new one shows."""
     dead_before, dead_after = storage.dead_rows(old, before), storage.dead_rows(new, after)

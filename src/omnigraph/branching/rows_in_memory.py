@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
+    from omnigraph.storage.handles import Fragment, SnapshotHandle
     from omnigraph.storage.tables import TableStorage
 
 
@@ -42,7 +42,7 @@ class HeldRows:
         return self.rows.take(pa.array(at))
 
 
-def may_hold(fragments: Sequence[FragmentInfo], rows: int, row_bytes: int) -> bool:
+def may_hold(fragments: Sequence[Fragment], rows: int, row_bytes: int) -> bool:
     """Whether so many rows are few enough to be held: those of `fragments`, and single ones of others."""
     if rows > MERGE_HELD_ROWS_MAX or rows * row_bytes > MERGE_HELD_BYTES_MAX:
         return False
@@ -53,7 +53,7 @@ def may_hold(fragments: Sequence[FragmentInfo], rows: int, row_bytes: int) -> bo
 def hold(
     storage: TableStorage,
     handle: SnapshotHandle,
-    fragments: Sequence[FragmentInfo],
+    fragments: Sequence[Fragment],
     single: NDArray[np.uint64],
 ) -> HeldRows:
     """The live rows of whole fragments and single rows of others. Cost: one request."""

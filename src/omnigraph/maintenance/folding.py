@@ -14,16 +14,16 @@ from omnigraph.core.limits import FOLDED_BYTES_MAX, FOLDED_ROWS_MAX, SMALL_FRAGM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from omnigraph.storage.handles import FragmentInfo
+    from omnigraph.storage.handles import Fragment
 
 
-def foldable(fragments: Sequence[FragmentInfo]) -> tuple[int, ...]:
+def foldable(fragments: Sequence[Fragment]) -> tuple[int, ...]:
     """The fragments to be written as one, in row order; none while no size has enough of them.
 
     What is folded of one size counts as one fragment of the next.
     """
-    chosen: list[FragmentInfo] = []
-    tiers: dict[int, list[FragmentInfo]] = {}
+    chosen: list[Fragment] = []
+    tiers: dict[int, list[Fragment]] = {}
     for info in fragments:
         tiers.setdefault(_tier(info.live_rows), []).append(info)
     for tier in sorted(tiers):
@@ -43,10 +43,10 @@ def _tier(rows: int) -> int:
     return tier
 
 
-def _rows(fragments: Sequence[FragmentInfo]) -> int:
+def _rows(fragments: Sequence[Fragment]) -> int:
     return sum(info.live_rows for info in fragments)
 
 
-def _is_small(fragments: Sequence[FragmentInfo]) -> bool:
+def _is_small(fragments: Sequence[Fragment]) -> bool:
     stored = sum(info.bytes for info in fragments)
     return _rows(fragments) <= FOLDED_ROWS_MAX and stored <= FOLDED_BYTES_MAX

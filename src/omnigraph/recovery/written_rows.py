@@ -8,7 +8,7 @@ from omnigraph.core.ids import Branch
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.sidecar import SidecarPin
 from omnigraph.storage.durability import DurabilityMode, make_durable
-from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
+from omnigraph.storage.handles import Fragment, SnapshotHandle
 from omnigraph.storage.layout import branch_directory, branch_reference
 from omnigraph.storage.manifest_files import manifest_object
 
@@ -95,7 +95,7 @@ def _reference(location: str, branch: Branch) -> list[str]:
 
 def _changed(
     context: RecoveryContext, pin: SidecarPin, location: str, version: int
-) -> tuple[SnapshotHandle, list[FragmentInfo]]:
+) -> tuple[SnapshotHandle, list[Fragment]]:
     """The version, and its fragments that the version the writer started from does not have."""
     storage = context.storage
     handle = storage.open_version(pin.table_key, location, pin.table_branch, version)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
+    from omnigraph.storage.handles import Fragment, SnapshotHandle
     from omnigraph.storage.layout import GraphRoot
     from omnigraph.storage.tables import TableStorage
 
@@ -31,7 +31,7 @@ _BITS_BYTES: Final = 8192
 
 
 def dead_rows(
-    tables: "TableStorage", root: "GraphRoot", handle: "SnapshotHandle", fragment: "FragmentInfo"
+    tables: "TableStorage", root: "GraphRoot", handle: "SnapshotHandle", fragment: "Fragment"
 ) -> "NDArray[np.int64]":
     """The numbers of the deleted rows of a fragment of a version, ascending.
 

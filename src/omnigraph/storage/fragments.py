@@ -1,28 +1,19 @@
 """The task side of a bulk write: fragments written far from the process that will commit them."""
 
+import contextlib
 import functools
-import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Durability, Settings
 from omnigraph.storage.durability import DurabilityMode
-from omnigraph.storage.handles import SnapshotHandle, Stamp, staged_work
+from omnigraph.storage.handles import Fragment, SnapshotHandle, Stamp
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter
 from omnigraph.storage.tables import TableStorage
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFragments:
-    """Fragments nobody points at, as JSON that the committing process adopts."""
-
-    fragments: tuple[str, ...]
-    rows: int
-    bytes: int
-    files: tuple[str, ...]
-    """Local paths of the data files; empty on object stores."""
+from omnigraph.storage.version_files import describe_staged
 
 
 def open_tables(root: GraphRoot, settings: Settings, occasion: str) -> TableStorage:
@@ -52,8 +43,14 @@ def open_pinned(
 
 
 def write_uncommitted_fragments(
-    store: TableStorage, handle: SnapshotHandle, data: Any, *, operation_id: str, replaces_all: bool
-) -> WrittenFragments:
+    root: GraphRoot,
+    store: TableStorage,
+    handle: SnapshotHandle,
+    data: Any,
+    *,
+    operation_id: str,
+    replaces_all: bool,
+) -> tuple[Fragment, ...]:
     """Write rows below the table's directory and make them durable; no HEAD moves and nobody refers to them.
 
     `replaces_all`: the rows will be the whole content of the table. `data` is a table or a reader.
@@ -64,5 +61,17 @@ def write_uncommitted_fragments(
     else:
         staged = store.stage_append(handle, data, stamp)
     store.make_durable([staged])
-    described = tuple(json.dumps(fragment.to_json()) for fragment in staged_work(staged).new_fragments)
-    return WrittenFragments(described, staged.rows, staged.bytes, staged.files)
+    return describe_staged(root, handle, staged)
+
+
+def remove_fragments(root: GraphRoot, fragments: Iterable[Fragment]) -> None:
+    """Delete the files of fragments that no commit will name; what cannot be deleted is left to reclaiming.
+
+    So is everything in an object store, where a deletion costs as much as a write.
+    """
+    if not root.is_local:
+        return
+    for fragment in fragments:
+        for name in fragment.files:
+            with contextlib.suppress(OSError):
+                Path(root.local_path(name)).unlink(missing_ok=True)

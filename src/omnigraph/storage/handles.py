@@ -36,24 +36,50 @@ class TransactionInfo:
     operation: str
 
 
+NO_NUMBER: Final = -1
+"""The number of a fragment that no commit has numbered, or that the version at hand does not have."""
+
+
 @dataclass(frozen=True, slots=True)
-class FragmentInfo:
-    """One fragment of a table version. Two versions share rows where `files` and `deletions` are equal."""
+class Fragment:
+    """Rows of a table that were written together, and which of their files a version shows.
+
+    The one form of a fragment above Lance: of a table version, of what a task wrote and nobody points at yet,
+    and of what a cache remembers. It can be pickled, and written as JSON. Two versions share rows where
+    `files` and `deletions` are equal.
+    """
 
     id: int
+    """Its number in the version; `NO_NUMBER` where it has none."""
     files: tuple[str, ...]
     """Data files, as seen from the graph root: equal names are equal bytes."""
     physical_rows: int
-    deletions: str | None
+    deletions: str | None = None
     """The deletion file, as seen from the graph root; None when every row lives."""
-    deleted_rows: int
-    bytes: int = 0
-    """Size of the data files as stored; 0 for files whose size was not recorded."""
+    deleted_rows: int = 0
+    bytes: int = field(default=0, compare=False)
+    """Size of the data files as stored; 0 where nobody recorded it."""
+    metadata: str = field(default="", compare=False, repr=False)
+    """What Lance needs to commit a fragment that nobody points at yet, as JSON; else empty."""
 
     @property
     def live_rows(self) -> int:
         """Rows that are not deleted."""
         return self.physical_rows - self.deleted_rows
+
+    def holds_rows_of(self, other: "Fragment") -> bool:
+        """Whether both were written as one, whatever was deleted since."""
+        return self.files == other.files and self.physical_rows == other.physical_rows
+
+    def gone(self) -> "Fragment":
+        """The fragment as a version without it shows it: every row is deleted."""
+        return Fragment(NO_NUMBER, self.files, self.physical_rows, None, self.physical_rows)
+
+    @classmethod
+    def from_members(cls, members: Mapping[str, Any]) -> "Fragment":
+        """The fragment that JSON members describe."""
+        known: dict[str, Any] = {**members, "files": tuple(members["files"])}
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ from omnigraph.planning.filters import FilterText
 from omnigraph.storage.datasets import DatasetPool, field_ids
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
+    Fragment,
     SnapshotHandle,
     StagedHandle,
     Stamp,
@@ -149,17 +150,17 @@ def stage_delete(
 def stage_fragments(
     pool: DatasetPool,
     handle: SnapshotHandle,
-    fragments: Sequence[str | dict[str, Any]],
+    fragments: Sequence[Fragment],
     mode: Literal["append", "overwrite", "merge"],
     stamp: Stamp,
     *,
     addresses: Any = None,
     before_fork: bool = False,
 ) -> StagedHandle:
-    """Adopt fragments that tasks elsewhere wrote under the dataset of this handle, described as JSON."""
+    """Adopt fragments that tasks elsewhere wrote under the dataset of this handle."""
     from lance import LanceOperation  # noqa: PLC0415
 
-    metadata = [_fragment(text) for text in fragments]
+    metadata = [_lance_fragment(each.metadata) for each in fragments]
     _require_known_fields(handle, metadata)
     match mode:
         case "append":
@@ -483,10 +484,10 @@ def _require_known_fields(handle: SnapshotHandle, fragments: Sequence[Any]) -> N
                 raise InternalError(f"fragments for '{handle.table_key}' were written for another schema")
 
 
-def _fragment(described: str | dict[str, Any]) -> Any:
+def _lance_fragment(described: str) -> Any:
     from lance.fragment import FragmentMetadata  # noqa: PLC0415
 
-    return FragmentMetadata.from_json(described if isinstance(described, str) else json.dumps(described))
+    return FragmentMetadata.from_json(described)
 
 
 def _seen_from(fragment: Any, data_root: str, handle: SnapshotHandle) -> Any:
@@ -503,4 +504,4 @@ def _seen_from(fragment: Any, data_root: str, handle: SnapshotHandle) -> Any:
     described = fragment.to_json()
     for file in described["files"]:
         file["base_id"] = base_id
-    return _fragment(described)
+    return _lance_fragment(json.dumps(described))

@@ -18,7 +18,7 @@ from omnigraph.storage.deletions import dead_rows
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
-    FragmentInfo,
+    Fragment,
     SnapshotHandle,
     StagedHandle,
     Stamp,
@@ -169,14 +169,14 @@ class TableStorage:
 
     def fragments(
         self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
-    ) -> tuple[FragmentInfo, ...]:
+    ) -> tuple[Fragment, ...]:
         """The fragments of the version, in row order: those numbered above `above`, and those in `also`.
 
         Cost: metadata only.
         """
         return describe_fragments(self._pool, handle, above=above, also=also)
 
-    def dead_rows(self, handle: SnapshotHandle, fragment: FragmentInfo) -> Any:
+    def dead_rows(self, handle: SnapshotHandle, fragment: Fragment) -> Any:
         """Numbers (numpy) of the deleted rows of a fragment of the version (`storage.deletions`)."""
         with substrate(self._about(handle)):
             return dead_rows(self, self._root, handle, fragment)
@@ -239,14 +239,14 @@ class TableStorage:
     def stage_fragments(
         self,
         handle: SnapshotHandle,
-        fragments: Sequence[str | dict[str, Any]],
+        fragments: Sequence[Fragment],
         mode: Literal["append", "overwrite", "merge"],
         stamp: Stamp,
         *,
         addresses: Any = None,
         before_fork: bool = False,
     ) -> StagedHandle:
-        """Adopt fragments (JSON) that tasks elsewhere wrote under this handle's dataset."""
+        """Adopt fragments that tasks elsewhere wrote under this handle's dataset (`describe_staged`)."""
         return staging.stage_fragments(
             self._pool, handle, fragments, mode, stamp, addresses=addresses, before_fork=before_fork
         )

@@ -1,11 +1,20 @@
 """Which files make up a table version."""
 
+import json
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
-from omnigraph.storage.handles import FragmentInfo, SnapshotHandle, lance_dataset
+from omnigraph.storage.handles import (
+    NO_NUMBER,
+    Fragment,
+    SnapshotHandle,
+    StagedHandle,
+    lance_dataset,
+    staged_work,
+)
+from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.short_files import file_name, is_whole
 
 
@@ -63,7 +72,7 @@ def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple
 
 def describe_fragments(
     pool: DatasetPool, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()
-) -> tuple[FragmentInfo, ...]:
+) -> tuple[Fragment, ...]:
     """The fragments of a version with their files as seen from the graph root.
 
     Only those numbered above `above`, and those in `also`.
@@ -72,21 +81,41 @@ def describe_fragments(
     own = pool.root.dataset_uri(handle.location, handle.branch)
     bases = base_roots(dataset)
     prefix = f"{pool.root.uri}/"
-    found: list[FragmentInfo] = []
+    found: list[Fragment] = []
     for fragment in _chosen(dataset, above, also):
         metadata = fragment.metadata
         files, deletions = fragment_files(metadata, own, bases)
         found.append(
-            FragmentInfo(
+            Fragment(
                 id=int(metadata.id),
                 files=tuple(name.removeprefix(prefix) for name in files),
                 physical_rows=int(metadata.physical_rows),
                 deletions=None if deletions is None else deletions.removeprefix(prefix),
                 deleted_rows=int(metadata.num_deletions),
-                bytes=sum(int(file.file_size_bytes or 0) for file in metadata.files),
+                bytes=_stored_bytes(metadata),
             )
         )
     return tuple(found)
+
+
+def describe_staged(root: GraphRoot, handle: SnapshotHandle, staged: StagedHandle) -> tuple[Fragment, ...]:
+    """The fragments of a staged write: nobody points at them, and they have no numbers."""
+    own = root.dataset_uri(handle.location, handle.branch)
+    prefix = f"{root.uri}/"
+    return tuple(
+        Fragment(
+            id=NO_NUMBER,
+            files=tuple(name.removeprefix(prefix) for name in fragment_files(metadata, own, {})[0]),
+            physical_rows=int(metadata.physical_rows),
+            bytes=_stored_bytes(metadata),
+            metadata=json.dumps(metadata.to_json()),
+        )
+        for metadata in staged_work(staged).new_fragments
+    )
+
+
+def _stored_bytes(metadata: Any) -> int:
+    return sum(int(file.file_size_bytes or 0) for file in metadata.files)
 
 
 def _chosen(dataset: Any, above: int, also: Collection[int]) -> Iterator[Any]:

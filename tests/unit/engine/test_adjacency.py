@@ -14,8 +14,9 @@ from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
 from omnigraph.engine.tables.images import TableImage
-from omnigraph.engine.tables.layout import arrange
+from omnigraph.engine.tables.layout import arrange, begins_with
 from omnigraph.planning.steps import Direction
+from omnigraph.storage.handles import Fragment
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }
@@ -234,10 +235,21 @@ def test_an_overlay_that_is_no_longer_small_is_folded_at_once(ring, monkeypatch)
 
 
 def test_a_layout_keeps_places_and_the_order_of_the_version():
-    a, b, c, d = ((name,) for name in "abcd")
-    assert arrange(((a, 9), (b, 1)), ()) == ((a, 9), (b, 1))
-    assert arrange(((a, 9), (c, 1)), ((a, 9), (b, 1))) == ((a, 9), (b, 1), (c, 1))
-    assert arrange(((a, 9),), ((a, 9), (b, 1))) == ((a, 9), (b, 1))
-    assert arrange(((c, 9), (a, 9)), ((a, 9), (b, 1))) == ((c, 9), (a, 9))  # its own order wins
-    assert arrange(((b, 1), (a, 9)), ((a, 9), (b, 1))) == ((b, 1), (a, 9))
-    assert arrange(((a, 9), (d, 2)), ((a, 9), (b, 50))) == ((a, 9), (d, 2))  # mostly rows it does not have
+    a, b, c, d = (Fragment(0, (name,), rows) for name, rows in (("a", 9), ("b", 1), ("c", 1), ("d", 2)))
+    long_b, long_c = Fragment(0, ("b",), 50), Fragment(0, ("c",), 9)
+    assert arrange((a, b), ()) == (a, b)
+    assert arrange((a, c), (a, b)) == (a, b, c)
+    assert arrange((a,), (a, b)) == (a, b)
+    assert arrange((long_c, a), (a, b)) == (long_c, a)  # its own order wins
+    assert arrange((b, a), (a, b)) == (b, a)
+    assert arrange((a, d), (a, long_b)) == (a, d)  # mostly rows it does not have
+
+
+def test_a_layout_begins_with_the_same_rows_whatever_was_deleted_in_them():
+    a, b = Fragment(0, ("a",), 9), Fragment(1, ("b",), 5)
+    fewer = Fragment(7, ("a",), 9, "a-1.arrow", 3)
+    assert begins_with((fewer, b), (a,))
+    assert begins_with((a, b), (fewer, b.gone()))
+    assert not begins_with((a,), (a, b))
+    assert not begins_with((b, a), (a,))
+    assert not begins_with((Fragment(0, ("a",), 8),), (a,))

@@ -18,6 +18,7 @@ from omnigraph.core.ids import TableKey
 from omnigraph.engine.tables import key_cache, keys
 from omnigraph.engine.tables.key_cache import KeyIndexCache
 from omnigraph.engine.tables.keys import TableKeys, advance, build, describe, probe
+from omnigraph.storage.handles import Fragment
 
 PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)
@@ -99,7 +100,7 @@ def test_tidied_segments_stay_few_and_answer_like_the_newest(sizes: list[int]) -
         newest = KeySegment(pa.array(list(fresh)), np.array(list(fresh.values()), np.uint64))
         segments = keys._tidy([*segments, newest])
         assert len(segments) <= keys.SEGMENTS_MAX
-    index = keys.KeyIndex({0: keys.FragmentRows(("f",), None, 1, keys.NO_ROWS)}, segments, {0: ("f",)})
+    index = keys.KeyIndex({0: Fragment(0, ("f",), 1)}, {}, segments, {0: ("f",)})
     wanted = [*expected, *(f"absent{n}" for n in range(40))]
     found = index.find(pa.array(wanted, pa.string())).tolist()
     assert found == [expected.get(key, int(ABSENT)) for key in wanted]
@@ -152,12 +153,18 @@ class MemoryTable:
 
     def fragments(self):
         return {
-            number: ((name,), f"{name}-{len(dead)}-{hash(dead)}" if dead else None, len(values), len(dead))
+            number: Fragment(
+                id=number,
+                files=(name,),
+                physical_rows=len(values),
+                deletions=f"{name}-{len(dead)}-{hash(dead)}" if dead else None,
+                deleted_rows=len(dead),
+            )
             for number, (name, values, dead) in self.rows.items()
         }
 
-    def dead_rows(self, fragment_id: int):
-        return np.array(sorted(self.rows[fragment_id][2]), np.uint32)
+    def dead_rows(self, fragment: Fragment):
+        return np.array(sorted(self.rows[fragment.id][2]), np.uint32)
 
     def live_keys(self, fragment_ids):
         wanted = set(self.rows) if fragment_ids is None else set(fragment_ids)
@@ -242,7 +249,9 @@ def looked_up(graph, names: list[str]) -> dict[str, int]:
     found = session.keys.addresses(session.root.identity, session.storage, handle, pa.array(names))
     known = session.keys.known(session.root.identity, session.storage, handle)
     if known is not None:
-        assert known.index.with_dead == sum(len(each.dead) > 0 for each in known.index.fragments.values())
+        dead = {number: len(rows) for number, rows in known.index.dead.items()}
+        shown = {each.id: each.deleted_rows for each in session.storage.fragments(handle)}
+        assert dead == {number: rows for number, rows in shown.items() if rows}
     return {name: int(at) for name, at in zip(names, found, strict=True) if at != ABSENT}
 
 
@@ -329,10 +338,8 @@ def test_what_is_used_stays_longest() -> None:
 
     def fill(cache: KeyIndexCache, number: int) -> key_cache.KnownKeys:
         segment = KeySegment(pa.array([f"k{number}"]), np.zeros(1, np.uint64))
-        rows = {0: keys.FragmentRows(("f",), None, 1, np.empty(0, np.uint32))}
-        return cache._keep(
-            ("g", f"t{number}", ""), Handle(number), keys.KeyIndex(rows, (segment,), {0: ("f",)})
-        )
+        index = keys.KeyIndex({0: Fragment(0, ("f",), 1)}, {}, (segment,), {0: ("f",)})
+        return cache._keep(("g", f"t{number}", ""), Handle(number), index)
 
     size = fill(KeyIndexCache(1 << 20), 0).nbytes
     cache = KeyIndexCache(3 * size)

@@ -15,6 +15,7 @@ from omnigraph.core.ids import OperationId, TableKey, new_ulid
 from omnigraph.engine.write import prepare
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.own_rows import RowFilter, scan_with_pending
+from omnigraph.storage.handles import NO_NUMBER, Fragment
 
 PERSON = TableKey("node:Person")
 
@@ -163,7 +164,9 @@ def test_a_table_cannot_be_written_and_deleted_from(graph) -> None:
     with pytest.raises(InternalError):
         staging.delete(person(graph), pa.array(["a"]), np.array([0], np.uint64))
     with pytest.raises(InternalError):
-        staging.push_fragments(person(graph), ["{}"], PendingMode.MERGE, MutationOpKind.MERGE)
+        staging.push_fragments(
+            person(graph), [Fragment(NO_NUMBER, ("f",), 1)], PendingMode.MERGE, MutationOpKind.MERGE
+        )
 
 
 def test_a_table_the_branch_does_not_show(graph) -> None:

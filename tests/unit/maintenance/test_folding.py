@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from omnigraph.core.limits import FOLDED_BYTES_MAX, FOLDED_ROWS_MAX, SMALL_FRAGMENTS_MAX
 from omnigraph.maintenance.folding import foldable
-from omnigraph.storage.handles import FragmentInfo
+from omnigraph.storage.handles import Fragment
 
 FEW = SMALL_FRAGMENTS_MAX
 
 
 def fragments(*rows, size=100, dead=0):
     return [
-        FragmentInfo(number, (f"f{number}",), live + dead, "d" if dead else None, dead, size)
+        Fragment(number, (f"f{number}",), live + dead, "d" if dead else None, dead, size)
         for number, live in enumerate(rows)
     ]
 
@@ -47,7 +47,7 @@ def test_many_rows_or_bytes_are_left_alone():
 def test_fragments_stay_few_and_a_row_is_rewritten_once_for_each_size(writes):
     present, rewritten, number = [], 0, 0
     for rows in writes:
-        present.append(FragmentInfo(number, (str(number),), rows, None, 0, 10 * rows))
+        present.append(Fragment(number, (str(number),), rows, None, 0, 10 * rows))
         number += 1
         chosen = set(foldable(present))
         if chosen:
@@ -55,7 +55,7 @@ def test_fragments_stay_few_and_a_row_is_rewritten_once_for_each_size(writes):
             live = sum(info.live_rows for info in folded)
             rewritten += live
             kept = [info for info in present if info.id not in chosen]
-            present = [*kept, FragmentInfo(number, (str(number),), live, None, 0, 10 * live)]
+            present = [*kept, Fragment(number, (str(number),), live, None, 0, 10 * live)]
             number += 1
     assert sum(info.live_rows for info in present) == sum(writes)
     assert len(present) <= 4 * FEW

@@ -1,13 +1,16 @@
 """Staged writes, exact commits and reads of one table, on every store that holds tables."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.fragment import FragmentMetadata
 
 from omnigraph.core.errors import (
     ConflictError,
@@ -17,7 +20,7 @@ from omnigraph.core.errors import (
     StoragePrecondition,
 )
 from omnigraph.storage.failures import CommitConflict, ForeignCommit
-from omnigraph.storage.handles import SnapshotHandle, StagedHandle, lance_dataset
+from omnigraph.storage.handles import NO_NUMBER, Fragment, SnapshotHandle, StagedHandle, lance_dataset
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from stores import PERSON, PLACE, SCHEMA, STAMP, Store, content, filled, rows
 
@@ -271,6 +274,11 @@ def test_segments_that_know_no_living_fragment_go_with_the_next_build(table_stor
         assert tables.read(handle, filter=f"id = '{name}'").num_rows == 1
 
 
+def outside(written: FragmentMetadata) -> Fragment:
+    """A fragment that nobody points at, as whoever wrote it describes it."""
+    return Fragment(NO_NUMBER, (), written.physical_rows, metadata=json.dumps(written.to_json()))
+
+
 def test_fragments_written_elsewhere_are_adopted(table_store: Store) -> None:
     elsewhere = table_store.tables()
     base = filled(elsewhere, ["a", "b"])
@@ -279,7 +287,7 @@ def test_fragments_written_elsewhere_are_adopted(table_store: Store) -> None:
         table_store.root.dataset_uri(PLACE),
         storage_options=table_store.storage_options or None,
     )
-    described = [fragment.to_json() for fragment in raw]
+    described = [outside(fragment) for fragment in raw]
     tables = table_store.tables()
     base = tables.open_version(PERSON, PLACE, None, base.version)
     where = tables.addresses_of(base, pa.array(["b"]))
@@ -296,7 +304,7 @@ def test_adopted_fragments_append_and_overwrite(table_store: Store, mode: str) -
     raw = lance.fragment.write_fragments(
         rows(["x"]), table_store.root.dataset_uri(PLACE), storage_options=table_store.storage_options or None
     )
-    staged = tables.stage_fragments(base, [fragment.to_json() for fragment in raw], mode, STAMP)
+    staged = tables.stage_fragments(base, [outside(fragment) for fragment in raw], mode, STAMP)
     after = tables.commit_staged(base, staged)
     assert content(tables, after) == ({"a": 0, "x": 0} if mode == "append" else {"x": 0})
 
@@ -506,12 +514,14 @@ def test_writes_fit_a_table_whose_columns_changed(table_store: Store) -> None:
     assert all_of(replaced) == [("o", 7, 8)]
     uri = table_store.root.dataset_uri(PLACE)
     written = lance.fragment.write_fragments(data(["f"]), uri, storage_options=options)
-    described = [fragment.to_json() for fragment in written]
+    described = [outside(fragment) for fragment in written]
     adopted = tables.commit_staged(replaced, tables.stage_fragments(replaced, described, "overwrite", STAMP))
     assert all_of(adopted) == [("f", 7, 8)]
-    described[0]["files"][0]["fields"] = [0, 1, 2]
+    foreign = json.loads(described[0].metadata)
+    foreign["files"][0]["fields"] = [0, 1, 2]
+    wrong = replace(described[0], metadata=json.dumps(foreign))
     with pytest.raises(InternalError, match="another schema"):
-        tables.stage_fragments(adopted, described, "append", STAMP)
+        tables.stage_fragments(adopted, [wrong], "append", STAMP)
 
 
 def test_file_names_are_those_of_the_substrate(table_store: Store) -> None:

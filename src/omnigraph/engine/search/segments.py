@@ -15,7 +15,7 @@ import pyarrow as pa
 from omnigraph.core.limits import MIB
 from omnigraph.engine.tables.cache_files import name_of
 from omnigraph.engine.tables.cache_work import BACKGROUND
-from omnigraph.engine.tables.layout import layout_facts, layout_of, save_layout
+from omnigraph.engine.tables.layout import begins_with, layout_facts, layout_of, save_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,7 +221,7 @@ def live_mask(image: TableImage) -> NDArray[np.bool_] | None:
 
 
 def _fits(base: Segments[Any], image: TableImage) -> bool:
-    if image.layout[: len(base.layout)] != base.layout:
+    if not begins_with(image.layout, base.layout):
         return False
     absent = [part.absent + part.first for part in base.parts if len(part.absent)]
     if not absent:

@@ -28,8 +28,8 @@ from omnigraph.arrays.sets import distinct
 from omnigraph.core.errors import InternalError
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.columns import NUMBER_TYPES, Numbers, Picker, bytes_at, outgrown
-from omnigraph.engine.tables.keys import dead_rows
 from omnigraph.engine.tables.layout import arrange
+from omnigraph.storage.handles import NO_NUMBER, Fragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,9 +55,6 @@ SAMPLES_MAX = 4
 
 _NO_OFFSETS: Offsets = np.empty(0, dtype=np.int64)
 
-NO_FRAGMENT = -1
-"""The number of a fragment that keeps its place in the layout although this version does not hold it."""
-
 
 @dataclass(slots=True, eq=False)
 class TableImage:
@@ -74,10 +71,12 @@ class TableImage:
     cache: ColumnCache
     layout: Layout = ()
     """Where an earlier image of the table put its fragments; kept where it fits, so that ordinals stay."""
-    _fragment_ids: list[int] = field(init=False)
+    _fragments: list[Fragment] = field(init=False)
+    """In the order of the ordinals. One that this version does not have keeps its place, without a number."""
+    _fragment_ids: NDArray[np.int64] = field(init=False)
     _bases: NDArray[np.int64] = field(init=False)
+    """The first ordinal of each fragment, and the end."""
     _base_of: dict[int, int] = field(init=False)
-    _files: list[tuple[tuple[str, ...], str | None, int, int]] = field(init=False)
     _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
     _numbers: dict[str, Numbers] = field(init=False, default_factory=dict[str, Numbers])
     _pickers: dict[str, Picker] = field(init=False, default_factory=dict[str, Picker])
@@ -94,29 +93,30 @@ class TableImage:
 
     def __post_init__(self) -> None:
         shown = self.keys.fragments(self.identity, self.storage, self.handle)
-        own = tuple((files, rows) for files, _, rows, _ in shown.values())
+        own = tuple(shown.values())
         places = arrange(own, self.layout)
         self.layout = places
         if places is own:
-            self._fragment_ids, self._files = list(shown), list(shown.values())
+            self._fragments = list(own)
         else:
-            mine = {seen[0]: (number, seen) for number, seen in shown.items()}
-            self._fragment_ids, self._files = [], []
-            for files, rows in places:
-                number, seen = mine.get(files) or (NO_FRAGMENT, (files, None, rows, rows))
-                self._fragment_ids.append(number)
-                self._files.append(seen)
-        self.row_count = sum(rows - dead for _, _, rows, dead in self._files)
-        sizes = np.array([rows for _, rows in places], dtype=np.int64)
+            mine = {each.files: each for each in own}
+            self._fragments = [mine.get(each.files) or each.gone() for each in places]
+        self.row_count = sum(each.live_rows for each in self._fragments)
+        self._fragment_ids = np.array([each.id for each in self._fragments], dtype=np.int64)
+        sizes = np.array([each.physical_rows for each in self._fragments], dtype=np.int64)
         self._bases = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        self._base_of = dict(zip(self._fragment_ids, self._bases[:-1].tolist(), strict=True))
-        self._base_of.pop(NO_FRAGMENT, None)
+        self._base_of = dict(zip(self._fragment_ids.tolist(), self._bases[:-1].tolist(), strict=True))
+        self._base_of.pop(NO_NUMBER, None)
 
     @property
     def contents(self) -> tuple[str, bytes]:
         """Names the rows, not the version: equal for versions that hold the same fragments and deletions."""
         if self._contents is None:
-            digest = hashlib.blake2b(repr(self._files).encode(), digest_size=16).digest()
+            shown = [
+                (each.files, each.deletions, each.physical_rows, each.deleted_rows)
+                for each in self._fragments
+            ]
+            digest = hashlib.blake2b(repr(shown).encode(), digest_size=16).digest()
             self._contents = (self.handle.location, digest)
         return self._contents
 
@@ -141,13 +141,14 @@ class TableImage:
 
     def fragment_rows(self) -> dict[int, int]:
         """Physical rows of each fragment, by its number."""
-        rows = (seen[2] for seen in self._files)
-        return {number: each for number, each in zip(self._fragment_ids, rows, strict=True) if number >= 0}
+        return {each.id: each.physical_rows for each in self._fragments if each.id != NO_NUMBER}
 
     def live(self) -> Ordinals:
         """The ordinals of all live rows, ascending."""
         if self._live is None:
-            gone = [self._bases.item(p) + self._dead_rows(p) for p in range(len(self._files))]
+            gone = [
+                self._bases.item(place) + self._dead_rows(each) for place, each in enumerate(self._fragments)
+            ]
             everything = np.arange(self.extent, dtype=np.int64)
             self._live = np.delete(everything, np.concatenate(gone)) if self.has_dead else everything
         return self._live
@@ -165,47 +166,47 @@ class TableImage:
         """
         if before.identity != self.identity or before.handle.location != self.handle.location:
             return None
-        if len(before._files) > len(self._files):
+        if len(before._fragments) > len(self._fragments):
             return None
         removed: list[Ordinals] = []
-        for position, (then, now) in enumerate(zip(before._files, self._files, strict=False)):
-            if then[0] != now[0] or then[2] != now[2]:
-                return None
-            if then[1] == now[1] and then[3] == now[3]:
+        for place, (then, now) in enumerate(zip(before._fragments, self._fragments, strict=False)):
+            if then is now:
                 continue
-            old, new = before._dead_rows(position), self._dead_rows(position)
+            if not then.holds_rows_of(now):
+                return None
+            if then.deletions == now.deletions and then.deleted_rows == now.deleted_rows:
+                continue
+            old, new = before._dead_rows(then), self._dead_rows(now)
             fresh = np.setdiff1d(new, old, assume_unique=True)
             if len(fresh) != len(new) - len(old):
                 return None
-            removed.append(self._bases.item(position) + fresh)
+            removed.append(self._bases.item(place) + fresh)
         return np.concatenate(removed) if removed else _NO_OFFSETS
 
-    def _dead_rows(self, position: int) -> Offsets:
+    def _dead_rows(self, fragment: Fragment) -> Offsets:
         """The offsets of the dead rows of one fragment, ascending."""
-        if self._files[position][3] == 0:
+        if fragment.deleted_rows == 0:
             return _NO_OFFSETS
-        if self._fragment_ids[position] == NO_FRAGMENT:
-            return np.arange(self._files[position][2], dtype=np.int64)
-        found = self._dead.get(position)
+        if fragment.id == NO_NUMBER:
+            return np.arange(fragment.physical_rows, dtype=np.int64)
+        found = self._dead.get(fragment.id)
         if found is None:
-            number = self._fragment_ids[position]
-            known = self.keys.dead_rows(self.identity, self.handle, number)
+            known = self.keys.dead_rows(self.identity, self.handle, fragment.id)
             if known is None:
-                known = dead_rows(self.storage, self.handle, number, self._files[position])
+                known = self.storage.dead_rows(self.handle, fragment)
             found = known.astype(np.int64)
-            self._dead[position] = found
+            self._dead[fragment.id] = found
         return found
 
     def from_addresses(self, addresses: Addresses) -> Ordinals:
         """Ordinals of row addresses; -1 where there is no row."""
         known = addresses != ABSENT
-        if not self._fragment_ids or not known.any():
+        if not self._fragments or not known.any():
             return np.full(len(addresses), -1, dtype=np.int64)
-        if len(self._fragment_ids) == 1:
-            offsets = offsets_of(addresses)
-            return np.where(known, offsets, -1)
+        if len(self._fragments) == 1:
+            return np.where(known, offsets_of(addresses), -1)
         fragments = fragments_of(addresses).astype(np.int64)
-        ids = np.array(self._fragment_ids, dtype=np.int64)
+        ids = self._fragment_ids
         order = np.argsort(ids)
         position = order[np.minimum(np.searchsorted(ids[order], fragments), len(ids) - 1)]
         ordinals = self._bases[position] + offsets_of(addresses)
@@ -214,7 +215,7 @@ class TableImage:
     def to_addresses(self, ordinals: Ordinals) -> Addresses:
         """Row addresses of the ordinals of live rows."""
         place = np.searchsorted(self._bases, ordinals, side="right") - 1
-        fragments = np.array(self._fragment_ids, dtype=np.int64)[place]
+        fragments = self._fragment_ids[place]
         offsets = ordinals - self._bases[place]
         return addresses_of(fragments.astype(np.uint64), offsets)
 
@@ -374,15 +375,12 @@ class TableImage:
         `after` is where a fragment begins, or the end.
         """
         first = int(np.searchsorted(self._bases[:-1], after))
-        shown = [p for p in range(first, len(self._files)) if self._fragment_ids[p] != NO_FRAGMENT]
+        shown = [each for each in self._fragments[first:] if each.id != NO_NUMBER]
         if not shown:
             return
         ordinals = self._live_of(shown)
         reader = self.storage.scan(
-            self.handle,
-            columns=columns,
-            fragments=[self._fragment_ids[p] for p in shown],
-            batch_rows=READ_ROWS,
+            self.handle, columns=columns, fragments=[each.id for each in shown], batch_rows=READ_ROWS
         )
         begin = 0
         for batch in reader:
@@ -391,11 +389,12 @@ class TableImage:
         if begin != len(ordinals):
             raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
 
-    def _live_of(self, positions: Sequence[int]) -> Ordinals:
+    def _live_of(self, fragments: Sequence[Fragment]) -> Ordinals:
         parts: list[Ordinals] = []
-        for position in positions:
-            mine = np.arange(self._bases.item(position), self._bases.item(position + 1), dtype=np.int64)
-            dead = self._dead_rows(position)
+        for each in fragments:
+            base = self._base_of[each.id]
+            mine = np.arange(base, base + each.physical_rows, dtype=np.int64)
+            dead = self._dead_rows(each)
             parts.append(np.delete(mine, dead) if len(dead) else mine)
         return np.concatenate(parts)
 
@@ -417,46 +416,47 @@ class TableImage:
         self._seen_evictions = self.cache.evictions
         self._columns, self._numbers, self._pickers = {}, {}, {}
 
-    def _chunk_key(self, position: int, column: str) -> ChunkKey:
-        return (self.identity, self.handle.location, self._files[position][0], column)
+    def _chunk_key(self, fragment: Fragment, column: str) -> ChunkKey:
+        return (self.identity, self.handle.location, fragment.files, column)
 
     def _read(self, names: list[str]) -> dict[str, list[pa.Array]]:
         chunks: dict[str, list[pa.Array | None]] = {
             name: [
-                self.cache.get(self._chunk_key(p, name), self._dead_rows(p)) for p in range(len(self._files))
+                self.cache.get(self._chunk_key(each, name), self._dead_rows(each)) for each in self._fragments
             ]
             for name in names
         }
-        absent = [p for p in range(len(self._files)) if any(chunks[name][p] is None for name in names)]
+        absent = [p for p in range(len(self._fragments)) if any(chunks[name][p] is None for name in names)]
         if absent:
             self._scan(names, absent, chunks)
         return {name: [chunk for chunk in chunks[name] if chunk is not None] for name in names}
 
     def _scan(self, names: list[str], absent: list[int], chunks: dict[str, list[pa.Array | None]]) -> None:
-        shown = [p for p in absent if self._fragment_ids[p] != NO_FRAGMENT]
-        for position in absent:
-            if self._fragment_ids[position] == NO_FRAGMENT:
-                for name in names:
-                    chunks[name][position] = pa.nulls(self._files[position][2], self._type_of(name))
+        shown: dict[int, Fragment] = {}
+        for place in absent:
+            fragment = self._fragments[place]
+            if fragment.id != NO_NUMBER:
+                shown[place] = fragment
+                continue
+            for name in names:
+                chunks[name][place] = pa.nulls(fragment.physical_rows, self._type_of(name))
         if not shown:
             return
-        table = self.storage.read(
-            self.handle, columns=names, fragments=[self._fragment_ids[p] for p in shown]
-        )
-        if table.num_rows != sum(self._files[p][2] - self._files[p][3] for p in shown):
+        read = [each.id for each in shown.values()]
+        table = self.storage.read(self.handle, columns=names, fragments=read)
+        if table.num_rows != sum(each.live_rows for each in shown.values()):
             raise InternalError(f"'{self.handle.table_key}' shows other rows than its fragments hold")
         begin = 0
-        for position in shown:
-            _, _, rows, deleted = self._files[position]
-            dead = self._dead_rows(position)
-            part = table.slice(begin, rows - deleted)
-            begin += rows - deleted
+        for place, fragment in shown.items():
+            dead = self._dead_rows(fragment)
+            part = table.slice(begin, fragment.live_rows)
+            begin += fragment.live_rows
             for name in names:
                 chunk = _whole(part.column(name))
-                if deleted:
-                    chunk = chunk.take(_with_gaps(rows, dead))
-                chunks[name][position] = chunk
-                self.cache.put(self._chunk_key(position, name), chunk, dead)
+                if fragment.deleted_rows:
+                    chunk = chunk.take(_with_gaps(fragment.physical_rows, dead))
+                chunks[name][place] = chunk
+                self.cache.put(self._chunk_key(fragment, name), chunk, dead)
 
 
 def _with_gaps(rows: int, dead: Offsets) -> pa.Array:

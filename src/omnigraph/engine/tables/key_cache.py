@@ -14,7 +14,7 @@ from omnigraph.core import limits
 from omnigraph.core.events import Warned, emit
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_files import load_exact, load_near, save_fragments, save_index
-from omnigraph.engine.tables.keys import TableKeys, advance, build, carried, describe, probe
+from omnigraph.engine.tables.keys import NO_ROWS, TableKeys, advance, build, carried, describe, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,7 +204,7 @@ class KeyIndexCache:
             known = self._exactly(place, handle)
         if known is None or fragment_id not in known.index.fragments:
             return None
-        return known.index.fragments[fragment_id].dead
+        return known.index.dead.get(fragment_id, NO_ROWS)
 
     def extend(
         self,

@@ -18,7 +18,8 @@ import pyarrow as pa
 from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.engine.tables.cache_files import name_of
-from omnigraph.engine.tables.keys import NO_ROWS, FragmentRows, KeyIndex
+from omnigraph.engine.tables.keys import NO_ROWS, KeyIndex
+from omnigraph.storage.handles import Fragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.engine.tables.cache_files import CacheFiles, Stored
-    from omnigraph.engine.tables.keys import Fragments, Seen
+    from omnigraph.engine.tables.keys import Fragments
     from omnigraph.storage.handles import SnapshotHandle
 
 TAIL_ROWS_MIN: Final = 4096
@@ -118,7 +119,7 @@ def _place(kind: str, handle: SnapshotHandle) -> str:
 def _described(index: KeyIndex, shown: Fragments) -> dict[str, NDArray[Any]]:
     """The fragments of the index, in the order of the version, and those that left before."""
     gone = {number: names for number, names in index.known_files.items() if number not in shown}
-    dead = [index.fragments[number].dead for number in shown]
+    dead = [index.dead[number] for number in shown if number in index.dead]
     return _listed(shown) | {
         "dead_rows": np.concatenate([NO_ROWS, *dead]),
         "gone": np.array(list(gone), np.int64),
@@ -128,15 +129,16 @@ def _described(index: KeyIndex, shown: Fragments) -> dict[str, NDArray[Any]]:
 
 
 def _listed(fragments: Fragments) -> dict[str, NDArray[Any]]:
-    numbers = [(number, len(names), rows, dead) for number, (names, _, rows, dead) in fragments.items()]
+    shown = fragments.values()
+    numbers = [(each.id, len(each.files), each.physical_rows, each.deleted_rows) for each in shown]
     columns = np.array(numbers, np.int64).reshape(-1, 4)
     return {
         "fragments": columns[:, 0],
         "files": columns[:, 1],
         "rows": columns[:, 2],
         "dead": columns[:, 3],
-        "names": _text(name for names, _, _, _ in fragments.values() for name in names),
-        "deletions": _text(deletion or "" for _, deletion, _, _ in fragments.values()),
+        "names": _text(name for each in shown for name in each.files),
+        "deletions": _text(each.deletions or "" for each in shown),
     }
 
 
@@ -216,13 +218,14 @@ def _saved(files: CacheFiles, handle: SnapshotHandle, stored: Stored) -> Saved |
     return Saved(stored.state, facts["version"], fragments, index, base)
 
 
-def _fragments(arrays: Mapping[str, NDArray[Any]]) -> dict[int, Seen]:
+def _fragments(arrays: Mapping[str, NDArray[Any]]) -> dict[int, Fragment]:
     names, deletions = _names(arrays["names"]), _names(arrays["deletions"])
     columns = [arrays[name].tolist() for name in ("fragments", "files", "rows", "dead")]
-    found: dict[int, Seen] = {}
+    found: dict[int, Fragment] = {}
     begin = 0
     for number, count, rows, dead, deletion in zip(*columns, deletions, strict=True):
-        found[number] = (tuple(names[begin : begin + count]), deletion or None, rows, dead)
+        files = tuple(names[begin : begin + count])
+        found[number] = Fragment(number, files, rows, deletion or None, dead)
         begin += count
     return found
 
@@ -236,17 +239,18 @@ def _index(
 ) -> KeyIndex:
     dead_rows = arrays["dead_rows"]
     ends = np.cumsum(arrays["dead"]).tolist()
-    rows_of = {
-        number: FragmentRows(names, deletion, rows, dead_rows[end - dead : end] if dead else NO_ROWS)
-        for (number, (names, deletion, rows, dead)), end in zip(fragments.items(), ends, strict=True)
+    dead = {
+        each.id: dead_rows[end - each.deleted_rows : end]
+        for each, end in zip(fragments.values(), ends, strict=True)
+        if each.deleted_rows
     }
-    known = {number: names for number, (names, _, _, _) in fragments.items()}
+    known = {number: each.files for number, each in fragments.items()}
     names = _names(arrays["gone_names"])
     begin = 0
     for number, count in zip(arrays["gone"].tolist(), arrays["gone_files"].tolist(), strict=True):
         known[number] = tuple(names[begin : begin + count])
         begin += count
-    return KeyIndex(rows_of, segments, known, int(np.count_nonzero(arrays["dead"])))
+    return KeyIndex(fragments, dead, segments, known)
 
 
 def _segments(stored: Stored) -> tuple[KeySegment, ...]:

@@ -8,7 +8,7 @@ the versions themselves, so an index is right after any foreign commit, restore 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,6 @@ from omnigraph.arrays.key_segments import (
 from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.arrays.sets import is_among
 from omnigraph.planning.filters import filter_text, has_text
-from omnigraph.storage.handles import FragmentInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Addresses
+    from omnigraph.storage.handles import Fragment
     from omnigraph.storage.tables import SnapshotHandle, TableStorage
 
 FEW_KEYS: Final = 32
@@ -47,20 +47,11 @@ SEGMENTS_MAX: Final = 24
 
 NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
 
-Seen: TypeAlias = "tuple[tuple[str, ...], str | None, int, int]"
-"""A fragment as a version shows it: data files, deletion file, physical rows, dead rows."""
-
-Fragments: TypeAlias = "Mapping[int, Seen]"
+Fragments: TypeAlias = "Mapping[int, Fragment]"
 """The fragments of a version by their numbers, in the order of its rows."""
 
-
-class FragmentRows(NamedTuple):
-    """What one fragment of a version holds: its files, and which of its rows are dead."""
-
-    files: tuple[str, ...]
-    deletion: str | None
-    rows: int
-    dead: NDArray[np.uint32]
+DeadRows: TypeAlias = "Mapping[int, NDArray[np.uint32]]"
+"""The offsets of dead rows, ascending, by the number of their fragment; one without any has no entry."""
 
 
 class KeySource(Protocol):
@@ -70,7 +61,7 @@ class KeySource(Protocol):
         """The fragments of the version."""
         ...
 
-    def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
+    def dead_rows(self, fragment: Fragment) -> NDArray[np.uint32]:
         """The deleted row offsets of one fragment, ascending."""
         ...
 
@@ -87,28 +78,21 @@ class KeyIndex:
     counts only while that row is alive in this version.
     """
 
-    fragments: Mapping[int, FragmentRows]
+    fragments: Fragments
+    dead: DeadRows
     segments: tuple[KeySegment, ...]
     known_files: Mapping[int, tuple[str, ...]]
-    with_dead: int = -1
-    """Fragments that have dead rows; counted here when the maker does not know it."""
-
-    def __post_init__(self) -> None:
-        if self.with_dead < 0:
-            count = sum(1 for each in self.fragments.values() if len(each.dead))
-            object.__setattr__(self, "with_dead", count)
 
     @property
     def nbytes(self) -> int:
         """Memory of the segments."""
         return sum(segment.nbytes for segment in self.segments)
 
-    def seen(self, numbers: Sequence[int]) -> dict[int, Seen] | None:
+    def seen(self, numbers: Sequence[int]) -> dict[int, Fragment] | None:
         """The fragments of the version this is of, in the order of `numbers`; None when those are others."""
         if set(self.fragments) != set(numbers):
             return None
-        ordered = ((number, self.fragments[number]) for number in numbers)
-        return {number: (rows.files, rows.deletion, rows.rows, len(rows.dead)) for number, rows in ordered}
+        return {number: self.fragments[number] for number in numbers}
 
     def find(self, ids: pa.StringArray, *, referenced: bool = False) -> Addresses:
         """The address of each id, or `ABSENT`.
@@ -154,15 +138,13 @@ class KeyIndex:
 
     def _none_dead(self) -> bool:
         """Whether no row this index ever knew is dead."""
-        return self.with_dead == 0 and len(self.known_files) == len(self.fragments)
+        return not self.dead and len(self.known_files) == len(self.fragments)
 
     def _is_alive(self, address: int) -> bool:
-        fragment = self.fragments.get(address >> OFFSET_BITS)
-        if fragment is None:
-            return False
-        dead = fragment.dead
-        if not len(dead):
-            return True
+        number = address >> OFFSET_BITS
+        dead = self.dead.get(number)
+        if dead is None:
+            return number in self.fragments
         offset = address & OFFSET_MASK
         at = int(dead.searchsorted(np.uint32(offset)))
         return at >= len(dead) or dead.item(at) != offset
@@ -172,24 +154,20 @@ class KeyIndex:
             return addresses
         order = np.argsort(addresses)
         for fragment_id, offsets, part in by_fragment(addresses[order]):
-            fragment = self.fragments.get(fragment_id)
-            if fragment is None:
+            dead = self.dead.get(fragment_id)
+            if dead is not None:
+                addresses[order[part][is_among(offsets, dead)]] = ABSENT
+            elif fragment_id not in self.fragments:
                 addresses[order[part]] = ABSENT
-            elif len(fragment.dead):
-                addresses[order[part][is_among(offsets, fragment.dead)]] = ABSENT
         return addresses
 
 
 def build(source: KeySource) -> KeyIndex:
     """The index of a version, from a scan of its id column."""
-    fragments = {
-        fragment_id: FragmentRows(
-            files, deletion, rows, source.dead_rows(fragment_id) if deleted else NO_ROWS
-        )
-        for fragment_id, (files, deletion, rows, deleted) in source.fragments().items()
-    }
-    known = {fragment_id: fragment.files for fragment_id, fragment in fragments.items()}
-    return KeyIndex(fragments, tuple(_segments(source.live_keys(None))), known)
+    fragments = source.fragments()
+    dead = {number: source.dead_rows(each) for number, each in fragments.items() if each.deleted_rows}
+    known = {number: each.files for number, each in fragments.items()}
+    return KeyIndex(fragments, dead, tuple(_segments(source.live_keys(None))), known)
 
 
 def advance(
@@ -205,39 +183,38 @@ def advance(
     the difference completely nothing is read at all.
     """
     seen = source.fragments()
-    rebuilt = any(
-        index.known_files.get(fragment_id, files) != files for fragment_id, (files, _, _, _) in seen.items()
-    )
+    rebuilt = any(index.known_files.get(number, each.files) != each.files for number, each in seen.items())
     if rebuilt:  # A fragment number was given out twice: addresses of the two cannot be told apart.
         return build(source)
     new_ids = [fragment_id for fragment_id in seen if fragment_id not in index.fragments]
-    new_rows = sum(seen[fragment_id][2] for fragment_id in new_ids)
+    new_rows = sum(seen[fragment_id].physical_rows for fragment_id in new_ids)
     explained = own_keys is not None and len(own_keys) == new_rows
-    if not explained and new_rows > sum(rows for _, _, rows, _ in seen.values()) // 2:
+    if not explained and new_rows > sum(each.physical_rows for each in seen.values()) // 2:
         return build(source)
     removed: dict[int, NDArray[np.uint32]] | None = None
     if own_removed is not None and explained:
         removed = {number: offsets for number, offsets, _ in by_fragment(np.sort(own_removed))}
-    fragments: dict[int, FragmentRows] = {}
+    dead: dict[int, NDArray[np.uint32]] = {}
     revived: list[int] = []
-    for fragment_id, (files, deletion, rows, deleted) in seen.items():
-        before = index.fragments.get(fragment_id)
-        if before is not None and before.deletion == deletion and len(before.dead) == deleted:
-            fragments[fragment_id] = before
-            continue
-        dead = _dead_rows(source, fragment_id, deleted, before, removed)
-        fragments[fragment_id] = FragmentRows(files, deletion, rows, dead)
-        if before is not None and not _contains(dead, before.dead):
-            revived.append(fragment_id)  # a restore: rows that a newer segment overrides live again
+    for number, fragment in seen.items():
+        before, died = index.fragments.get(number), index.dead.get(number, NO_ROWS)
+        if before is None or (before.deletions, len(died)) != (fragment.deletions, fragment.deleted_rows):
+            known = None if removed is None or before is None else _with(died, removed.get(number, NO_ROWS))
+            now = _dead_rows(source, fragment, known)
+            if before is not None and not _contains(now, died):
+                revived.append(number)  # a restore: rows that a newer segment overrides live again
+            died = now
+        if len(died):
+            dead[number] = died
     segments = list(index.segments)
     if explained and own_keys is not None and not revived:
         if len(own_keys):
             segments.append(KeySegment(own_keys, _addresses(sorted(new_ids), seen)))
     elif new_ids or revived:
         segments.extend(_segments(source.live_keys([*new_ids, *revived])))
-    known = dict(index.known_files)
-    known.update({fragment_id: fragments[fragment_id].files for fragment_id in new_ids})
-    return KeyIndex(fragments, _tidy(segments), known)
+    files = dict(index.known_files)
+    files.update({number: seen[number].files for number in new_ids})
+    return KeyIndex(seen, dead, _tidy(segments), files)
 
 
 def _contains(whole: NDArray[np.uint32], part: NDArray[np.uint32]) -> bool:
@@ -268,48 +245,40 @@ def carried(
     new_ids = sorted(fragment_id for fragment_id in seen if fragment_id > newest)
     if newest < 0 or sum(seen[fragment_id].physical_rows for fragment_id in new_ids) != len(keys):
         return None
-    fragments, with_dead = dict(index.fragments), index.with_dead
+    fragments, dead = dict(index.fragments), dict(index.dead)
     for fragment_id, offsets in touched.items():
-        info = seen.get(fragment_id)
-        before = fragments.pop(fragment_id)
-        with_dead -= len(before.dead) > 0
-        if info is None:  # its last rows are gone
+        died = _with(dead.pop(fragment_id, NO_ROWS), offsets)
+        del fragments[fragment_id]
+        fragment = seen.get(fragment_id)
+        if fragment is None:  # its last rows are gone
             continue
-        dead = _with(before.dead, offsets)
-        if len(dead) != info.deleted_rows:
+        if len(died) != fragment.deleted_rows:
             return None
-        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, dead)
-        with_dead += len(dead) > 0
+        fragments[fragment_id], dead[fragment_id] = fragment, died
     known = dict(index.known_files)
     for fragment_id in new_ids:
-        info = seen[fragment_id]
-        fragments[fragment_id] = FragmentRows(info.files, info.deletions, info.physical_rows, NO_ROWS)
-        known[fragment_id] = info.files
+        fragments[fragment_id] = seen[fragment_id]
+        known[fragment_id] = seen[fragment_id].files
     segments = list(index.segments)
     if len(keys):
-        parts = [all_rows(number, seen[number].physical_rows) for number in new_ids]
-        segments.append(KeySegment(keys, np.concatenate(parts)))
-    return KeyIndex(fragments, _tidy(segments), known, with_dead)
+        segments.append(KeySegment(keys, _addresses(new_ids, seen)))
+    return KeyIndex(fragments, dead, _tidy(segments), known)
 
 
 def _dead_rows(
-    source: KeySource,
-    fragment_id: int,
-    deleted: int,
-    before: FragmentRows | None,
-    removed: Mapping[int, NDArray[np.uint32]] | None,
+    source: KeySource, fragment: Fragment, expected: NDArray[np.uint32] | None
 ) -> NDArray[np.uint32]:
-    if deleted == 0:
+    """The dead rows of a fragment; those that are expected where they are as many, else they are read."""
+    if fragment.deleted_rows == 0:
         return NO_ROWS
-    if removed is not None and before is not None:
-        dead = _with(before.dead, removed.get(fragment_id, NO_ROWS))
-        if len(dead) == deleted:
-            return dead
-    return source.dead_rows(fragment_id)
+    if expected is not None and len(expected) == fragment.deleted_rows:
+        return expected
+    return source.dead_rows(fragment)
 
 
-def _addresses(fragment_ids: list[int], seen: Fragments) -> Addresses:
-    parts = [all_rows(fragment_id, seen[fragment_id][2]) for fragment_id in fragment_ids]
+def _addresses(numbers: Iterable[int], fragments: Fragments) -> Addresses:
+    """The addresses of all rows of some fragments, live or dead, in their order."""
+    parts = [all_rows(number, fragments[number].physical_rows) for number in numbers]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
@@ -357,11 +326,9 @@ class TableKeys:
         """See `KeySource`."""
         return self._fragments
 
-    def dead_rows(self, fragment_id: int) -> NDArray[np.uint32]:
+    def dead_rows(self, fragment: Fragment) -> NDArray[np.uint32]:
         """See `KeySource`."""
-        return dead_rows(self._storage, self._handle, fragment_id, self._fragments[fragment_id]).astype(
-            np.uint32
-        )
+        return self._storage.dead_rows(self._handle, fragment).astype(np.uint32)
 
     def live_keys(self, fragment_ids: Iterable[int] | None) -> Iterator[tuple[pa.StringArray, Addresses]]:
         """See `KeySource`."""
@@ -372,20 +339,9 @@ class TableKeys:
             yield string_array(batch.column("id")), addresses
 
 
-def describe(storage: TableStorage, handle: SnapshotHandle) -> dict[int, Seen]:
+def describe(storage: TableStorage, handle: SnapshotHandle) -> dict[int, Fragment]:
     """The fragments of a version, asked from the table. Cost: some microseconds for each of them."""
-    return {
-        info.id: (info.files, info.deletions, info.physical_rows, info.deleted_rows)
-        for info in storage.fragments(handle)
-    }
-
-
-def dead_rows(
-    storage: TableStorage, handle: SnapshotHandle, fragment_id: int, seen: Seen
-) -> NDArray[np.int64]:
-    """The deleted row offsets of one fragment of a version, ascending."""
-    files, deletion, rows, dead = seen
-    return storage.dead_rows(handle, FragmentInfo(fragment_id, files, rows, deletion, dead))
+    return {fragment.id: fragment for fragment in storage.fragments(handle)}
 
 
 def probe(storage: TableStorage, handle: SnapshotHandle, ids: pa.StringArray) -> Addresses:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.engine.tables.cache_files import name_of
+from omnigraph.storage.handles import NO_NUMBER, Fragment
 
 if TYPE_CHECKING:
     from omnigraph.engine.tables.cache_files import CacheFiles
 
-Layout = tuple[tuple[tuple[str, ...], int], ...]
-"""Fragments in the order of their ordinals: data files and physical rows."""
+Layout = tuple[Fragment, ...]
+"""Fragments in the order of their ordinals, whatever was deleted in them."""
 
 GHOST_SHARE_MAX = 0.25
 """Above this share of rows that a version does not have, its ordinals begin anew."""
@@ -28,26 +29,33 @@ def arrange(own: Layout, earlier: Layout) -> Layout:
     """
     if not earlier:
         return own
-    places = {files: number for number, (files, _) in enumerate(earlier)}
-    known = [places[files] for files, _ in own if files in places]
-    new = [each for each in own if each[0] not in places]
-    tail = own[len(known) :]
-    if known != sorted(known) or len(tail) != len(new) or any(a != b for a, b in zip(tail, new, strict=True)):
+    places = {each.files: number for number, each in enumerate(earlier)}
+    known = [places[each.files] for each in own if each.files in places]
+    new = [each for each in own if each.files not in places]
+    if known != sorted(known) or new != list(own[len(known) :]):
         return own
-    absent = sum(rows for _, rows in earlier) - sum(earlier[number][1] for number in known)
-    if absent > GHOST_SHARE_MAX * sum(rows for _, rows in own):
+    absent = sum(each.physical_rows for each in earlier)
+    absent -= sum(earlier[number].physical_rows for number in known)
+    if absent > GHOST_SHARE_MAX * sum(each.physical_rows for each in own):
         return own
     return (*earlier, *new)
 
 
+def begins_with(layout: Layout, first: Layout) -> bool:
+    """Whether the rows of `first` are the first ones of a layout, at the same places."""
+    return len(first) <= len(layout) and all(
+        one is other or one.holds_rows_of(other) for one, other in zip(first, layout, strict=False)
+    )
+
+
 def layout_facts(layout: Layout) -> list[Any]:
     """A layout as a cache file says it."""
-    return [[list(names), rows] for names, rows in layout]
+    return [[list(each.files), each.physical_rows] for each in layout]
 
 
 def layout_of(facts: list[Any]) -> Layout:
     """The layout that a cache file says."""
-    return tuple((tuple(names), rows) for names, rows in facts)
+    return tuple(Fragment(NO_NUMBER, tuple(names), rows) for names, rows in facts)
 
 
 def save_layout(files: CacheFiles, location: str, layout: Layout) -> bool:

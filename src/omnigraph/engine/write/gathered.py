@@ -22,6 +22,7 @@ from omnigraph.core.errors import BadRequest, InternalError, ReadSetConflict
 from omnigraph.core.ids import Branch, OperationId, TableKey
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.outcome import WriteCourse
+from omnigraph.storage.handles import Fragment
 
 
 class MutationOpKind(StrEnum):
@@ -57,8 +58,8 @@ class PendingTable:
     schema: pa.Schema
     mode: PendingMode
     batches: list[pa.Table] = field(default_factory=list[pa.Table])
-    fragments: list[str] = field(default_factory=list[str])
-    """JSON of staged fragments (a load that stages while it reads)."""
+    fragments: list[Fragment] = field(default_factory=list[Fragment])
+    """What tasks wrote and nobody points at yet (a load that stages while it reads)."""
     fragment_addresses: NDArray[np.uint64] | None = None
     """Merge with fragments: the committed rows they replace, at the captured pin."""
     located: list[tuple[pa.StringArray, NDArray[np.uint64]]] = field(
@@ -242,7 +243,7 @@ class MutationStaging:
     def push_fragments(
         self,
         table_type: TableType,
-        fragments: Iterable[str],
+        fragments: Iterable[Fragment],
         mode: PendingMode,
         kind: MutationOpKind,
         *,

@@ -25,11 +25,13 @@ from omnigraph.core.errors import Cancelled, CommitNotFound, LoadNotFound, LoadN
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
 from omnigraph.pipeline.checks.exchange import IN_STORE
-from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, remove_files, stage_split
+from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, stage_split
 from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.recovery.process_lock import FileLock, LockHeld, ObjectLock, ProcessLock
 from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.fragments import remove_fragments
+from omnigraph.storage.handles import NO_NUMBER, Fragment
 from omnigraph.storage.layout import LOADS, GraphRoot, load_record_name
 from omnigraph.storage.objects import StorageAdapter, open_adapter
 
@@ -37,10 +39,10 @@ if TYPE_CHECKING:  # tasks load this module too, and have no use for them
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
 
-FORMAT: Final = 3
-"""Files of the graph are named relative to its root."""
-_FORMATS_READ: Final = (2, FORMAT)
-"""2: by their full paths."""
+FORMAT: Final = 4
+"""Fragments as values; files of the graph are named relative to its root."""
+_FORMATS_READ: Final = (2, 3, FORMAT)
+"""2: files by their full paths. 2 and 3: fragments as Lance describes them, their files beside them."""
 _RECORD_SUFFIX: Final = ".json"
 _REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
@@ -160,7 +162,7 @@ class Journal:
 
     def replace(self, result: SplitResult, skip: NDArray[np.int64]) -> None:
         """A split was staged again without some records; its former files go only after this."""
-        write_entry(self._adapter, self.load_id, result, skip, self._root)
+        write_entry(self._root, self.load_id, result, skip)
 
     def entries(self) -> dict[int, tuple[SplitResult, NDArray[np.int64]]]:
         """What every finished split gave, and the records that were left out. A torn entry is no entry."""
@@ -254,11 +256,11 @@ def stage_journaled(task: StageTask) -> SplitResult:
     try:
         result = stage_split(task)
         _refuse_if_ended(adapter, load_id)
-        write_entry(adapter, load_id, result, np.empty(0, np.int64), task.plan.root)
+        write_entry(task.plan.root, load_id, result, np.empty(0, np.int64))
         _refuse_if_ended(adapter, load_id)
     except BaseException:  # an interrupt as well: without an entry nobody else knows the files
         if result is not None:
-            remove_files(result.files)
+            remove_fragments(task.plan.root, result.staged())
         raise
     failpoint(Window.LOAD_SPLIT_STAGED)
     return result
@@ -271,16 +273,16 @@ def _refuse_if_ended(adapter: StorageAdapter, load_id: str) -> None:
         raise Cancelled("the load was stopped; nothing was changed")
 
 
-def write_entry(
-    adapter: StorageAdapter, load_id: str, result: SplitResult, skip: NDArray[np.int64], root: GraphRoot
-) -> None:
+def write_entry(root: GraphRoot, load_id: str, result: SplitResult, skip: NDArray[np.int64]) -> None:
     """Write or replace the entry of one split."""
-    files = [*result.files, *(path for paths in result.facts.values() for path in paths)]
-    kept = _Places(root).kept
+    places = _Places(root)
+    facts = {space: [places.kept(path) for path in paths] for space, paths in result.facts.items()}
+    files = [path for paths in facts.values() for path in paths if not path.startswith(IN_STORE)]
+    if root.is_local:
+        files += [name for fragment in result.staged() for name in fragment.files]
     members = {
         **{each.name: getattr(result, each.name) for each in fields(result)},
-        "files": [kept(path) for path in result.files],
-        "facts": {space: [kept(path) for path in paths] for space, paths in result.facts.items()},
+        "facts": facts,
         "log": {
             "kept": {kind: [asdict(one) for one in some] for kind, some in result.log.kept.items()},
             "totals": result.log.totals,
@@ -289,9 +291,9 @@ def write_entry(
         "refused": result.refused.tolist(),
         "at_fault": result.at_fault.tolist(),
         "skip": skip.tolist(),
-        "sizes": {kept(path): Path(path).stat().st_size for path in files if not path.startswith(IN_STORE)},
+        "sizes": {name: Path(places.here(name)).stat().st_size for name in files},
     }
-    adapter.write_text(f"{_entries(load_id)}/split-{result.split}.json", _dumped(members))
+    _adapter(root).write_text(f"{_entries(load_id)}/split-{result.split}.json", _dumped(members))
 
 
 def _result_from(members: Mapping[str, Any], places: _Places) -> SplitResult:
@@ -302,11 +304,23 @@ def _result_from(members: Mapping[str, Any], places: _Places) -> SplitResult:
         "log": ProblemLog(kept, log["totals"], log["kept_max"]),
         "refused": np.array(members["refused"], np.int64),
         "at_fault": np.array(members["at_fault"], np.int64),
-        "files": [places.here(path) for path in members["files"]],
         "facts": {space: [places.here(path) for path in some] for space, some in members["facts"].items()},
+        "fragments": {
+            key: [_fragment_from(one, members, places) for one in some]
+            for key, some in members["fragments"].items()
+        },
     }
     kept_members: dict[str, Any] = {name: value for name, value in members.items() if name in known}
     return SplitResult(**(kept_members | rebuilt))
+
+
+def _fragment_from(one: Any, members: Mapping[str, Any], places: _Places) -> Fragment:
+    if not isinstance(one, str):
+        return Fragment.from_members(one)
+    described = orjson.loads(one)
+    mine = {file["path"] for file in described["files"]}
+    files = [places.kept(places.here(path)) for path in members["files"] if Path(path).name in mine]
+    return Fragment(NO_NUMBER, tuple(files), described["physical_rows"], metadata=one)
 
 
 def _entries(load_id: str) -> str:

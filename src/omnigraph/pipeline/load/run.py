@@ -6,7 +6,7 @@ Phase A with everything proven. A load that dies earlier leaves unreferenced fil
 """
 
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,7 +58,6 @@ from omnigraph.pipeline.load.stage_split import (
     SplitResult,
     StageTask,
     prove_nothing_lost,
-    remove_files,
     stage_split,
 )
 from omnigraph.pipeline.load.target import TargetBranch
@@ -77,6 +76,8 @@ from omnigraph.pipeline.spark.executors import Executor, LocalExecutor
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.recovery.sidecar import WriterKind
+from omnigraph.storage.fragments import remove_fragments
+from omnigraph.storage.handles import Fragment
 from omnigraph.storage.layout import LOADS
 from omnigraph.storage.memory import give_back
 
@@ -134,8 +135,8 @@ class _Staged:
         parts = [orders for result in self.results for orders in (result.refused, result.at_fault)]
         return np.unique(np.concatenate([_NO_ORDERS, *parts]))
 
-    def files(self) -> list[str]:
-        return [path for result in self.results for path in result.files]
+    def fragments(self) -> Iterator[Fragment]:
+        return (fragment for result in self.results for fragment in result.staged())
 
 
 class Load:
@@ -241,9 +242,9 @@ class Load:
         if self.rejects is not None:
             self.rejects.remove()
         if staged is not None:
-            remove_files(staged.files())
+            remove_fragments(self.session.root, staged.fragments())
         for result, _ in self.journal.entries().values():
-            remove_files(result.files)
+            remove_fragments(self.session.root, result.staged())
 
     # --- stage ---
 
@@ -319,7 +320,7 @@ class Load:
         results = [by_split[split.number] for split in self.splits]
         prove_nothing_lost(results)
         for former, _ in judged_again:
-            remove_files(former.files)
+            remove_fragments(self.session.root, former.staged())
         failpoint(Window.LOAD_POST_STAGE)
         left_out = np.concatenate([_NO_ORDERS, *(skip for _, skip in done.values())])
         return _Staged(plan, results, np.unique(left_out))
@@ -418,7 +419,7 @@ class Load:
             for split in self.splits
             if split.number in affected
         ]
-        old = [path for number in affected for path in staged.results[number].files]
+        old = [fragment for number in affected for fragment in staged.results[number].staged()]
         for result in self.executor.map("stage again", stage_split, tasks):
             before = staged.results[result.split]
             if result.records != before.records:
@@ -431,7 +432,7 @@ class Load:
         for number in affected:
             mine = left_out[(left_out >> LINE_BITS) == number]
             self.journal.replace(staged.results[number], mine)
-        remove_files(old)
+        remove_fragments(self.session.root, old)
 
     # --- commit ---
 
@@ -489,7 +490,7 @@ class Load:
         self, staging: MutationStaging, staged: _Staged, verified: Verified, key: str
     ) -> dict[str, int]:
         table_type = staged.plan.catalog.type_of(key)
-        fragments = [text for result in staged.results for text in result.fragments.get(key, ())]
+        fragments = [each for result in staged.results for each in result.fragments.get(key, ())]
         rows = staged.total("rows", key)
         match self.request.mode:
             case LoadMode.OVERWRITE:

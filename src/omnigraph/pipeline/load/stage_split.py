@@ -4,11 +4,10 @@ The functions here take small frozen values and return small picklable ones. A S
 call the same functions; neither knows which one it is.
 """
 
-import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -38,7 +37,13 @@ from omnigraph.pipeline.plan import (
 )
 from omnigraph.pipeline.problems import Problem, ProblemLog, order_of
 from omnigraph.pipeline.spark.executors import raise_if_stopped
-from omnigraph.storage.fragments import open_pinned, open_tables, write_uncommitted_fragments
+from omnigraph.storage.fragments import (
+    open_pinned,
+    open_tables,
+    remove_fragments,
+    write_uncommitted_fragments,
+)
+from omnigraph.storage.handles import Fragment
 from omnigraph.storage.memory import give_back
 
 STAGED_BYTES_MAX: Final = 64 * MIB
@@ -56,7 +61,8 @@ class SplitResult:
     lines: int = 0
     records: int = 0
     bytes: int = 0
-    fragments: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    fragments: dict[str, list[Fragment]] = field(default_factory=dict[str, list[Fragment]])
+    """What was written and nobody points at, per table."""
     rows: dict[str, int] = field(default_factory=dict[str, int])
     """Rows staged, per table."""
     read: dict[str, int] = field(default_factory=dict[str, int])
@@ -70,7 +76,10 @@ class SplitResult:
     at_fault: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Orders of records that break a value rule: never staged, but their ids count in the checks."""
     skipped: int = 0
-    files: list[str] = field(default_factory=list[str])
+
+    def staged(self) -> Iterator[Fragment]:
+        """The fragments of all tables."""
+        return itertools.chain.from_iterable(self.fragments.values())
 
     @property
     def judged_surroundings(self) -> bool:
@@ -94,7 +103,7 @@ def stage_split(task: StageTask) -> SplitResult:
     try:
         return _staged(stage, task)
     except BaseException:
-        remove_files(stage.result.files)  # nobody will ever hear of them
+        remove_fragments(task.plan.root, stage.result.staged())  # nobody will ever hear of them
         raise
 
 
@@ -295,15 +304,15 @@ class _SplitStage:
                 self._store, target.table_key, target.location, target.branch, target.version
             )
             written = write_uncommitted_fragments(
+                self.plan.root,
                 self._store,
                 handle,
                 rows,
                 operation_id=self.plan.operation_id,
                 replaces_all=self.plan.mode is LoadMode.OVERWRITE,
             )
-            self.result.fragments.setdefault(key, []).extend(written.fragments)
+            self.result.fragments.setdefault(key, []).extend(written)
             self.result.rows[key] = self.result.rows.get(key, 0) + rows.num_rows
-            self.result.files.extend(written.files)
         self._held_bytes = 0
         give_back()
 
@@ -333,10 +342,3 @@ def _with_defaults(rows: ParsedRows) -> ParsedRows:
 
 def _true(condition: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(condition, False).to_numpy(zero_copy_only=False), np.bool_)
-
-
-def remove_files(files: list[str]) -> None:
-    """Delete staged files that no commit will name. A file that cannot be deleted is left to reclaiming."""
-    for path in files:
-        with contextlib.suppress(OSError):
-            Path(path).unlink(missing_ok=True)

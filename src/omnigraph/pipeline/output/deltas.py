@@ -24,7 +24,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.engine.session import GraphSession
 from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
 from omnigraph.storage.fragments import open_pinned, open_tables
-from omnigraph.storage.handles import FragmentInfo, SnapshotHandle
+from omnigraph.storage.handles import Fragment, SnapshotHandle
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.tables import TableStorage
 
@@ -115,7 +115,7 @@ def _table_key(old: SnapshotHandle | None, new: SnapshotHandle | None) -> str:
     return "" if handle is None else handle.table_key
 
 
-def _pieces(fragments: Sequence[FragmentInfo], single: Addresses) -> list[KeyPiece]:
+def _pieces(fragments: Sequence[Fragment], single: Addresses) -> list[KeyPiece]:
     found: list[KeyPiece] = []
     group: list[int] = []
     rows = 0

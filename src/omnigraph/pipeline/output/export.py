@@ -372,14 +372,17 @@ class _Export:
         fragments = self.session.storage.fragments(self.session.open_entry(entry))
         size = sum(each.bytes for each in fragments)
         step = batch_rows_of(entry.row_count, size)
-        groups = fragment_groups(
-            [(each.id, each.live_rows, each.bytes) for each in fragments if each.live_rows],
-            rows_max=PART_ROWS_MAX,
-            bytes_max=PART_BYTES_MAX,
-        )
         return [
-            Part(table_type, entry.location, entry.branch, entry.version, numbers, rows, step)
-            for numbers, rows in groups
+            Part(
+                table_type=table_type,
+                location=entry.location,
+                branch=entry.branch,
+                version=entry.version,
+                fragments=tuple(each.id for each in group),
+                rows=sum(each.live_rows for each in group),
+                batch_rows=step,
+            )
+            for group in fragment_groups(fragments, rows_max=PART_ROWS_MAX, bytes_max=PART_BYTES_MAX)
         ]
 
     def _check_seen(self, place: Path, written: Sequence[WrittenPart]) -> None:

@@ -67,11 +67,7 @@ def plan_scan(
     store = open_tables(root, settings, snapshot.head)
     handle = open_pinned(store, entry.table_key, entry.location, entry.branch, entry.version)
     fragments = store.fragments(handle)
-    groups = fragment_groups(
-        [(each.id, each.live_rows, each.bytes) for each in fragments if each.live_rows],
-        rows_max=PARTITION_ROWS,
-        bytes_max=PARTITION_BYTES,
-    )
+    groups = fragment_groups(fragments, rows_max=PARTITION_ROWS, bytes_max=PARTITION_BYTES)
     fields = [spark_field(table_type, name) for name in names]
     return FrameScan(
         root=root,
@@ -84,7 +80,7 @@ def plan_scan(
         columns=names,
         ddl=", ".join(f"`{name}` {spelled}" for name, spelled, _ in fields),
         where=None if where is None else _filter(catalog, table_type, where),
-        groups=tuple(numbers for numbers, _ in groups),
+        groups=tuple(tuple(each.id for each in group) for group in groups),
         schema=pa.schema([pa.field(name, arrow) for name, _, arrow in fields]),
         batch_rows=batch_rows_of(entry.row_count, sum(each.bytes for each in fragments)),
     )

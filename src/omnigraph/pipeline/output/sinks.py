@@ -1,7 +1,7 @@
 """Files an export writes: one sink per format, and the part of a type that one Spark task writes."""
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from omnigraph.engine.entities.export import file_columns
 from omnigraph.engine.entities.lines import csv_header, csv_lines, flat_array, json_lines
 from omnigraph.pipeline.plan import SourceFormat
 from omnigraph.storage.fragments import open_pinned, open_tables
+from omnigraph.storage.handles import Fragment
 from omnigraph.storage.layout import GraphRoot
 
 ROW_GROUP_ROWS_MAX: Final = 262_144
@@ -148,21 +149,23 @@ def type_sink(
 
 
 def fragment_groups(
-    fragments: Sequence[tuple[int, int, int]], *, rows_max: int, bytes_max: int
-) -> list[tuple[tuple[int, ...], int]]:
-    """Fragments (number, rows, bytes) in a row packed up to either bound: numbers and rows of each group."""
-    groups: list[tuple[tuple[int, ...], int]] = []
-    numbers: list[int] = []
+    fragments: Iterable[Fragment], *, rows_max: int, bytes_max: int
+) -> list[tuple[Fragment, ...]]:
+    """Fragments in a row packed up to either bound; those without a live row are left out."""
+    groups: list[tuple[Fragment, ...]] = []
+    group: list[Fragment] = []
     rows = size = 0
-    for number, more_rows, more_bytes in fragments:
-        if numbers and (rows + more_rows > rows_max or size + more_bytes > bytes_max):
-            groups.append((tuple(numbers), rows))
-            numbers, rows, size = [], 0, 0
-        numbers.append(number)
-        rows += more_rows
-        size += more_bytes
-    if numbers:
-        groups.append((tuple(numbers), rows))
+    for each in fragments:
+        if each.live_rows == 0:
+            continue
+        if group and (rows + each.live_rows > rows_max or size + each.bytes > bytes_max):
+            groups.append(tuple(group))
+            group, rows, size = [], 0, 0
+        group.append(each)
+        rows += each.live_rows
+        size += each.bytes
+    if group:
+        groups.append(tuple(group))
     return groups
 
 
