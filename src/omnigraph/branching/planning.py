@@ -71,11 +71,6 @@ class MergeStep:
         """Whether the step moves the HEAD of the target's table."""
         return self.action in {TableAction.ADOPT, TableAction.REWRITE} and not self.changes.empty
 
-    @property
-    def changes_entry(self) -> bool:
-        """Whether the target shows another version of the table afterwards."""
-        return self.writes_rows or self.action in {TableAction.SWITCH, TableAction.FORK}
-
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
@@ -110,12 +105,6 @@ class MergePlan:
             chosen = {f"resolved_{side.value}": count for side, count in counts.items()}
             found[key] = {**found.get(key, {}), **chosen}
         return found
-
-    @property
-    def expected(self) -> dict[TableKey, int]:
-        """The versions on the target that must not have moved when the merge is written."""
-        pins = {step.table_key: self.target.pin(step.table_key) for step in self.steps if step.changes_entry}
-        return {**self.read_set, **pins}
 
 
 def plan_merge(

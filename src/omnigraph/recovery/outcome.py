@@ -37,7 +37,8 @@ class WriteCourse:
     """
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        self.what = what
+        """The call in messages: "the merge"."""
         self._operation_id: OperationId | None = None
         self._visible = False
         self._told = False
@@ -59,11 +60,11 @@ class WriteCourse:
     def note(self) -> str:
         """What is known about the outcome, in one line."""
         if self._visible:
-            return f"{self._what} was interrupted after its commit: it is complete and visible"
+            return f"{self.what} was interrupted after its commit: it is complete and visible"
         if self._operation_id is None:
-            return f"{self._what} was interrupted before its first effect: nothing was changed"
+            return f"{self.what} was interrupted before its first effect: nothing was changed"
         return (
-            f"{self._what} was interrupted half-way and may have moved tables: the next opening for writing"
+            f"{self.what} was interrupted half-way and may have moved tables: the next opening for writing"
             f" settles it, then `omnigraph recoveries` and `omnigraph commit list` show the outcome"
             f" (operation {self._operation_id})"
         )

@@ -77,13 +77,14 @@ def finalize_under(
         staged = Staged(
             intent,
             ground,
+            staging.course,
             tables,
             windows=WINDOWS,
             tables_at_once=_tables_at_once(intent, len(tables)),
             announces=True,
             ahead=ahead,
         )
-        return carry(session, staged, course=staging.course, cancel=cancel, guards=guards)
+        return carry(session, staged, cancel=cancel, guards=guards)
     finally:
         if ahead is not None:
             ahead.discard()

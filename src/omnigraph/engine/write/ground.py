@@ -13,9 +13,9 @@ from omnigraph.recovery.drift import drift_guard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.core.ids import Branch, CommitId, TableKey
     from omnigraph.engine.session import GraphSession
-    from omnigraph.engine.write.parts import TableWrite, WriteIntent
+    from omnigraph.engine.write.parts import TableWrite
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.manifest.store import Head
     from omnigraph.recovery.queues import QueueKey
@@ -78,22 +78,24 @@ def queue_keys(branch: Branch, tables: Iterable[TableKey]) -> list[QueueKey]:
     return [(key, branch) for key in sorted(set(tables))]
 
 
-def check_authority(session: GraphSession, ground: Ground, head: Head, intent: WriteIntent) -> None:
+def check_authority(
+    session: GraphSession, ground: Ground, head: Head, if_commit: CommitId | None, what: str
+) -> None:
     """Refuse a write whose ground is gone: the caller's condition, the branch itself, the schema."""
-    current, expected = head.snapshot, intent.if_commit
+    current = head.snapshot
     # Again, now that nothing can come between: no table may move for a publish that will be refused.
     session.manifest.refuse_during_schema_apply()
-    if expected is not None and not session.commits.shows_rows_of(current.commit, expected):
-        raise PreconditionFailed(expected=expected, actual=current.head)
+    if if_commit is not None and not session.commits.shows_rows_of(current.commit, if_commit):
+        raise PreconditionFailed(expected=if_commit, actual=current.head)
     if (head.token or "") != ground.branch_identity:
         raise ReadSetConflict(
             "branch",
-            message=f"{show_branch(ground.branch)} was created anew while {intent.what} was prepared;"
+            message=f"{show_branch(ground.branch)} was created anew while {what} was prepared;"
             " re-read and retry",
         )
     if current.schema_hash != ground.snapshot.schema_hash:
         raise ReadSetConflict(
-            "schema", message=f"the schema changed while {intent.what} was prepared; re-read and retry"
+            "schema", message=f"the schema changed while {what} was prepared; re-read and retry"
         )
 
 

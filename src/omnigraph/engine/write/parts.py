@@ -44,8 +44,6 @@ class WriteIntent:
     schema_hash: str | None = None
     """The schema the branch follows afterwards; None keeps the one it follows."""
     summary: TableSummary = field(default_factory=dict[str, "Mapping[str, int]"])
-    what: str = "the write"
-    """Its name in messages."""
 
 
 # --- the tables ------------------------------------------------------------------------------------------

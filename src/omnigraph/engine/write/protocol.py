@@ -66,6 +66,8 @@ class Staged:
 
     intent: WriteIntent
     ground: Ground
+    course: WriteCourse
+    """Of the call the write belongs to, which it is told how far it has come."""
     tables: Mapping[TableKey, TableWrite]
     switches: Mapping[TableKey, Switch] = field(default_factory=dict["TableKey", "Switch"])
     windows: Windows = field(default_factory=Windows)
@@ -166,20 +168,19 @@ def carry(
     session: GraphSession,
     staged: Staged,
     *,
-    course: WriteCourse,
     cancel: Cancellation = NEVER,
     guards: Guards | None = None,
     queue_wait_s_max: float | None = None,
 ) -> Finished:
     """Make a staged write visible as one commit, or change nothing a reader can see.
 
-    `guards`: queues the caller holds already. `course` is told how far the write has come.
+    `guards`: queues the caller holds already.
     Raises `ReadSetMoved` when it must be prepared again, `ExpectedVersionMismatch`, `PreconditionFailed` and
     `ReadSetConflict` when its ground is gone, `ResourceBusy` when a queue stays taken: nothing has happened
     then. Raises `RecoveryRequired` when it stopped after its first effect: the sidecar stays for recovery.
     """
     cancel.raise_if_requested()
-    intent = staged.intent
+    course, operation_id = staged.course, staged.intent.operation_id
     keys = queue_keys(staged.branch, staged.touched)
     with ExitStack() as held:
         if guards is None:
@@ -189,10 +190,10 @@ def carry(
         hold = held.enter_context(session.lease.hold())
         grounded = check_ground(session, staged, hold)
         cancel.raise_if_requested()
-        course.intends(intent.operation_id)
+        course.intends(operation_id)
         covered = cover(session, grounded)
         moved = covered.effects.moved
-        with left_to_recovery(intent.what, intent.operation_id, moved=lambda: bool(moved)):
+        with left_to_recovery(course.what, operation_id, moved=lambda: bool(moved)):
             published = publish(session, commit_tables(session, covered))
         course.published()
         return uncover(session, published)
@@ -205,7 +206,7 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
     current = head.snapshot
     if staged.announces:
         session.disturbed = current is not ground.snapshot
-    check_authority(session, ground, head, intent)
+    check_authority(session, ground, head, intent.if_commit, staged.course.what)
     check_pins(session, ground, current, staged.touched)
     try:
         tables = settled_on(session, ground, current, staged.tables)
