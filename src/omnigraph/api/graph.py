@@ -446,11 +446,12 @@ class Graph(Exports):
 
     def ensure_indices(self, *, branch: str = "main", actor: str | None = None) -> IndexesEnsured:
         """Build the declared indexes that do not exist yet, in one commit; nothing when all exist."""
-        from omnigraph.maintenance.indices import ensure_indices  # noqa: PLC0415  a reader never needs it
+        from omnigraph.maintenance.indices import BUILD, ensure_indices  # noqa: PLC0415  a reader never needs it
 
         target = writable_branch(branch)
-        self._session.begin_write(actor)
-        return ensure_indices(self._session, target, actor=actor)
+        with WriteCourse(BUILD) as course:
+            self._session.begin_write(actor)
+            return ensure_indices(self._session, target, actor=actor, course=course)
 
     def index_report(
         self, *, branch: str = "main", types: Sequence[str] | None = None

@@ -5,24 +5,22 @@ An index never decides an answer, only its speed, so nothing here may fail a log
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from contextvars import copy_context
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.catalog.types import IndexKind as DeclaredIndex
-from omnigraph.core.errors import RecoveryRequired, ResourceBusy
-from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.errors import InternalError, ResourceBusy
+from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
-from omnigraph.engine.write.forks import fork_table
+from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, check_pins, queue_keys
+from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
+from omnigraph.engine.write.protocol import Staged, carry
 from omnigraph.maintenance.folding import foldable
-from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.planning.filters import HasValue, filter_text
-from omnigraph.recovery.drift import drift_guard
-from omnigraph.recovery.outcome import left_to_recovery
-from omnigraph.recovery.sidecar import Sidecar, SidecarPin, WriterKind
+from omnigraph.recovery.outcome import WriteCourse
+from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
 
@@ -31,13 +29,18 @@ if TYPE_CHECKING:
 
     from omnigraph.core.settings import Settings
     from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.parts import Part
     from omnigraph.manifest.state import Snapshot, TableEntry
 
+BUILD: Final = "the index build"
 OPERATION: Final = "ensure_indices"
 RESTAGES_MAX: Final = 2
 """Builds thrown away because the table moved meanwhile; after that the queue is held while building."""
 FOLD_OPERATION: Final = "optimize"
 """What a commit is called in which fragments were folded as well."""
+
+WINDOWS: Final = Windows(pre_publish=Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT)
+FOLD_WINDOWS: Final = Windows(pre_publish=Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
 
 _EXACT_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2", "num_partitions": 1}
 """The distance the language ranks by; one partition searches everything, so answers stay exact."""
@@ -214,16 +217,6 @@ class _Work:
         return self.entry.table_key
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    work: _Work
-    handle: SnapshotHandle
-    staged: StagedHandle | None
-    """The folded fragments, else the indexes. None: the branch does not own the table yet, so its files are
-    written after the fork.
-    """
-
-
 def ensure_indices(
     session: GraphSession,
     branch: Branch,
@@ -233,36 +226,34 @@ def ensure_indices(
     fold: bool = False,
     queue_wait_s_max: float | None = None,
     actor: str | None = None,
+    course: WriteCourse | None = None,
 ) -> IndexesEnsured:
     """Build the declared indexes that do not exist, in one commit; `extend` adds what existing ones miss, and
     `fold` writes small fragments as one before that.
 
     Steady state writes nothing at all. A vector column without a vector is reported as pending. Tables the
-    branch inherits from main are left to main. Does not heal: a drifted table raises.
+    branch inherits from main are left to main. Does not heal: a drifted table raises. `course` is told how
+    far the build has come.
     Cost: metadata when nothing is missing, else the indexed columns of the uncovered fragments.
     """
     chosen = None if tables is None else frozenset(tables)
+    course = WriteCourse(BUILD) if course is None else course
     for attempt in range(RESTAGES_MAX + 1):
-        snapshot = session.manifest.current(branch)
-        works, pending = _missing(session, snapshot, chosen, extend=extend, fold=fold)
+        head = session.manifest.head(branch)
+        works, pending = _missing(session, head.snapshot, chosen, extend=extend, fold=fold)
         if not works:
             return IndexesEnsured(show_branch(branch), pending=pending)
-        operation_id = OperationId(new_ulid())
-        queues = [(work.key, branch) for work in works]
-        with ExitStack() as held:
+        ground = Ground(head.snapshot, head.token or "", WhenMoved.PREPARE_AGAIN)
+        queues = queue_keys(branch, [work.key for work in works])
+        with ExitStack() as held, suppress(ReadSetMoved):
+            guards = None
             if attempt == RESTAGES_MAX:
-                held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
-                if _moved(session.manifest.current(branch), works):
-                    continue
-            staged = _stage_all(session, branch, works, operation_id)
-            if attempt < RESTAGES_MAX:
-                held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
-            held.enter_context(session.lease.hold())
-            if _moved(session.manifest.current(branch), works):
-                continue
-            published = _commit_and_publish(session, branch, staged, operation_id, actor)
-        built = tuple((work.table_type.name, plan.name) for work in works for plan in work.plans)
-        return IndexesEnsured(show_branch(branch), built, pending, published.head)
+                guards = held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
+                check_pins(session, ground, session.manifest.current(branch), [work.key for work in works])
+            staged = _stage_all(session, ground, course, works, actor)
+            published = carry(session, staged, guards=guards, queue_wait_s_max=queue_wait_s_max).snapshot
+            built = tuple((work.table_type.name, plan.name) for work in works for plan in work.plans)
+            return IndexesEnsured(show_branch(branch), built, pending, published.head)
     raise ResourceBusy("the tables kept moving while their indexes were built", hint="try again later")
 
 
@@ -331,138 +322,57 @@ def is_buildable(
     return found.num_rows > 0
 
 
-def _moved(current: Snapshot, works: Sequence[_Work]) -> bool:
-    return any(current.entries.get(work.key) != work.entry for work in works)
-
-
 def _stage_all(
-    session: GraphSession, branch: Branch, works: Sequence[_Work], operation_id: OperationId
-) -> list[_Staged]:
+    session: GraphSession, ground: Ground, course: WriteCourse, works: Sequence[_Work], actor: str | None
+) -> Staged:
     """Stage every table, several at a time; what one of them reports is heard by this caller's listeners."""
-    if len(works) == 1:
-        return [_stage(session, branch, works[0], operation_id)]
-    most = min(len(works), session.settings.maintenance_concurrency)
-    with ThreadPoolExecutor(most, thread_name_prefix="omnigraph-indices") as threads:
-        waiting = [
-            threads.submit(copy_context().run, _stage, session, branch, work, operation_id) for work in works
-        ]
-        return [each.result() for each in waiting]
-
-
-def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: OperationId) -> _Staged:
-    handle = session.open_entry(work.entry)
-    if work.entry.branch != branch:
-        return _Staged(work, handle, None)
-    stamp = Stamp(operation_id, work.key)
-    if work.folded:
-        return _Staged(work, handle, session.storage.stage_rewrite(handle, work.folded, stamp))
-    return _Staged(work, handle, session.storage.stage_indexes(handle, work.plans, stamp))
-
-
-def _commit_and_publish(
-    session: GraphSession,
-    branch: Branch,
-    staged: Sequence[_Staged],
-    operation_id: OperationId,
-    actor: str | None,
-) -> Snapshot:
-    """Phases A to D, under the queues and the lease."""
-    session.manifest.refuse_during_schema_apply()
-    for each in staged:
-        drift_guard(session.recovery, each.work.entry, branch)
-    folds = any(each.work.folded for each in staged)
-    kind = WriterKind.OPTIMIZE if folds else WriterKind.ENSURE_INDICES
-    sidecar = _sidecar(session, branch, staged, operation_id, actor, kind)
-    session.storage.make_durable([each.staged for each in staged if each.staged is not None])
-    session.sidecars.write(sidecar)
-    moved: list[TableKey] = []
-    with left_to_recovery("the index build", operation_id, moved=lambda: bool(moved)):
-        updates = [_commit_table(session, branch, each, operation_id, moved) for each in staged]
-        failpoint(
-            Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT
-            if folds
-            else Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT
-        )
-        published = session.publisher.publish(
-            branch,
-            updates,
-            {each.work.key: each.work.entry.version for each in staged},
-            CommitIntent(
-                CommitId(new_ulid()),
-                FOLD_OPERATION if folds else OPERATION,
-                actor,
-                operation_id,
-                summary={each.work.key: _summary(each.work) for each in staged},
-            ),
-        )
-    session.sidecars.delete_or_warn(operation_id)
-    return published
-
-
-def _sidecar(
-    session: GraphSession,
-    branch: Branch,
-    staged: Sequence[_Staged],
-    operation_id: OperationId,
-    actor: str | None,
-    kind: WriterKind,
-) -> Sidecar:
-    return Sidecar(
-        operation_id=operation_id,
-        started_at_us=session.clock.now_us(),
-        branch=branch,
+    folds = any(work.folded for work in works)
+    by_key = {work.key: work for work in works}
+    intent = WriteIntent(
+        kind=WriterKind.OPTIMIZE if folds else WriterKind.ENSURE_INDICES,
+        operation=FOLD_OPERATION if folds else OPERATION,
+        operation_id=OperationId(new_ulid()),
+        commit_id=CommitId(new_ulid()),
         actor=actor,
-        writer_kind=kind,
-        tables=tuple(
-            SidecarPin(
-                table_key=each.work.key,
-                table_path=each.work.entry.location,
-                expected_version=each.work.entry.version,
-                post_commit_pin=each.work.entry.version + 1,
-                table_branch=branch,
-            )
-            for each in staged
-        ),
+        summary={work.key: _summary(work) for work in works},
     )
+    tables = session.map_tables(
+        lambda key: _stage(session, ground.branch, by_key[key], intent.operation_id),
+        list(by_key),
+        threads=session.settings.maintenance_concurrency,
+    )
+    windows = FOLD_WINDOWS if folds else WINDOWS
+    return Staged(intent, ground, course, dict(zip(by_key, tables, strict=True)), windows=windows)
+
+
+def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: OperationId) -> TableWrite:
+    handle = session.open_entry(work.entry)
+    stamp = Stamp(operation_id, work.key)
+    before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
+
+    def build(on: SnapshotHandle) -> StagedHandle | None:
+        return session.storage.stage_indexes(on, work.plans, stamp)
+
+    def extend(on: SnapshotHandle) -> StagedHandle | None:
+        plans, _ = _due(session, work.table_type, on, extend=True)
+        return session.storage.stage_indexes(on, plans, stamp)
+
+    parts: tuple[Part, ...]
+    if work.folded:
+        rewritten = session.storage.stage_rewrite(handle, work.folded, stamp)
+        after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
+        # The new fragment is small, so its indexes are built in no time; no build before it can know it.
+        parts = (StagedPart(rewritten, before=before, after=after), LaterPart(extend))
+    elif work.entry.branch != branch:
+        parts = (LaterPart(build, before=before),)
+    else:
+        built = build(handle)
+        if built is None:
+            raise InternalError(f"'{work.key}' lacks indexes of which nothing can be built")
+        parts = (StagedPart(built, before=before),)
+    return TableWrite(work.entry, handle, parts)
 
 
 def _summary(work: _Work) -> dict[str, int]:
     folded = {"folded": len(work.folded)} if work.folded else {}
     return {"indexes": len(work.plans), **folded}
-
-
-def _commit_table(
-    session: GraphSession, branch: Branch, each: _Staged, operation_id: OperationId, moved: list[TableKey]
-) -> SubTableUpdate:
-    """Move one HEAD; the indexes of a table the branch did not own are built on its fork.
-
-    `moved` gets the table with its first step: what follows may fail, and decides about the error.
-    """
-    entry, handle, staged = each.work.entry, each.handle, each.staged
-    identifier = entry.branch_identifier
-    stamp = Stamp(operation_id, entry.table_key)
-    if staged is None:
-        handle = fork_table(session, entry, branch)
-        identifier = session.storage.branch_identifier(entry.location, branch) or ()
-        staged = session.storage.stage_indexes(handle, each.work.plans, stamp)
-        if staged is None:
-            raise RecoveryRequired(f"nothing was built for '{entry.table_key}'", operation_id)
-    failpoint(Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE)
-    committed = session.storage.commit_staged(handle, staged)
-    moved.append(entry.table_key)
-    if each.work.folded:
-        failpoint(Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX)
-        # The new fragment is small, so its indexes are built in no time; no build before it can know it.
-        plans, _ = _due(session, each.work.table_type, committed, extend=True)
-        built = session.storage.stage_indexes(committed, plans, stamp)
-        if built is not None:
-            staged, committed = built, session.storage.commit_staged(committed, built)
-    session.storage.make_durable([committed])
-    return SubTableUpdate(
-        table_key=entry.table_key,
-        table_version=committed.version,
-        table_branch=branch,
-        row_count=committed.row_count,
-        transaction_uuid=staged.transaction_uuid,
-        branch_identifier=identifier,
-    )
