@@ -10,6 +10,7 @@ from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
+from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.manifest.record import commit_dict
@@ -116,7 +117,7 @@ class Branches:
         Raises `BranchExists`, `BranchPrefixClash`, `TagExists` for the name of a tag, `BranchNotFound`.
         """
         session = self._session
-        session.begin_write()
+        entering_write(session, heal=False)
         try:
             with session.lease.hold():
                 made = BranchStore(session.manifest).create(name, normalize_branch(from_branch))
@@ -129,7 +130,6 @@ class Branches:
         """Delete a branch. Raises `BranchNotFound`, `BranchHasChildren`, `BadRequest` for main."""
         from omnigraph.branching.branches import delete_branch  # noqa: PLC0415  most processes never do
 
-        self._session.begin_write()
         return delete_branch(self._session, name)
 
     def merge(
@@ -154,7 +154,6 @@ class Branches:
         """
         from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  most processes never merge
 
-        self._session.begin_write(actor)
         return branch_merge(
             self._session,
             source=normalize_branch(source),

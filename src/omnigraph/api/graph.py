@@ -19,7 +19,7 @@ from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure, TargetCo
 from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+from omnigraph.engine.write.entering import entering_write
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -148,11 +148,9 @@ class Graph(Exports):
         target = writable_branch(branch)
         session = self._session
         with WriteCourse("the mutation") as course:
-            contract = session.begin_write(actor)
-            text, file = source_text(source)
             # First of all: what is healed may be a schema change, and the query is checked against that.
-            if heal_pending_sidecars_roll_forward(session.recovery).anything:
-                contract = session.schemas.current()
+            contract = entering_write(session, actor)
+            text, file = source_text(source)
             snapshot = session.manifest.current(target)
             catalog = (
                 contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
@@ -391,7 +389,7 @@ class Graph(Exports):
         from omnigraph.branching.revert import revert_commit  # noqa: PLC0415
 
         target = writable_branch(branch)
-        self._session.begin_write(actor)
+        self._session.check_open()
         return revert_commit(
             self._session,
             resolve_commit(self._session, commit).id,
@@ -450,7 +448,7 @@ class Graph(Exports):
 
         target = writable_branch(branch)
         with WriteCourse(BUILD) as course:
-            self._session.begin_write(actor)
+            entering_write(self._session, actor, heal=False)
             return ensure_indices(self._session, target, actor=actor, course=course)
 
     def index_report(
@@ -465,7 +463,7 @@ class Graph(Exports):
         """Settle what dead writers left, as far as that is possible beside live ones, and re-read the
         schema.
         """
-        self._session.begin_write()
+        entering_write(self._session, heal=False)
         refresh_session(self._session)
 
     def recoveries(self) -> tuple[RecoveryRecord, ...]:

@@ -20,6 +20,7 @@ from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots, resolve_
 from omnigraph.branching.tokens import FeedFilter
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.engine.write.entering import entering_write
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +38,7 @@ class Tags:
     def create(self, name: str, *, at: str = "main") -> CommitId:
         """Name a commit for good; `at` is a branch (its head), a tag or a commit id."""
         session = self._session
-        session.begin_write()
+        entering_write(session, heal=False)
         commit = resolve_reference(session, at).head
         with session.lease.hold():
             return session.manifest.tags.create(name, commit).head
@@ -49,7 +50,7 @@ class Tags:
 
     def delete(self, name: str) -> None:
         """Forget a name; the commit stays."""
-        self._session.begin_write()
+        entering_write(self._session, heal=False)
         with self._session.lease.hold():
             self._session.manifest.tags.delete(name)
 

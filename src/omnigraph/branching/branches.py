@@ -10,8 +10,8 @@ from omnigraph.core.errors import BadRequest, BranchHasChildren, ConflictError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, normalize_branch, show_branch
+from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.names import INTERNAL_NAMES
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
     from omnigraph.core.ids import Branch, TableKey
@@ -40,8 +40,7 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     table reference that could not be removed is reported, and a later branch of that name removes it.
     """
     branch = _deletable(name)
-    heal_pending_sidecars_roll_forward(session.recovery)
-    session.manifest.refuse_during_schema_apply()
+    entering_write(session)
     owned = [(key, branch) for key in session.manifest.current(branch).entries]
     # The queues keep writers of this process away, the lease those of others.
     with session.queues.acquire_many(owned), session.lease.hold():

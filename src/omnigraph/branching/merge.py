@@ -13,8 +13,8 @@ from omnigraph.branching.writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.ids import show_branch
+from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.names import INTERNAL_NAMES
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -45,11 +45,10 @@ _mutexes = _Mutexes()
 
 
 @contextmanager
-def merging(session: GraphSession) -> Generator[None]:
+def merging(session: GraphSession, actor: str | None) -> Generator[None]:
     """The surroundings of every merge: one at a time, after what dead writers left is settled."""
     with _mutexes.of(session.root.identity):
-        heal_pending_sidecars_roll_forward(session.recovery)
-        session.manifest.refuse_during_schema_apply()
+        entering_write(session, actor)
         yield
 
 
@@ -70,7 +69,7 @@ def branch_merge(
     this process. An interrupt (Ctrl-C) carries a note about the outcome.
     """
     _refuse_names(source, target)
-    with WriteCourse("the merge") as course, merging(session):
+    with WriteCourse("the merge") as course, merging(session, actor):
         plan = plan_merge(session, source, target, resolution, bulk)
         if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:
             return MergeReport.of(plan, actor, None)

@@ -36,7 +36,7 @@ def revert_commit(
     entities, `MergeConflicts` lists them and nothing happens. Raises `CommitNotFound`, and `BadRequest` for
     the first commit of a graph or a parent the commit does not have.
     """
-    with WriteCourse("the revert") as course, merging(session):
+    with WriteCourse("the revert") as course, merging(session, actor):
         base = session.manifest.at_commit(commit_id)
         source = session.manifest.at_commit(_parent(base.commit, parent))
         plan = plan_between(

@@ -16,18 +16,15 @@ from omnigraph.core.errors import (
     BadRequest,
     GraphNotFound,
     OmnigraphError,
-    SchemaContractMissing,
-    SchemaDrift,
 )
 from omnigraph.core.events import Warned, emit
-from omnigraph.core.ids import refuse_reserved_actor
 from omnigraph.core.settings import Settings
 from omnigraph.engine.plans import PlanCache
 from omnigraph.engine.schema_contract import SchemaContract, SchemaContracts
 from omnigraph.engine.tables.cache_files import CacheFiles
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_cache import KeyIndexCache
-from omnigraph.engine.upkeep import check_schema_published, refresh_session, settle_on_open
+from omnigraph.engine.upkeep import check_schema_published, settle_on_open
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
@@ -178,21 +175,6 @@ class GraphSession:
         if self._closed:
             self.check_open()
         self.schemas.check_source()
-
-    def begin_write(self, actor: str | None = None) -> SchemaContract:
-        """As `begin_read` for calls that write; all that was accepted is looked at, and returned.
-
-        Raises BadRequest for an actor that only the engine itself may be.
-        """
-        refuse_reserved_actor(actor)
-        if self.read_only:
-            raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
-        try:
-            return self.contract()
-        except (SchemaDrift, SchemaContractMissing):
-            # Perhaps a schema apply died between two of its renames: then it is completed first.
-            refresh_session(self)
-            return self.contract()
 
     def contract(self) -> SchemaContract:
         """The accepted schema, of an open handle."""

@@ -120,7 +120,7 @@ def run_mutation(
 ) -> MutationResult:
     """Run a mutation as one commit on `branch`, or change nothing.
 
-    `schema_hash` names the schema the plan was made for. The caller has healed pending sidecars before.
+    `schema_hash` names the schema the plan was made for. The caller has been through `entering_write`.
     A write of inserts only is prepared again when something it read moved, at most `REPREPARE_ATTEMPTS_MAX`
     times; one with updates or deletes fails with `ExpectedVersionMismatch`. `if_commit` is never retried.
     `course` is told how far the write has come.
@@ -160,7 +160,6 @@ def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey
             stack.enter_context(session.lease.hold())
         head = session.manifest.head(request.branch)
         _check_condition(session, head.snapshot, request)
-        session.manifest.refuse_during_schema_apply()
         staging = MutationStaging(
             head.snapshot,
             OperationId(new_ulid()),

@@ -13,6 +13,7 @@ from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, new_ulid
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 from omnigraph.engine.session import GraphSession
+from omnigraph.engine.write.entering import entering_write
 from omnigraph.pipeline.input.sources import (
     expand,
     input_bytes,
@@ -132,7 +133,7 @@ def _load(
     request = _request(words)
     load_id = OperationId(new_ulid())
     _refuse_taken_rejects(session, request, load_id)
-    session.begin_write(request.actor)
+    entering_write(session, request.actor)
     executor = _executor(session, words, size)
     with only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
@@ -171,7 +172,7 @@ def _resume(session: GraphSession, load_id: str, sources: "Sources | None", word
         cancel=words.get("cancel", NEVER),
     )
     _refuse_taken_rejects(session, request, load_id)
-    session.begin_write(request.actor)
+    entering_write(session, request.actor)
     with only_driver(session, load_id, new=False):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)

@@ -73,7 +73,6 @@ from omnigraph.pipeline.problems import (
 )
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
 from omnigraph.pipeline.spark.executors import Executor, LocalExecutor
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.fragments import remove_fragments
@@ -180,14 +179,10 @@ class Load:
 
     def _run(self, splits: list[Split]) -> LoadReport:
         self.splits = splits
-        session = self.session
-        session.begin_write()
-        heal_pending_sidecars_roll_forward(session.recovery)
         staged: _Staged | None = None
         moved: ReadSetMoved | None = None
         try:
             for _attempt in range(REPREPARE_ATTEMPTS_MAX):
-                session.manifest.refuse_during_schema_apply()
                 snapshot = self.target.snapshot()
                 if staged is not None and self._still_fits(staged, snapshot):
                     # The facts on disk are cut into as many partitions as before.

@@ -1,0 +1,39 @@
+"""The one way into a write, for every call that writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omnigraph.core.errors import BadRequest, SchemaContractMissing, SchemaDrift
+from omnigraph.core.ids import refuse_reserved_actor
+from omnigraph.engine.upkeep import refresh_session
+from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
+
+if TYPE_CHECKING:
+    from omnigraph.engine.schema_contract import SchemaContract
+    from omnigraph.engine.session import GraphSession
+
+
+def entering_write(session: GraphSession, actor: str | None = None, *, heal: bool = True) -> SchemaContract:
+    """What every call that writes does first; returns the accepted schema.
+
+    The handle is open and may write, the actor is not one that only the engine itself may be, and the schema
+    on disk is the accepted one. With `heal`, what dead writers finished is visible afterwards, and no schema
+    apply is under way. Without it enter what moves no table, and index builds: those settle nobody's write.
+    Raises BadRequest, SchemaDrift, and ConflictError during a schema apply.
+    """
+    refuse_reserved_actor(actor)
+    if session.read_only:
+        raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")
+    try:
+        contract = session.contract()
+    except (SchemaDrift, SchemaContractMissing):
+        # Perhaps a schema apply died between two of its renames: then it is completed first.
+        refresh_session(session)
+        contract = session.contract()
+    if not heal:
+        return contract
+    if heal_pending_sidecars_roll_forward(session.recovery).anything:
+        contract = session.contract()  # what was healed may be a schema change
+    session.manifest.refuse_during_schema_apply()
+    return contract
