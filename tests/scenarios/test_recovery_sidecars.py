@@ -15,7 +15,7 @@ from omnigraph.core.errors import (
     SidecarSchemaError,
 )
 from omnigraph.core.events import DurableOperation, StorageCall, listen
-from omnigraph.core.failpoints import Pass, Raise, Sequence, Window, activate
+from omnigraph.core.failpoints import Callback, Pass, Raise, Sequence, Window, activate
 from omnigraph.manifest.recoveries import RecoveryKind
 from recovering import ADD, crash, opened, pending, people_at, raw_drift, shown
 from recovery_graph import FAST, RawGraph
@@ -77,6 +77,56 @@ def test_sidecar_list_failure_in_drift_guard_names_both_paths(path):
         graph.mutate(ADD, {"n": "new"})
     accept()
     assert_healthy(path)
+
+
+TIE = 'query tie() { insert Knows { from: "ada", to: "bob", since: 77 } }'
+TIED = ("ada", "bob", 77)
+
+
+def met_a_stopped_write(path, graph, window):
+    """Tie two people by `graph` while a write of another handle stops at `window`; returns the refusal."""
+
+    def stop(_window):
+        with activate(window, Raise(IoFailure("stopped"))), pytest.raises(RecoveryRequired):
+            INSERT.run(opened(path), "other")
+
+    meanwhile = activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([Callback(stop)]))
+    with meanwhile, pytest.raises(RecoveryRequired) as caught:
+        graph.mutate(TIE)
+    assert caught.value.operation_id == pending(path)[0]
+    return caught.value
+
+
+def test_a_write_that_meets_a_finished_one_is_told_to_come_again(path):
+    graph = opened(path)
+    before = shown(path)
+    told = met_a_stopped_write(path, graph, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+    assert "rolled forward by the next write — send the write again" in str(told)
+    assert "rollback" not in str(told)
+    assert "send it again" in told.hint
+    assert shown(path) == before
+    graph.mutate(TIE)
+    after = INSERT.after(before, "other")
+    after.knows[TIED] += 1
+    assert shown(path) == after
+    assert_recovered(path, told.operation_id, RecoveryKind.ROLLED_FORWARD)
+
+
+def test_a_write_that_meets_a_half_finished_one_is_told_to_reopen(path):
+    graph = opened(path)
+    before = shown(path)
+    told = met_a_stopped_write(path, graph, Window.MUTATION_POST_TABLE_COMMIT)
+    assert "a pending recovery sidecar requires rollback — reopen the graph read-write" in str(told)
+    assert "reopen the graph read-write" in told.hint
+    with pytest.raises(RecoveryRequired, match="requires rollback"):
+        graph.mutate(TIE)
+    assert shown(path) == before
+    graph.close()
+    opened(path).mutate(TIE)
+    after = before.copy()
+    after.knows[TIED] += 1
+    assert shown(path) == after
+    assert_recovered(path, told.operation_id, RecoveryKind.ROLLED_BACK)
 
 
 def test_the_way_out_of_drift_is_one(path, tmp_path):

@@ -4,8 +4,10 @@ from omnigraph.core.errors import DRIFT_WAY_OUT, DriftError, InternalError, Omni
 from omnigraph.core.ids import Branch, TableKey, show_branch
 from omnigraph.manifest.state import TableEntry
 from omnigraph.recovery.context import RecoveryContext
-from omnigraph.recovery.sidecar import SidecarStore
+from omnigraph.recovery.settle import waits_for_open
+from omnigraph.recovery.sidecar import Sidecar
 
+_SEND_AGAIN = "a pending recovery sidecar is rolled forward by the next write — send the write again"
 _REOPEN = "a pending recovery sidecar requires rollback — reopen the graph read-write"
 
 
@@ -19,27 +21,37 @@ def drift_guard(context: RecoveryContext, entry: TableEntry, branch: Branch) -> 
         return
     head = context.storage.head_version(entry.location, branch)
     if head != entry.version:
-        raise drift_failure(
-            context.sidecars, table_key=entry.table_key, branch=branch, pin=entry.version, head=head
-        )
+        raise drift_failure(context, entry.table_key, branch, pin=entry.version, head=head)
 
 
 def drift_failure(
-    sidecars: SidecarStore, *, table_key: TableKey, branch: Branch, pin: int, head: int
+    context: RecoveryContext, table_key: TableKey, branch: Branch, *, pin: int, head: int
 ) -> OmnigraphError:
-    """The error for a table whose HEAD differs from its pin, naming the way out."""
+    """The error for a table whose HEAD differs from its pin, naming the way out. The write had no effect."""
     where = f"{table_key} on {show_branch(branch)}"
     if head < pin:
         return InternalError(f"{where} is shown at version {pin}, but its newest version is {head}")
     found = f"{where} is at version {head} while version {pin} is published"
     try:
-        covering = [each for each in sidecars.pending() if each.covers(table_key, branch)]
+        covering = [each for each in context.sidecars.pending() if each.covers(table_key, branch)]
     except Exception as error:  # noqa: BLE001  whatever stops the listing, the write must not go on
         return RecoveryRequired(
             f"{found}; the recovery notes could not be listed ({error}): either {_REOPEN},"
             " or none explains it",
             hint=f"reopen the graph read-write; if the write is refused again: {DRIFT_WAY_OUT}",
         )
+    for sidecar in covering:
+        if _waits_for_open(context, sidecar):
+            hint = "nothing of this write has happened: reopen the graph read-write, then send it again"
+            return RecoveryRequired(f"{found}: {_REOPEN}", sidecar.operation_id, hint=hint)
     if covering:
-        return RecoveryRequired(f"{found}: {_REOPEN}", covering[0].operation_id)
+        hint = "nothing of this write has happened: send it again, which completes the pending one first"
+        return RecoveryRequired(f"{found}: {_SEND_AGAIN}", covering[0].operation_id, hint=hint)
     return DriftError(table_key=table_key, branch=show_branch(branch), pin=pin, head=head)
+
+
+def _waits_for_open(context: RecoveryContext, sidecar: Sidecar) -> bool:
+    try:
+        return waits_for_open(context, sidecar)
+    except Exception:  # noqa: BLE001  what cannot be judged beside live writers is judged by an open
+        return True

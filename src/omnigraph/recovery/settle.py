@@ -50,9 +50,7 @@ def settle(
         return _finish_visible(
             context, sidecar, context.manifest.at_version(sidecar.branch, record.manifest_version)
         )
-    observations = observe(context, sidecar, snapshot)
-    ground_moved = any(snapshot.pin(key) != seen for key, seen in sidecar.unwritten_ground().items())
-    decision = decide([each.table_class for each in observations], ground_moved=ground_moved)
+    observations, decision = _judged(context, sidecar, snapshot)
     match decision:
         case Decision.ABORT:
             return _refuse(sidecar, observations, mode)
@@ -64,6 +62,35 @@ def settle(
             return _back(context, sidecar, observations, mode)
         case _:
             assert_never(decision)
+
+
+def waits_for_open(context: RecoveryContext, sidecar: Sidecar) -> bool:
+    """Whether the next write leaves the sidecar to a read-write open: it needs a restore, or contradicts the
+    graph. Whoever asks holds a queue of its tables and the lease, so its writer is dead.
+    """
+    if context.recoveries.find(sidecar.operation_id) is not None:
+        return False
+    snapshot = context.manifest.current(sidecar.branch)
+    if published_record(context, sidecar, snapshot) is not None:
+        return False
+    observations, decision = _judged(context, sidecar, snapshot)
+    match decision:
+        case Decision.ABORT:
+            return True
+        case Decision.ROLL_FORWARD:
+            return sidecar.writer_kind is WriterKind.SCHEMA_APPLY
+        case Decision.ROLL_BACK:
+            return roll_back_path([each.table_class for each in observations]) is RollBackPath.RESTORE
+        case _:
+            assert_never(decision)
+
+
+def _judged(
+    context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot
+) -> tuple[tuple[Observation, ...], Decision]:
+    observations = observe(context, sidecar, snapshot)
+    ground_moved = any(snapshot.pin(key) != seen for key, seen in sidecar.unwritten_ground().items())
+    return observations, decide([each.table_class for each in observations], ground_moved=ground_moved)
 
 
 def _forward(
