@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from omnigraph.api.graph import open_graph as open  # noqa: A004
     from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.history import Diff
-    from omnigraph.branching.report import MergePreview, MergeReport
+    from omnigraph.branching.merge_report import MergePreview, MergeReport
     from omnigraph.catalog.blobs import BlobReference
     from omnigraph.core import errors, events
     from omnigraph.core.cancel import Cancellation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.search.embedding import Embedder
     from omnigraph.engine.write.mutate import MutationResult
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
     from omnigraph.pipeline.output.datasource import register_spark
     from omnigraph.pipeline.output.export import ExportReport
@@ -37,15 +37,15 @@ _HOMES: Final[Mapping[str, str]] = {
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
     "Cancellation": "omnigraph.core.cancel",
-    "CommitRecord": "omnigraph.manifest.record",
+    "CommitRecord": "omnigraph.manifest.commit_record",
     "Diff": "omnigraph.branching.history",
     "Embedder": "omnigraph.engine.search.embedding",
     "Explanation": "omnigraph.engine.read.explain",
     "ExportReport": "omnigraph.pipeline.output.export",
     "Graph": "omnigraph.api.graph",
     "LoadReport": "omnigraph.pipeline.report",
-    "MergePreview": "omnigraph.branching.report",
-    "MergeReport": "omnigraph.branching.report",
+    "MergePreview": "omnigraph.branching.merge_report",
+    "MergeReport": "omnigraph.branching.merge_report",
     "MutationResult": "omnigraph.engine.write.mutate",
     "OmnigraphError": "omnigraph.core.errors",
     "Picture": "omnigraph.notebook.picture",

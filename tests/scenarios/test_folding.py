@@ -10,7 +10,7 @@ from omnigraph.core.limits import SMALL_FRAGMENTS_MAX
 from omnigraph.maintenance import folding
 from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, Indexed, ensure_indices
 from omnigraph.maintenance.reconciler import Reconciler
-from omnigraph.manifest.record import UPKEEP_OPERATIONS
+from omnigraph.manifest.commit_record import UPKEEP_OPERATIONS
 
 SCHEMA = """
 node P { name: String @key  body: String? @index  n: I32? @index  place: Vector(2)? @index }

@@ -21,7 +21,7 @@ from omnigraph.engine.search import choice as search_access
 from omnigraph.engine.search import fulltext as text_module
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.storage import indexes as storage_indexes
-from omnigraph.storage.text import analyse_query
+from omnigraph.storage.text_analysis import analyse_query
 
 SCHEMA = """
 node Doc { slug: String @key  body: String? @index  vec: Vector(2)? @index  live: Bool? }

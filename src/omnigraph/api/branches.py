@@ -12,8 +12,8 @@ from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.branches import BranchStore
+from omnigraph.manifest.commit_record import commit_dict
 from omnigraph.manifest.names import INTERNAL_NAMES
-from omnigraph.manifest.record import commit_dict
 
 if TYPE_CHECKING:
     import os
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.listing import BranchDetail
     from omnigraph.branching.merge_plan import Resolution
-    from omnigraph.branching.report import ConflictList, MergePreview, MergeReport
+    from omnigraph.branching.merge_report import ConflictList, MergePreview, MergeReport
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
 
 
 def writable_branch(name: str) -> Branch:
@@ -223,7 +223,7 @@ def _refuse_pinned(session: GraphSession, reference: str) -> None:
 def _resolution(
     on_conflict: str | Mapping[str, str] | None, resolve: str | os.PathLike[str] | None
 ) -> Resolution | ConflictList:
-    from omnigraph.branching.report import chosen_sides, read_conflicts  # noqa: PLC0415
+    from omnigraph.branching.merge_report import chosen_sides, read_conflicts  # noqa: PLC0415
 
     if on_conflict is not None and resolve is not None:
         raise BadRequest("give either a side per type or an edited conflict list, not both")

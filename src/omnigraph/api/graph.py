@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from omnigraph.api.history import Feed, Tags
     from omnigraph.branching.blame import Blame
     from omnigraph.branching.history import Diff
-    from omnigraph.branching.report import MergeReport
+    from omnigraph.branching.merge_report import MergeReport
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import TableKey

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import Property
     from omnigraph.core.ids import CommitId
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
 
 Image = dict[str, Any]

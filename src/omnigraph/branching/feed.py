@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.history import Diff, EntityChange
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
 
 COMMITS_PER_PAGE_MAX: Final = 100
 CHANGES_PER_PAGE_MAX: Final = 8_192

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from omnigraph.arrays.types import Addresses
     from omnigraph.catalog.schema import TableType
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle
 

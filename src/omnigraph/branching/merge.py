@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from omnigraph.branching.merge_plan import UNRESOLVED
-from omnigraph.branching.planning import MergeOutcome, plan_merge
-from omnigraph.branching.report import MergePreview, MergeReport
+from omnigraph.branching.merge_planning import MergeOutcome, plan_merge
+from omnigraph.branching.merge_report import MergePreview, MergeReport
 from omnigraph.branching.writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
@@ -20,10 +20,10 @@ from omnigraph.recovery.outcome import WriteCourse
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from omnigraph.branching.bulk import BulkDeltas
+    from omnigraph.branching.delta_engine import BulkDeltas
     from omnigraph.branching.merge_plan import Resolution
-    from omnigraph.branching.planning import MergePlan
-    from omnigraph.branching.report import ConflictList
+    from omnigraph.branching.merge_planning import MergePlan
+    from omnigraph.branching.merge_report import ConflictList
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from omnigraph.branching.merge import merging, refuse_conflicts
-from omnigraph.branching.planning import MergeOutcome, plan_between
-from omnigraph.branching.report import MergeReport
+from omnigraph.branching.merge_planning import MergeOutcome, plan_between
+from omnigraph.branching.merge_report import MergeReport
 from omnigraph.branching.writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
-    from omnigraph.branching.bulk import BulkDeltas
+    from omnigraph.branching.delta_engine import BulkDeltas
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch, CommitId
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
 
 
 def revert_commit(

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.arrays.keys import string_array
-from omnigraph.branching.bulk import TABLES_AT_ONCE
 from omnigraph.branching.changes import NO_IDS
+from omnigraph.branching.delta_engine import TABLES_AT_ONCE
 from omnigraph.branching.equality import chunk_rows, read_rows
 from omnigraph.branching.merge_plan import ConflictKind, MergeConflict
 from omnigraph.catalog.schema import EdgeType

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from omnigraph.branching.bulk import TABLES_AT_ONCE
+from omnigraph.branching.delta_engine import TABLES_AT_ONCE
 from omnigraph.branching.equality import chunk_rows, in_fields, read_rows
 from omnigraph.branching.merge_plan import TableAction
 from omnigraph.core.errors import InternalError
@@ -27,7 +27,7 @@ from omnigraph.storage.handles import Stamp
 
 if TYPE_CHECKING:
     from omnigraph.arrays.types import Addresses
-    from omnigraph.branching.planning import MergePlan, MergeStep
+    from omnigraph.branching.merge_planning import MergePlan, MergeStep
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot

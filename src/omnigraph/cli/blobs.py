@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.opening import reading
 from omnigraph.cli.options import At, Json, ReadBranch, Store, check_one_state, teach
-from omnigraph.cli.targets import reading
 from omnigraph.core.errors import BlobRange, IoFailure, UsageError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.history import instant
+from omnigraph.cli.opening import reading, writing
 from omnigraph.cli.options import Actor, Branch, Json, Kinds, Ops, Quiet, Store, Types, teach
 from omnigraph.cli.tables import cell_text
-from omnigraph.cli.targets import reading, writing
 from omnigraph.core.errors import MergeConflicts
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.opening import reading
 from omnigraph.cli.options import At, Json, ReadBranch, Store, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
@@ -18,7 +19,6 @@ from omnigraph.cli.parameters import (
     query_source,
 )
 from omnigraph.cli.progress import TerminalListener
-from omnigraph.cli.targets import reading
 from omnigraph.core.events import listen
 
 

@@ -9,6 +9,7 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
 from omnigraph.cli.loads import DataFormat
+from omnigraph.cli.opening import addressed, reading
 from omnigraph.cli.options import At, Json, ReadBranch, Store, Types, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
@@ -22,7 +23,6 @@ from omnigraph.cli.parameters import (
     query_source,
 )
 from omnigraph.cli.progress import TerminalListener
-from omnigraph.cli.targets import addressed, reading
 from omnigraph.core.errors import UsageError
 from omnigraph.core.events import listen
 

@@ -8,9 +8,9 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.changes import ends
 from omnigraph.cli.history import instant
+from omnigraph.cli.opening import reading
 from omnigraph.cli.options import Branch, Json, Kinds, Ops, Store, Types, duration, teach
 from omnigraph.cli.tables import cell_text
-from omnigraph.cli.targets import reading
 from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.opening import reading, writing
 from omnigraph.cli.options import (
     Actor,
     At,
@@ -29,7 +30,6 @@ from omnigraph.cli.parameters import (
     query_source,
 )
 from omnigraph.cli.sources import read_bytes, shown
-from omnigraph.cli.targets import reading, writing
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.lanes import lanes_of
+from omnigraph.cli.commit_lanes import lanes_of
+from omnigraph.cli.opening import reading, writing
 from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, teach
-from omnigraph.cli.targets import reading, writing
 from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.recoveries import RecoveryRecord
 
 
@@ -215,7 +215,7 @@ def _where(commit: "CommitRecord") -> str:
 
 def commit_dict(commit: "CommitRecord") -> dict[str, Any]:
     """The JSON form of a commit."""
-    from omnigraph.manifest.record import commit_dict as engine_form
+    from omnigraph.manifest.commit_record import commit_dict as engine_form
 
     return engine_form(commit)
 

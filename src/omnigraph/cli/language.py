@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omnigraph.cli import output
+from omnigraph.cli.opening import reading
 from omnigraph.cli.options import Json, Store, teach
 from omnigraph.cli.sources import STDIN, expand, read_bytes, replace_text, shown
-from omnigraph.cli.targets import reading
 from omnigraph.core.errors import (
     QuerySyntaxError,
     SchemaSyntaxError,
@@ -218,7 +218,7 @@ def plan(
     """Show what a change of the schema would do."""
     from omnigraph.catalog.build import compile_schema
     from omnigraph.catalog.diff import plan_schema
-    from omnigraph.cli import plans
+    from omnigraph.cli import schema_plans
 
     if old is not None and store is not None:
         raise UsageError("--from and --store exclude each other")
@@ -234,11 +234,11 @@ def plan(
     planned = plan_schema(accepted, read_bytes(schema), file=shown(schema), allow_data_loss=allow_data_loss)
     _show_findings(planned.diagnostics)
     if as_json:
-        output.document({**origin, "schema": shown(schema), **plans.to_json(planned)})
+        output.document({**origin, "schema": shown(schema), **schema_plans.to_json(planned)})
     else:
         for step in planned.steps:
-            output.line(plans.step_line(step))
-        output.line(plans.summary(planned))
+            output.line(schema_plans.step_line(step))
+        output.line(schema_plans.summary(planned))
     if not exit_code or planned.is_empty:
         return 0
     return 10 if planned.supported else 1

@@ -10,9 +10,9 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
+from omnigraph.cli.opening import addressed, confirm, reading, writing
 from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
-from omnigraph.cli.targets import addressed, confirm, reading, writing
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 

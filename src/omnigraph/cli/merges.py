@@ -6,8 +6,8 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.failures import CONFLICTS_SHOWN_MAX, conflict_line
+from omnigraph.cli.opening import addressed, confirm, reading, writing
 from omnigraph.cli.options import Actor, Json, Quiet, Store, Yes, teach
-from omnigraph.cli.targets import addressed, confirm, reading, writing
 from omnigraph.core.errors import OmnigraphError, UsageError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.addressing import given
 from omnigraph.cli.config import PROFILE_VARIABLE, load
+from omnigraph.cli.opening import reading
 from omnigraph.cli.options import At, Json, ReadBranch, Store, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
@@ -23,7 +24,6 @@ from omnigraph.cli.parameters import (
     query_source,
 )
 from omnigraph.cli.progress import TerminalListener
-from omnigraph.cli.targets import reading
 from omnigraph.core.errors import UsageError
 from omnigraph.core.events import listen
 

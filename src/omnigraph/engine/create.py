@@ -18,7 +18,7 @@ from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, refuse
 from omnigraph.core.settings import Settings
 from omnigraph.engine.schema_contract import SchemaContract, accept_schema, write_contract
 from omnigraph.engine.session import GraphSession, connect_storage
-from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.state import TableEntry
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.indexes import IndexKind as PhysicalIndex

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError, PreconditionFailed
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
-from omnigraph.manifest.record import CommitRecord, TableSummary
+from omnigraph.manifest.commit_record import CommitRecord, TableSummary
 from omnigraph.manifest.state import BranchIdentifier, Snapshot, TableEntry, build_snapshot
 
 

@@ -20,10 +20,10 @@ from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
 from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
+from omnigraph.manifest.commit_record import UPKEEP_OPERATIONS, CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.lineage import Lineage
 from omnigraph.manifest.projection import KEY, Projection
-from omnigraph.manifest.record import UPKEEP_OPERATIONS, CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.state import Snapshot
 from omnigraph.planning.filters import filter_text, has_text
 from omnigraph.storage.durability import DurabilityMode

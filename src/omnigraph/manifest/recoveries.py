@@ -11,8 +11,8 @@ import pyarrow as pa
 from omnigraph.core.errors import RowLevelCasContention
 from omnigraph.core.ids import CommitId, OperationId, TableKey
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
+from omnigraph.manifest.commit_record import corrupt_row
 from omnigraph.manifest.dataset import ControlDataset
-from omnigraph.manifest.record import corrupt_row
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import COMMIT_RECOVERIES, GraphRoot
 from omnigraph.storage.objects import StorageAdapter

@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, BranchName, CommitId, TableKey
-from omnigraph.manifest.record import CommitRecord, corrupt_row, json_object, record_from_json, record_to_json
+from omnigraph.manifest.commit_record import (
+    CommitRecord,
+    corrupt_row,
+    json_object,
+    record_from_json,
+    record_to_json,
+)
 
 STAMP_KEY: Final = "omnigraph:internal_schema_version"
 STAMP: Final = 3

@@ -29,10 +29,10 @@ from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.changes import genesis_snapshot
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.commits import CommitLog
 from omnigraph.manifest.dataset import ControlDataset, Watch, is_contention
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
-from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import (
     STAMP,
     BranchIdentifier,

@@ -15,7 +15,7 @@ from omnigraph.core.errors import (
     ResourceLimit,
     Violation,
 )
-from omnigraph.manifest.record import CommitRecord, commit_dict
+from omnigraph.manifest.commit_record import CommitRecord, commit_dict
 from omnigraph.pipeline.problems import KINDS, Problem, ProblemLog
 
 

@@ -6,8 +6,8 @@ from omnigraph.core.events import RecoveryPerformed, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, CommitId, TableKey, new_ulid
 from omnigraph.manifest.changes import Change, CommitIntent, Expectations
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.publisher import SchemaLock
-from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.context import RecoveryContext

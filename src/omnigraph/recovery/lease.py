@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.limits import LEASE_SHARED_MS_MAX, LEASE_WAIT_S_MAX
-from omnigraph.recovery.line import Line, Place
 from omnigraph.recovery.process_lock import FileLock, ObjectLock
+from omnigraph.recovery.waiting_line import Line, Place
 from omnigraph.storage.layout import LEASE, GraphRoot
 
 if TYPE_CHECKING:

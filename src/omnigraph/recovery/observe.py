@@ -9,7 +9,7 @@ from omnigraph.core.errors import (
     StorageUnknown,
 )
 from omnigraph.core.ids import OperationId
-from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.classify import (
     Owner,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.limits import QUEUE_WAIT_S_MAX
-from omnigraph.recovery.line import Line, Place
+from omnigraph.recovery.waiting_line import Line, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

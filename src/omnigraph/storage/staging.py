@@ -29,8 +29,8 @@ from omnigraph.storage.handles import (
     lance_dataset,
     staged_work,
 )
+from omnigraph.storage.key_probe import probe_addresses
 from omnigraph.storage.parallel import each_of, side_by_side
-from omnigraph.storage.probe import probe_addresses
 from omnigraph.storage.short_files import file_name, require_whole, written_sizes
 from omnigraph.storage.version_files import base_roots, circumstances, fragment_files
 

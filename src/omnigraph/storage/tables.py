@@ -27,9 +27,9 @@ from omnigraph.storage.handles import (
     staged_work,
 )
 from omnigraph.storage.indexes import IndexCoverage, IndexPlan
+from omnigraph.storage.key_probe import probe_addresses
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter
-from omnigraph.storage.probe import probe_addresses
 from omnigraph.storage.residual import InlineCommitResidual
 from omnigraph.storage.search import ScanReport, TableSearch
 from omnigraph.storage.version_files import circumstances, describe_fragments

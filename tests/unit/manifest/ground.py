@@ -4,8 +4,8 @@ from pathlib import Path
 
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid
 from omnigraph.core.settings import Settings
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.publisher import CommitIntent, ManifestBatchPublisher, SubTableUpdate
-from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.storage.durability import DurabilityMode

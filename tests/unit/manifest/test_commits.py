@@ -17,8 +17,8 @@ from omnigraph.core.failpoints import EXIT_STATUS, InjectedFailure, Raise, Windo
 from omnigraph.core.ids import BranchName, CommitId, OperationId, new_ulid
 from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
 from omnigraph.manifest.changes import CommitIntent
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.publisher import ManifestBatchPublisher
-from omnigraph.manifest.record import CommitRecord
 from omnigraph.manifest.store import ManifestStore
 from unit.manifest import publishing_child
 from unit.manifest.ground import CITY, PERSON, advance, intent, new_store, open_store, update

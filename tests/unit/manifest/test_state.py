@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey
-from omnigraph.manifest.record import CommitRecord, record_from_json, record_to_json
+from omnigraph.manifest.commit_record import CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.state import (
     Snapshot,
     build_snapshot,

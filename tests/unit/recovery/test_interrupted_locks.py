@@ -7,7 +7,7 @@ import pytest
 from interrupting import interrupted_at
 from omnigraph.core.ids import TableKey
 from omnigraph.recovery import lease as lease_module
-from omnigraph.recovery import line, process_lock, queues
+from omnigraph.recovery import process_lock, queues, waiting_line
 from omnigraph.recovery.lease import Lease
 from omnigraph.recovery.process_lock import FileLock
 from omnigraph.recovery.queues import WriteQueueManager
@@ -38,7 +38,7 @@ def test_queues_are_free_after_an_interrupt_anywhere():
             pass
 
     places = set()
-    for where in every_interrupt(write, {queues, line}):
+    for where in every_interrupt(write, {queues, waiting_line}):
         places.add(where.split()[-1])
         manager.acquire_many([KNOWS, PERSON], wait_s_max=0).release()
         assert manager.held_keys() == frozenset(), where
@@ -66,7 +66,7 @@ def test_queues_are_free_after_an_interrupt_of_a_waiting_writer():
                 pass
             stop_soon.join()
 
-        ended = interrupted_at(number, write, {queues, line}, SWALLOWED) is None
+        ended = interrupted_at(number, write, {queues, waiting_line}, SWALLOWED) is None
         stop.set()
         thread.join(WAIT_S)
         manager.acquire_many([PERSON], wait_s_max=WAIT_S).release()
@@ -86,7 +86,7 @@ def test_the_lease_is_free_after_an_interrupt_anywhere(tmp_path, alone):
             pass
 
     places = set()
-    for where in every_interrupt(write, {lease_module, line, process_lock}):
+    for where in every_interrupt(write, {lease_module, waiting_line, process_lock}):
         places.add(where.split()[-1])
         assert not lease.held, where
         other = FileLock(path).acquire(0.0)
@@ -114,7 +114,7 @@ def test_an_interrupt_of_one_thread_leaves_the_other_inside(tmp_path):
     thread.start()
     try:
         assert inside.wait(WAIT_S)
-        for where in every_interrupt(visit, {lease_module, line}):
+        for where in every_interrupt(visit, {lease_module, waiting_line}):
             assert lease.held, where
             assert FileLock(path).acquire(0.0) is None, where
     finally:

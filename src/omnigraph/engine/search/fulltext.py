@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.engine.search.segments import SegmentKind
-from omnigraph.storage.text import analyse, analyse_query
+from omnigraph.storage.text_analysis import analyse, analyse_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -25,7 +25,7 @@ from omnigraph.engine.write.gathered import MutationStaging
 from omnigraph.engine.write.ground import ReadSetMoved, queue_keys
 from omnigraph.engine.write.parts import WriteIntent
 from omnigraph.engine.write.prepare import InsertedEntity, PreparedMutation, prepare_mutation
-from omnigraph.manifest.record import commit_dict
+from omnigraph.manifest.commit_record import commit_dict
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.planning.ir import MutationPlan
     from omnigraph.planning.values import Value

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.arrays.types import Addresses
     from omnigraph.core.failpoints import Window
     from omnigraph.core.ids import CommitId, OperationId
-    from omnigraph.manifest.record import TableSummary
+    from omnigraph.manifest.commit_record import TableSummary
     from omnigraph.manifest.state import TableEntry
     from omnigraph.recovery.sidecar import WriterKind
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle

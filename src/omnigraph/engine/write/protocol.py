@@ -35,7 +35,7 @@ from omnigraph.engine.write.records import (
 )
 from omnigraph.engine.write.syncs import Syncs
 from omnigraph.recovery.classify import ClassificationMode, classification_mode
-from omnigraph.recovery.late import settle_late_effects
+from omnigraph.recovery.late_writes import settle_late_effects
 from omnigraph.recovery.outcome import left_to_recovery
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from omnigraph.engine.write.commit import finalize
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.ground import ReadSetMoved
 from omnigraph.engine.write.parts import WriteIntent
-from omnigraph.manifest.record import CommitRecord
+from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.checks.exchange import IN_STORE, merged
 from omnigraph.pipeline.checks.probe import KeyIndexes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from omnigraph.branching.agreement import agreed
 from omnigraph.branching.ancestry import merge_bases
-from omnigraph.branching.bulk import LOCAL, TABLES_AT_ONCE, Deltas
+from omnigraph.branching.delta_engine import LOCAL, TABLES_AT_ONCE, Deltas
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.merge_plan import (
     UNRESOLVED,
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from omnigraph.arrays.types import Addresses, Mask
-    from omnigraph.branching.bulk import BulkDeltas
+    from omnigraph.branching.delta_engine import BulkDeltas
     from omnigraph.branching.merge_plan import RowMerge
-    from omnigraph.branching.report import ConflictList
+    from omnigraph.branching.merge_report import ConflictList
     from omnigraph.branching.rows_in_memory import HeldRows
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from omnigraph.cli.lanes import lanes_of
+from omnigraph.cli.commit_lanes import lanes_of
 
 
 def drawn(history: str) -> str:

@@ -20,7 +20,7 @@ from omnigraph.engine.search.fulltext import (
     join_segments,
     thaw_segment,
 )
-from omnigraph.storage.text import analyse, analyse_query
+from omnigraph.storage.text_analysis import analyse, analyse_query
 
 DOCUMENTS = ["reef", "tide", "tide tide tide", "Reefs!", None, "the tide and a reef", "Cafés are naïve"]
 words = st.sampled_from(["tide", "reef", "the", "running", "Cafés", "x", "42", ""])

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from omnigraph.core.ids import CommitId
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
 
 
 def lanes_of(commits: "Sequence[CommitRecord]") -> "Iterator[tuple[str, CommitRecord | None]]":

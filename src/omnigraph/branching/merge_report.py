@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from omnigraph.branching.bulk import LOCAL
+from omnigraph.branching.delta_engine import LOCAL
 from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, ConflictKind, Resolution
 from omnigraph.core import html
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
 from omnigraph.core.ids import show_branch
-from omnigraph.manifest.record import commit_dict
+from omnigraph.manifest.commit_record import commit_dict
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from omnigraph.branching.merge_plan import MergeConflict
-    from omnigraph.branching.planning import MergeOutcome, MergePlan
+    from omnigraph.branching.merge_planning import MergeOutcome, MergePlan
     from omnigraph.core.ids import CommitId
-    from omnigraph.manifest.record import CommitRecord
+    from omnigraph.manifest.commit_record import CommitRecord
 
 CONFLICT_LIST_FORMAT: Final = 1
 HTML_CONFLICTS_MAX: Final = 20
