@@ -30,7 +30,7 @@ MIRRORED = {
 """`a op b` is `b MIRRORED[op] a`."""
 EXACT_SUMS = frozenset({ScalarKind.I32, ScalarKind.U32})
 """Kinds whose sums are the same in any order: floats hold them exactly."""
-_SUMMED = frozenset({Function.SUM, Function.AVG})
+_ADDED = frozenset({Function.COUNT, Function.SUM, Function.AVG})
 
 
 class Direction(StrEnum):
@@ -126,12 +126,13 @@ class Without:
     mentions: tuple[str, ...]
 
 
+_BLOCKS = (Maybe, Without)
 Step: TypeAlias = Scan | Expand | Nothing | Test | Filter | Maybe | Without
 
 
 def inner_steps(step: Step) -> tuple[Step, ...]:
     """The steps inside an optional or negated block."""
-    return step.steps if isinstance(step, Maybe | Without) else ()
+    return step.steps if isinstance(step, _BLOCKS) else ()
 
 
 def steps_of(block: ir.Block, bound: frozenset[str] = frozenset()) -> tuple[Step, ...]:
@@ -176,21 +177,24 @@ def folded_hop(plan: ir.ReadPlan, steps: Sequence[Step]) -> Expand | None:
     if not isinstance(step, Expand) or step.closes or not step.single or step.test is not None:
         return None
     made = {step.end, step.edge_variable}
-    for column in plan.columns:
-        expression = column.expression
-        if not isinstance(expression, ir.Aggregate) and ir.variables_of(expression) & made:
-            return None
-    for aggregate in ir.aggregates_by(plan):
-        argument = aggregate.argument
-        if aggregate.function is Function.COUNT and isinstance(argument, ir.NodeRef):
-            continue
-        if not isinstance(argument, ir.PropertyRef) or not argument.type.is_scalar:
-            return None
-        if argument.type.kind not in EXACT_SUMS:
-            return None
-        if aggregate.function is not Function.COUNT and aggregate.function not in _SUMMED:
+    for shown in (*plan.columns, *plan.order):
+        expression = shown.expression
+        if isinstance(expression, ir.Aggregate):
+            if not _adds_up(expression):
+                return None
+        elif not isinstance(expression, ir.ColumnRef) and ir.variables_of(expression) & made:
             return None
     return step
+
+
+def _adds_up(aggregate: ir.Aggregate) -> bool:
+    """Whether it is a count, or an exact sum in any order."""
+    argument = aggregate.argument
+    if aggregate.function is Function.COUNT and isinstance(argument, ir.NodeRef):
+        return True
+    if not isinstance(argument, ir.PropertyRef) or not argument.type.is_scalar:
+        return False
+    return argument.type.kind in EXACT_SUMS and aggregate.function in _ADDED
 
 
 class _Maker:

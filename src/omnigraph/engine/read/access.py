@@ -6,9 +6,8 @@ an answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -51,53 +50,77 @@ class ScanPath(StrEnum):
     ALL = "all rows"
     KEY = "key index"
     MEMORY = "columns in memory"
-    FILTER = "filter of the table"
+    FILTER = "a scan of the columns"
 
 
-@dataclass(frozen=True, slots=True)
-class ScanAccess:
+class ScanAccess(NamedTuple):
     """The way of one scan."""
 
     path: ScanPath
-    how: str
-    why: str
-    key: str = ""
-    """Of a key index: what is looked up."""
+    rows: int = 0
+    """Of the table."""
+    columns: frozenset[str] = frozenset()
+    """What a test reads."""
     filter: FilterText | None = None
-    """Of a filter: its text, for the table format."""
+    """The test, for the table format."""
+    indexes: tuple[str, ...] = ()
+    """Those of the table that can answer it."""
+
+    @property
+    def how(self) -> str:
+        """Its name."""
+        match self.path:
+            case ScanPath.ALL | ScanPath.KEY:
+                return self.path.value
+            case ScanPath.MEMORY:
+                return f"{self.path.value} ({', '.join(sorted(self.columns))})"
+            case ScanPath.FILTER:
+                return "index " + "; ".join(self.indexes) if self.indexes else self.path.value
+
+    @property
+    def why(self) -> str:
+        """The reason it is taken."""
+        match self.path:
+            case ScanPath.ALL:
+                return "nothing restricts it"
+            case ScanPath.KEY:
+                return "the key is given"
+            case ScanPath.MEMORY:
+                return f"{self.rows} rows"
+            case ScanPath.FILTER:
+                return f"filter {self.filter}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Accesses:
-    """How every step and every search of one run gets its rows."""
+ALL_ROWS: Final = ScanAccess(ScanPath.ALL)
+BY_KEY: Final = ScanAccess(ScanPath.KEY)
 
-    chain: ChainAccess | None = None
+
+class Accesses(NamedTuple):
+    """How every step and every search of one run gets its rows. A tuple, for a point read makes one."""
+
+    chain: ChainAccess | None
     """What the run begins with, over lists."""
-    folded: steps.Expand | None = None
+    folded: steps.Expand | None
     """The last hop, when it is counted and summed without being made."""
-    scans: Mapping[steps.Scan, ScanAccess] = field(default_factory=dict[steps.Scan, ScanAccess])
-    expands: Mapping[steps.Expand, Choice[Access]] = field(
-        default_factory=dict[steps.Expand, "Choice[Access]"]
-    )
-    searches: Mapping[int, Choice[SearchAccess]] = field(default_factory=dict[int, "Choice[SearchAccess]"])
+    scans: Mapping[steps.Scan, ScanAccess]
+    """Without that of a chain, which is by key."""
+    expands: Mapping[steps.Expand, Choice[Access]]
+    """Without those of a chain, which are in memory."""
+    searches: Mapping[int, Choice[SearchAccess]]
     """By the identity of the search."""
 
-    def scan(self, step: steps.Scan) -> ScanAccess:
-        """The way of a scan. Only that of a chain has none of its own: it begins at a key."""
-        found = self.scans.get(step)
-        return by_key("" if self.chain is None else self.chain.key) if found is None else found
 
-    def expand(self, step: steps.Expand) -> Choice[Access]:
-        """The choice of a step that follows an edge. Those of a chain are in memory."""
-        return self.expands.get(step, IN_MEMORY)
+_NO_SCANS: Final[Mapping[steps.Scan, ScanAccess]] = {}
+_NO_EXPANDS: Final[Mapping[steps.Expand, Choice[Access]]] = {}
+_NO_SEARCHES: Final[Mapping[int, Choice[SearchAccess]]] = {}
 
 
 def decide(reading: Reading, prepared: Prepared) -> Accesses:
     """Everything this run will do to get its rows. Cost: metadata of the tables it names, at most."""
     chain = None if prepared.chain is None else prepared.chain.access(reading)
-    done = 0 if chain is None else chain.steps
+    done = 0 if chain is None else 1 + len(chain.indexes)
     if done == len(prepared.steps) and not prepared.searches:
-        return Accesses(chain)
+        return Accesses(chain, None, _NO_SCANS, _NO_EXPANDS, _NO_SEARCHES)
     scans: dict[steps.Scan, ScanAccess] = {}
     expands: dict[steps.Expand, Choice[Access]] = {}
     for step in _walk(prepared.steps[done:]):
@@ -118,9 +141,12 @@ def _walk(sequence: Iterable[steps.Step]) -> Iterator[steps.Step]:
 
 def run_chain(reading: Reading, prepared: Prepared, access: ChainAccess) -> tuple[int, list[int]]:
     """How many steps a chain did, and the nodes after them."""
-    with reading.measured(access) as done:
-        counts, nodes = access.chain.run(reading, access)
-        done(len(nodes))
+    if reading.trace is None:
+        counts, nodes = access.chain.run(reading, access.indexes)
+    else:
+        with reading.measured(access) as done:
+            counts, nodes = access.chain.run(reading, access.indexes)
+            done(len(nodes))
     if listening():
         _tell(reading, prepared.steps, access, counts)
     return len(counts), nodes
@@ -134,7 +160,7 @@ def _tell(reading: Reading, sequence: Sequence[steps.Step], access: ChainAccess,
         reading.took(access, access)
     for number, step in enumerate(sequence[: len(counts)]):
         if isinstance(step, steps.Scan):
-            reading.took(step, by_key(access.key))
+            reading.took(step, BY_KEY)
         elif isinstance(step, steps.Expand) and counts[number - 1]:
             reading.took(step, IN_MEMORY.at(counts[number - 1]))
 
@@ -144,30 +170,21 @@ def _tell(reading: Reading, sequence: Sequence[steps.Step], access: ChainAccess,
 
 def _scan_access(reading: Reading, step: steps.Scan) -> ScanAccess:
     if step.test is None:
-        return ScanAccess(ScanPath.ALL, ScanPath.ALL, "nothing restricts it")
-    key = None if step.key is None else reading.value(step.key)
-    if isinstance(key, str):
-        return by_key(key)
+        return ALL_ROWS
+    if step.key is not None and reading.value(step.key) is not None:
+        return BY_KEY
     image = reading.image(step.node)
     formula = predicate.normalize(step.test, step.node, reading.params, reading.now)
     needed = filters.columns_of(formula)
     if image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached:
-        how = f"{ScanPath.MEMORY} ({', '.join(sorted(needed))})"
-        return ScanAccess(ScanPath.MEMORY, how, f"{image.row_count} rows")
-    indexes = [
+        return ScanAccess(ScanPath.MEMORY, image.row_count, needed)
+    indexes = tuple(
         f"{index.name}, {len(index.uncovered)} fragments uncovered" if index.uncovered else index.name
         for column in sorted(needed)
         for index in image.indexes(column)
         if index.kind.upper() == "BTREE"
-    ]
-    how = "index " + "; ".join(indexes) if indexes else "a scan of the columns"
-    text = filters.filter_text(formula)
-    return ScanAccess(ScanPath.FILTER, how, f"filter {text}", filter=text)
-
-
-def by_key(key: str) -> ScanAccess:
-    """The way to one node whose key is given."""
-    return ScanAccess(ScanPath.KEY, ScanPath.KEY, "the key is given", key)
+    )
+    return ScanAccess(ScanPath.FILTER, image.row_count, needed, filters.filter_text(formula), indexes)
 
 
 def scanned(reading: Reading, step: steps.Scan) -> Ordinals:
@@ -178,7 +195,8 @@ def scanned(reading: Reading, step: steps.Scan) -> Ordinals:
         case ScanPath.ALL:
             return image.live()
         case ScanPath.KEY:
-            ordinal = image.find_one(access.key)
+            assert step.key is not None  # noqa: S101 - it decided so
+            ordinal = image.find_one(str(reading.value(step.key)))
             if ordinal < 0:
                 return NO_ORDINALS
             found = np.array([ordinal], dtype=np.int64)
@@ -228,7 +246,7 @@ def incidence(reading: Reading, step: steps.Expand, nodes: int) -> AnyIncidence:
 
 def _way(reading: Reading, tables: EdgeTables, step: steps.Expand, nodes: int) -> tuple[Access, Access]:
     """The way an edge is followed from so many nodes, and the one where more are met than expected."""
-    choice = reading.accesses.expand(step)
+    choice = reading.accesses.expands.get(step, IN_MEMORY)
     access = beyond = choice.ways[-1][1]
     if len(choice.ways) > 1:
         access = choice.at(nodes_asked(tables, step.direction, nodes, step.high))

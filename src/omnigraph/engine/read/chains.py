@@ -9,8 +9,7 @@ nodes; the operators of `engine.read.match` go on from there. Both ways give the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -34,15 +33,13 @@ FEW_LINKS: Final = 160
 """So many nodes are followed in lists; beyond that numpy is faster."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChainAccess:
-    """A chain that a run begins with: the key it starts at and the index of each step that follows an edge.
+class ChainAccess(NamedTuple):
+    """A chain that a run begins with, and the index of each step that follows an edge.
 
     It is left for the operators where a step would lead to more nodes than lists are good for.
     """
 
     chain: Chain
-    key: str
     indexes: tuple[AnyNeighbours | None, ...]
     """For each step after the first; None for a filter."""
 
@@ -79,7 +76,7 @@ class ChainAccess:
 class Chain:
     """The steps of a plan that can run over lists, compiled."""
 
-    __slots__ = ("_first", "_hops", "_key", "_links", "_param", "variables")
+    __slots__ = ("_first", "_hops", "_key", "_links", "_param", "_whole", "variables")
 
     def __init__(
         self,
@@ -93,6 +90,9 @@ class Chain:
         self._param = key.name if isinstance(key, ir.Param) else None
         self._hops = tuple(hop for hop, _ in links)
         self._links = tuple(link for _, link in links)
+        follows = any(hop is not None for hop in self._hops)
+        self._whole = None if follows else ChainAccess(self, (None,) * len(links))
+        """What every run uses when no edge is followed."""
         self.variables = tuple(variables)
         """The variable that the list stands for after each step."""
 
@@ -102,27 +102,30 @@ class Chain:
         None when the key is null.
         """
         key = reading.params[self._param] if self._param is not None else reading.value(self._key)
-        if not isinstance(key, str):
+        if key is None:
             return None
+        if self._whole is not None:
+            return self._whole
         indexes: list[AnyNeighbours | None] = []
         for hop in self._hops:
             index = None if hop is None else reading.index_at_hand(hop.edge, hop.direction)
             if index is None and hop is not None:
                 break
             indexes.append(index)
-        return ChainAccess(self, key, tuple(indexes))
+        return ChainAccess(self, tuple(indexes))
 
-    def run(self, reading: Reading, access: ChainAccess) -> tuple[list[int], Nodes]:
+    def run(self, reading: Reading, indexes: Sequence[AnyNeighbours | None]) -> tuple[list[int], Nodes]:
         """How many nodes there were after each step that was done, and the nodes after the last of them."""
         first = self._first
+        key = reading.params[self._param] if self._param is not None else reading.value(self._key)
         reading.limits.step = first
         reading.limits.claim(1)
-        ordinal = reading.image(first.node).find_one(access.key)
+        ordinal = reading.image(first.node).find_one(str(key))
         nodes = [] if ordinal < 0 else [ordinal]
         if nodes and first.rest is not None:
             nodes = _kept(reading, first.node, first.rest, nodes)
         counts = [len(nodes)]
-        for link, index in zip(self._links, access.indexes, strict=False):
+        for link, index in zip(self._links, indexes, strict=False):
             found = link(reading, index, nodes) if nodes else nodes
             if found is None:
                 break

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from omnigraph.core.errors import EmbedderError
 from omnigraph.core.events import Event, StorageCall, TableRead
 from omnigraph.core.limits import GIB, KIB, MIB
+from omnigraph.engine.edges.choice import IN_MEMORY
+from omnigraph.engine.read.access import BY_KEY
 from omnigraph.engine.search.choice import Access, coverage_of
 from omnigraph.engine.search.embedding import usable_embedder
 from omnigraph.planning import explain, ir, predicate, steps
@@ -348,10 +350,10 @@ class _Describer:
         accesses = self.reading.accesses
         match step:
             case steps.Scan():
-                access = accesses.scan(step)
+                access = accesses.scans.get(step, BY_KEY)
                 operator.access, operator.why = access.how, access.why
             case steps.Expand():
-                self._choice(operator, step, accesses.expand(step))
+                self._choice(operator, step, accesses.expands.get(step, IN_MEMORY))
                 operator.folded = True if step is accesses.folded else None
             case steps.Filter():
                 self.searches(operator, step.condition)

@@ -22,15 +22,18 @@ from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.read.limits import Limits
 from omnigraph.engine.read.match import Matcher
 from omnigraph.engine.read.project import result_columns, shown
-from omnigraph.engine.read.reading import Reading
+from omnigraph.engine.read.reading import Reading, Searched
 from omnigraph.engine.read.result import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from omnigraph.engine.read.explain import Explanation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning import ir
 
 _caches: ReadCaches | None = None
 _caches_lock = threading.Lock()
@@ -104,7 +107,7 @@ def explain_query(
     except WrongQueryKind as error:
         raise WrongQueryKind(error.message, hint="explain is for queries that read") from None
     if not analyze:
-        run.decide()
+        run.reading.accesses = decide(run.reading, run.prepared)
         operators = describe(run.reading, run.prepared)
         return Explanation(run.prepared.plan.name, snapshot.commit.id, operators)
     run.reading.trace = trace = Trace()
@@ -159,22 +162,13 @@ class _Run:
             None if plan.limit is None else plan.offset + plan.limit,
         )
 
-    def decide(self) -> None:
-        """Choose how the run gets its rows."""
-        self.reading.accesses = decide(self.reading, self.prepared)
-
     def columns(self) -> list[Any]:
         """The result columns: arrays, or Python values when the rows are few."""
         prepared, reading = self.prepared, self.reading
-        if prepared.embedded:
-            from omnigraph.engine.search.embedding import embed_texts  # noqa: PLC0415  most queries embed nothing
-
-            # Before anything is searched: whether a query can be answered does not depend on the rows.
-            embedder = reading.session.embedder
-            reading.vectors = embed_texts(embedder, prepared.embedded, reading.value, reading.limits)
-        self.decide()
-        done, frame = 0, SINGLE
-        chain = reading.accesses.chain
+        if prepared.searches:
+            reading.searched = Searched(_embedded(reading, prepared.embedded))
+        reading.accesses = accesses = decide(reading, prepared)
+        done, frame, chain = 0, SINGLE, accesses.chain
         if chain is not None:
             done, nodes = run_chain(reading, prepared, chain)
             if done == len(prepared.steps) and prepared.references is not None and len(nodes) <= FEW_ROWS:
@@ -187,6 +181,17 @@ class _Run:
         if done < len(prepared.steps):
             frame = matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
         return result_columns(reading, prepared, frame)
+
+
+def _embedded(reading: Reading, texts: Sequence[ir.Nearest]) -> Mapping[tuple[str, int], NDArray[np.float32]]:
+    """The vectors of texts, before anything is searched: whether a query can be answered does not depend on
+    the rows.
+    """
+    if not texts:
+        return {}
+    from omnigraph.engine.search.embedding import embed_texts  # noqa: PLC0415  most queries embed nothing
+
+    return embed_texts(reading.session.embedder, texts, reading.value, reading.limits)
 
 
 def _now(session: GraphSession) -> dt.datetime:

@@ -68,6 +68,20 @@ def _named(subject: Step | ir.SearchExpr | ChainAccess) -> str:
 
 
 @dataclass(slots=True, eq=False)
+class Searched:
+    """What the searches of one run have found so far."""
+
+    vectors: Mapping[tuple[str, int], NDArray[np.float32]]
+    """The embedded texts, by text and dimension."""
+    matched: dict[int, tuple[Ordinals, Mask | None]] = field(
+        default_factory=dict[int, "tuple[Ordinals, Mask | None]"]
+    )
+    """The rows of text searches, by the identity of the search."""
+    fused: dict[ir.Rrf, Fused] = field(default_factory=dict[ir.Rrf, "Fused"])
+    """The fused rankings, over the rows before any is cut off."""
+
+
+@dataclass(slots=True, eq=False)
 class Reading:
     """One run of one query."""
 
@@ -82,16 +96,8 @@ class Reading:
     """Told about each step when the run is being explained."""
     accesses: Accesses = field(init=False)
     """How the run gets its rows; decided before it begins (`engine.read.access`)."""
-    matched: dict[int, tuple[Ordinals, Mask | None]] = field(
-        default_factory=dict[int, "tuple[Ordinals, Mask | None]"]
-    )
-    """What the text searches of this run found, by the identity of the search."""
-    fused: dict[ir.Rrf, Fused] = field(default_factory=dict[ir.Rrf, "Fused"])
-    """The fused rankings of this run, over the rows before any is cut off."""
-    vectors: Mapping[tuple[str, int], NDArray[np.float32]] = field(
-        default_factory=dict[tuple[str, int], "NDArray[np.float32]"]
-    )
-    """The embedded texts of this run, by text and dimension."""
+    searched: Searched = field(init=False)
+    """Only where the query searches."""
 
     @property
     def session(self) -> GraphSession:

@@ -98,9 +98,9 @@ def _matches(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals,
 
     Looked for once a run, however often working rows ask.
     """
-    known = reading.matched.get(id(search))
+    known = reading.searched.matched.get(id(search))
     if known is None:
-        known = reading.matched[id(search)] = _search(reading, search, query)
+        known = reading.searched.matched[id(search)] = _search(reading, search, query)
     return known
 
 
@@ -162,7 +162,7 @@ def query_vector(reading: Reading, nearest: ir.Nearest) -> Vector | None:
     """The vector that is asked for; None when there is none."""
     query = reading.value(nearest.query)
     if isinstance(query, str):
-        return reading.vectors[query, nearest.property.type.vector_dim or 0]
+        return reading.searched.vectors[query, nearest.property.type.vector_dim or 0]
     return np.array(query, dtype=np.float32) if isinstance(query, tuple) else None
 
 
@@ -355,9 +355,9 @@ def fuse(reading: Reading, rrf: ir.Rrf, candidates: Frame) -> Fused:
     Places depend on which rows there are, so a run fuses once: whoever asks again, about fewer rows, gets
     the scores among the candidates of the first call.
     """
-    known = reading.fused.get(rrf)
+    known = reading.searched.fused.get(rrf)
     if known is None:
-        known = reading.fused[rrf] = _fused(reading, rrf, candidates[rrf.variable])
+        known = reading.searched.fused[rrf] = _fused(reading, rrf, candidates[rrf.variable])
     return known
 
 
