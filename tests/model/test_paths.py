@@ -22,8 +22,13 @@ from omnigraph.engine.search import choice as search_choice
 numbers = itertools.count()
 FAST = Settings(durability="os")
 
-# Nothing is built beside a run: the state that is explained is the one that is read.
-STILL = [(AdjacencyCache, "build_later", lambda *_: False), (AdjacencyCache, "_save", lambda *_: None)]
+# Nothing is built beside a run, and the keys that a handle knows do not count: the state that is explained is
+# the one that is read.
+STILL = [
+    (AdjacencyCache, "build_later", lambda *_: False),
+    (AdjacencyCache, "_save", lambda *_: None),
+    (edge_choice, "BUILD_NODE_MS", 0.0),
+]
 WAYS = {
     "small tables": [],
     "filters in the table format": [(access, "SCANNED_IN_MEMORY_ROWS_MAX", -1)],
@@ -31,7 +36,8 @@ WAYS = {
     "few nodes by probes, more by the adjacency": [
         *STILL,
         (limits, "CACHED_ROWS_MIN", 1),
-        (edge_choice, "BUILD_EDGE_MS", 0.8),
+        (edge_choice, "BUILD_EDGE_MS", 0.9),
+        (edge_choice, "PROBE_NODE_MS", 1.0),
     ],
     "probes as far as they go": [*STILL, (limits, "CACHED_ROWS_MIN", 1), (edge_choice, "BUILD_EDGE_MS", 1e6)],
 }
