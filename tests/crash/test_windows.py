@@ -9,6 +9,7 @@ import pytest
 import omnigraph
 from crash.harness import EXIT_AT_WINDOW, run_child
 from crash.people import SCHEMA, WRITERS, Model, prepare, seed
+from invariants import assert_healthy
 from omnigraph.core.errors import InitializationClaimed
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import BranchName
@@ -246,6 +247,43 @@ def test_killed_index_build_loses_nothing(window, action, kept, path, tmp_path):
         assert (graph.ensure_indices().commit_id is None) is kept
         graph.mutate('query f() { insert Person { name: "next" } }')
         assert graph.verify().ok
+
+
+def fragments(path):
+    """How many fragments each table has, as shown."""
+    session = RawGraph.attach(path).session
+    entries = session.manifest.current(None).entries
+    return {key: session.open_entry(entry).fragment_count for key, entry in entries.items()}
+
+
+@pytest.mark.parametrize(
+    ("window", "action", "compacted", "outcome"),
+    [
+        (W.OPTIMIZE_POST_COMPACT_PRE_REINDEX, "exit", 1, "RolledBack"),
+        (W.OPTIMIZE_POST_COMPACT_PRE_REINDEX, "pass,exit", 2, "RolledBack"),
+        (W.OPTIMIZE_POST_COMPACT_PRE_REINDEX, "pass,pass,exit", 3, "RolledForward"),
+        (W.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT, "exit", 3, "RolledForward"),
+    ],
+)
+def test_killed_fold_is_undone_or_kept_as_a_whole(window, action, compacted, outcome, path, tmp_path):
+    writer = WRITERS["reconciled"]
+    with omnigraph.open(path, settings=FAST) as graph:
+        prepare(graph, writer, "5")
+        before = Model.read(graph.export())
+    die(write_command(path, writer, "5", "main"), window, action)
+    dead = RawGraph.attach(path)
+    (name,) = dead.sidecars()
+    note = dead.context.sidecars.read(name)
+    assert note.writer_kind is WriterKind.OPTIMIZE
+    assert sum(dead.head(key) > pin for key, pin in dead.pins().items()) == compacted
+    many = fragments(path)
+    assert all(count > 1 for count in many.values())
+    found = recovered(path, tmp_path)
+    assert found["violations"] == []
+    assert found["recoveries"] == [[note.operation_id, outcome]]
+    assert fragments(path) == (many if outcome == "RolledBack" else dict.fromkeys(many, 1))
+    assert Model.read(found["exports"]["main"]) == writer.after(before, "5")
+    assert_healthy(path)
 
 
 def test_killed_confirmation_rolls_back(path, tmp_path):

@@ -16,7 +16,7 @@ from omnigraph.core.errors import (
     ExpectedVersionMismatch,
 )
 from omnigraph.core.events import StorageCall, Warned, listen
-from omnigraph.core.failpoints import Callback, InjectedFailure, Pause, Raise, Sequence, Window, activate
+from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey, new_ulid
 from omnigraph.engine.write.forks import ForkStatus, classify_fork
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
@@ -247,28 +247,42 @@ def test_zombie_tree_reclaimed_on_create(graph, place):
     assert graph.verify().violations == ()
 
 
-def test_branch_cascade_delete_holds_all_queues(graph):
-    """A delete that forks three tables holds all their queues before its first fork."""
-    with activate(Window.MUTATION_POST_SIDECAR_PRE_FORK, Pause()) as pause:
-        done = []
-        deleting = threading.Thread(
-            target=lambda: done.append(run(graph, 'delete Person where name = "ada"', branch="topic"))
-        )
-        deleting.start()
-        pause.wait_until_reached()
-        held = queues_of(graph.session.root.identity).held_keys()
-        touched = {(TableKey(key), TOPIC) for key in ("node:Person", "edge:Knows", "edge:WorksAt")}
-        assert touched <= held
-        writing = threading.Thread(
-            target=lambda: done.append(run(graph, 'insert Person { name: "eve" }', branch="topic"))
-        )
-        writing.start()
-        pause.release()
-        deleting.join()
-        writing.join()
-    assert len(done) == 2
-    assert people(graph, "topic") == ["bob", "eve"]
+def test_branch_cascade_delete_holds_all_queues(graph, monkeypatch):
+    """A delete that forks three tables holds all their queues at every fork, and others wait for all of it."""
+    line = queues_of(graph.session.root.identity)._line
+    touched = {(TableKey(key), TOPIC) for key in ("node:Person", "edge:Knows", "edge:WorksAt")}
+    # It writes the table that is forked last, so it could go ahead if the queues were taken one by one.
+    insert = 'insert WorksAt { from: "bob", to: "Acme" }'
+    writing = threading.Thread(target=lambda: run(graph, insert, branch="topic"))
+    waiting = threading.Event()
+    join = line.join
+
+    def noted_join(place):
+        join(place)
+        if threading.current_thread() is writing:
+            waiting.set()
+
+    monkeypatch.setattr(line, "join", noted_join)
+    first_in_line = []
+
+    def at_a_fork(_window):
+        first = line.places()[0]
+        first_in_line.append((first.thread, set(first.keys)))
+        if not writing.is_alive():
+            writing.start()
+            assert waiting.wait(60)
+
+    with activate(Window.MUTATION_POST_SIDECAR_PRE_FORK, Callback(at_a_fork)):
+        run(graph, 'delete Person where name = "ada"', branch="topic")
+        writing.join(60)
+    assert first_in_line == [(threading.get_ident(), touched)] * 3
+    assert [set(each.summary) for each in graph.commits.list(branch="topic")[:2]] == [
+        {"edge:WorksAt"},
+        {key for key, _ in touched},
+    ]
+    assert people(graph, "topic") == ["bob"]
     assert rows_of(graph, "Knows", branch="topic") == {}
+    assert [row["from"] for row in rows_of(graph, "WorksAt", branch="topic").values()] == ["bob"]
     assert people(graph) == ["ada", "bob"]
     assert graph.verify().violations == ()
 

@@ -68,17 +68,29 @@ def test_concurrent_writers_one_winner(graph: Graph) -> None:
     handles = [reopen(graph) for _ in range(16)]
     before = state_of(graph)
     statement = 'update Person set { age: $v } where name = "a"'
-    results = at_once(
-        [lambda h=h, n=n: run(h, statement, {"v": n + 1}, types="$v: I32") for n, h in enumerate(handles)]
-    )
-    won = [n for n, r in enumerate(results) if not isinstance(r, Exception)]
-    lost = [r for r in results if isinstance(r, Exception)]
-    assert won
-    assert all(type(r) is ExpectedVersionMismatch and r.table_key == PERSON for r in lost), lost
+    all_staged = threading.Barrier(len(handles))
+    waited: set[int] = set()
+
+    def wait_for_all(_: Window) -> None:
+        """Nobody commits before all sixteen have read and staged: they race for one version."""
+        if threading.get_ident() not in waited:
+            waited.add(threading.get_ident())
+            all_staged.wait(60)
+
+    with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Callback(wait_for_all)):
+        results = at_once(
+            [lambda h=h, n=n: run(h, statement, {"v": n + 1}, types="$v: I32") for n, h in enumerate(handles)]
+        )
+    (won,) = [n for n, r in enumerate(results) if not isinstance(r, Exception)]
+    pin = before.pins[PERSON]
+    lost = [r for n, r in enumerate(results) if n != won]
+    assert [(type(r), r.table_key, r.expected, r.actual) for r in lost] == [
+        (ExpectedVersionMismatch, PERSON, pin, pin + 1)
+    ] * 15
     after = state_of(graph)
-    assert after.pins[PERSON] == before.pins[PERSON] + len(won)
-    assert rows_of(graph, "Person")["a"]["age"] in {n + 1 for n in won}
-    assert_one_chain(graph, before.commits + len(won))
+    assert after.pins[PERSON] == pin + 1
+    assert rows_of(graph, "Person")["a"]["age"] == won + 1
+    assert_one_chain(graph, before.commits + 1)
     for handle in handles:
         handle.close()
 

@@ -4,6 +4,7 @@ import pytest
 
 import graphs
 from omnigraph.core.errors import ExpectedVersionMismatch, PreconditionFailed, RecoveryRequired
+from omnigraph.core.events import Warned
 from omnigraph.core.failpoints import Callback, InjectedFailure, Pass, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import SMALL_FRAGMENTS_MAX
@@ -11,6 +12,7 @@ from omnigraph.maintenance import folding
 from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, Indexed, ensure_indices
 from omnigraph.maintenance.reconciler import Reconciler
 from omnigraph.manifest.commit_record import UPKEEP_OPERATIONS
+from omnigraph.manifest.recoveries import RecoveryKind
 
 SCHEMA = """
 node P { name: String @key  body: String? @index  n: I32? @index  place: Vector(2)? @index }
@@ -151,11 +153,24 @@ def test_tables_with_blobs_are_left_as_they_are(graph):
 def test_a_fold_that_fails_is_a_warning_and_changes_nothing(graph):
     for name in ("a", "b", "c"):
         add(graph, name)
-    with activate(Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX, Raise(InjectedFailure("x"))):
-        add(graph, "d")
+    with (
+        activate(Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX, Raise(InjectedFailure("x"))),
+        graphs.hear() as heard,
+    ):
+        written = add(graph, "d").commit
+    (warned,) = heard.of(Warned)
+    assert warned.message == "index work after a write failed"
+    # The write is the newest thing anybody sees; what the fold began is left to recovery.
+    assert graph.commits.head() == written
+    assert len(fragments(graph)) == 4
     assert names(graph) == ["a", "b", "c", "d"]
+    (operation,) = graph.pending()
+    assert "must be recovered" in str(warned.detail)
     with graphs.reopen(graph) as again:
-        assert names(again) == ["a", "b", "c", "d"]
+        assert [(r.operation_id, r.recovery_kind, r.sidecar_writer_kind) for r in again.recoveries()] == [
+            (operation, RecoveryKind.ROLLED_FORWARD, "Optimize")
+        ]
+        assert names(again) == names(again, at=written.id) == ["a", "b", "c", "d"]
         assert again.pending() == ()
         add(again, "e")
         assert again.verify().ok

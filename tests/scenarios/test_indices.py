@@ -5,7 +5,7 @@ import json
 import pytest
 
 import graphs
-from omnigraph.core.errors import DriftError
+from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.events import DurableOperation, Warned
 from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
 from omnigraph.core.limits import UNCOVERED_FRAGMENTS_MAX
@@ -160,6 +160,25 @@ def test_a_table_of_an_ancestor_is_forked_for_its_index(graph):
     assert isinstance(by_column(graph, branch="b")["small"].coverage, Degraded)
     assert set(graphs.rows_of(graph, "Thing", branch="c")) == {"a"}
     assert graph.verify().ok
+
+
+def test_ensure_indices_does_not_heal(graph):
+    """A write that the next mutation would complete is neither completed nor built upon."""
+    add(graph, "a")
+    graphs.run(graph, 'insert Near { from: "a", to: "a" }')
+    with (
+        activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
+        pytest.raises(RecoveryRequired) as stopped,
+    ):
+        add(graph, "b")
+    with graphs.unchanged(graph), pytest.raises(RecoveryRequired) as refused:
+        graph.ensure_indices()
+    assert refused.value.operation_id == stopped.value.operation_id
+    assert graph.pending() == (stopped.value.operation_id,)
+    assert graph.recoveries() == ()
+    add(graph, "c")
+    assert set(graphs.rows_of(graph, "Thing")) == {"a", "b", "c"}
+    assert graph.ensure_indices().built
 
 
 def test_drift_without_a_note_is_refused(graph):

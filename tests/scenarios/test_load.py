@@ -25,13 +25,16 @@ from omnigraph.core.errors import (
     KeyConflict,
     LoadFormatError,
     OmnigraphError,
+    RecoveryRequired,
     ResourceLimit,
 )
-from omnigraph.core.events import Progress, TableCommitted
+from omnigraph.core.events import Progress, TableCommitted, Warned
 from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activate
 from omnigraph.core.failpoints import Pass as PassBy
 from omnigraph.core.ids import TableKey
+from omnigraph.manifest.recoveries import RecoveryKind
 from omnigraph.pipeline.input.records import RECORD_STRUCTURE_MAX
+from omnigraph.recovery.audit import RECOVERY_ACTOR
 
 
 def person(name: str, **data) -> dict:
@@ -114,7 +117,11 @@ def test_load_overwrite_to_empty(graph: Graph, load) -> None:
     assert set(rows_of(graph, "Person")) == {"ann"}
     key = TableKey("node:Company")
     assert [event.table_key for event in heard.of(TableCommitted)] == [key]
-    assert after.pins[key] == before.pins[key] + 1
+    assert after.pins == after.heads == {**before.pins, key: before.pins[key] + 1}
+    storage, entry = graph.session.storage, graph.snapshot().entries[key]
+    # Replaced as a whole by nothing: no row was hidden one by one, no file is left.
+    assert storage.transaction_of(entry.location, None, entry.version).operation == "Overwrite"
+    assert storage.fragments(graph.session.open_entry(entry)) == ()
     assert report.commit is not None
 
 
@@ -202,12 +209,32 @@ def test_actor_recorded_on_commit(graph: Graph, load) -> None:
 def test_load_after_finalize_publisher_failure_heals_without_reopen(graph: Graph, load) -> None:
     with (
         activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise(OSError("cut"))),
-        pytest.raises(OmnigraphError),
+        pytest.raises(RecoveryRequired) as cut,
     ):
         load(person("ann"), actor="ana")
     assert rows_of(graph, "Person") == {}
-    load(person("bob"))
+    assert graph.pending() == (cut.value.operation_id,)
+    assert graph.recoveries() == ()
+    loaded = load(person("bob"), actor="ben").commit
     assert set(rows_of(graph, "Person")) == {"ann", "bob"}
+    assert graph.pending() == ()
+    (record,) = graph.recoveries()
+    assert (
+        record.operation_id,
+        record.recovery_kind,
+        record.recovery_for_actor,
+        record.sidecar_writer_kind,
+    ) == (
+        cut.value.operation_id,
+        RecoveryKind.ROLLED_FORWARD,
+        "ana",
+        "Load",
+    )
+    history = [(commit.id, commit.operation, commit.actor) for commit in graph.commits.list()]
+    assert history[:2] == [
+        (loaded.id, "load", "ben"),
+        (record.graph_commit_id, "recovery", RECOVERY_ACTOR),
+    ]
     assert graph.verify().violations == ()
 
 
@@ -220,13 +247,21 @@ def test_sidecar_write_failure_aborts_before_head_moves(graph: Graph, load) -> N
 
 
 def test_sidecar_delete_failure_keeps_success(graph: Graph, load) -> None:
-    with activate(Window.RECOVERY_SIDECAR_DELETE, Sequence([Raise(OSError("gone")), PassBy()])):
-        report = load(person("ann"))
-    assert report.commit is not None
-    assert len(graph.pending()) == 1
+    failing = Sequence([Raise(OSError("gone")), PassBy()])
+    with activate(Window.RECOVERY_SIDECAR_DELETE, failing), hear() as heard:
+        report = load(person("ann"), actor="ana")
+    (operation,) = graph.pending()
+    assert [warned.detail for warned in heard.of(Warned)] == [f"{operation}: gone"]
+    assert report.commit == graph.commits.head()
+    assert set(rows_of(graph, "Person")) == {"ann"}
     load(person("bob"))
     assert graph.pending() == ()
     assert set(rows_of(graph, "Person")) == {"ann", "bob"}
+    # What was there already is recorded once and makes no row twice.
+    assert [(each.operation_id, each.recovery_kind) for each in graph.recoveries()] == [
+        (operation, RecoveryKind.ROLLED_FORWARD)
+    ]
+    assert graph.verify().violations == ()
 
 
 # --- beside other writers ---

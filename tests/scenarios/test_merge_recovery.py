@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 
 import pytest
 
@@ -123,41 +124,80 @@ def assert_rolled_forward(path, name, before, source_head, *, target="main"):
     assert_healthy(path)
 
 
+@dataclass(frozen=True)
+class Partial:
+    """Where a merge dies, and what its commits have done to the people by then."""
+
+    graph: str
+    window: Window
+    action: str
+    commits: int
+    """Of the people's own table: one for new rows, one for changed ones, one for deleted ones."""
+    appended: bool = True
+    upserted: bool = True
+    deleted: bool = True
+
+
 PARTIAL = {
-    "merge_partial_after_append_rolls_back": (
+    "merge_partial_after_append_rolls_back": Partial(
         "ahead",
         Window.BRANCH_MERGE_ADOPT_AFTER_APPEND_PRE_UPSERT,
         "pass,exit",
+        commits=1,
+        upserted=False,
+        deleted=False,
     ),
-    "merge_partial_after_upsert_rolls_back": (
+    "merge_partial_after_upsert_rolls_back": Partial(
+        "ahead", Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE, "exit", commits=2, deleted=False
+    ),
+    "merge_partial_rewrite_after_merge_rolls_back": Partial(
+        "both", Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE, "pass,exit", commits=1, deleted=False
+    ),
+    "merge_partial_rewrite_after_delete_rolls_back": Partial(
+        "both", Window.BRANCH_MERGE_REWRITE_AFTER_DELETE_PRE_INDEX, "exit", commits=2
+    ),
+    "merge_crash_between_tables_rolls_back": Partial(
         "ahead",
-        Window.BRANCH_MERGE_ADOPT_AFTER_UPSERT_PRE_DELETE,
+        Window.BRANCH_MERGE_BETWEEN_TABLES,
         "exit",
+        commits=0,
+        appended=False,
+        upserted=False,
+        deleted=False,
     ),
-    "merge_partial_rewrite_after_merge_rolls_back": (
-        "both",
-        Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE,
-        "pass,exit",
+    "merge_crash_before_confirm_rolls_back": Partial(
+        "ahead", Window.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM, "exit", commits=3
     ),
-    "merge_partial_rewrite_after_delete_rolls_back": (
-        "both",
-        Window.BRANCH_MERGE_REWRITE_AFTER_DELETE_PRE_INDEX,
-        "exit",
-    ),
-    "merge_crash_between_tables_rolls_back": ("ahead", Window.BRANCH_MERGE_BETWEEN_TABLES, "exit"),
-    "merge_crash_before_confirm_rolls_back": ("ahead", Window.BRANCH_MERGE_POST_EFFECTS_PRE_CONFIRM, "exit"),
-    "merge_crash_in_confirm_rolls_back": ("both", Window.RECOVERY_SIDECAR_CONFIRM, "exit"),
+    "merge_crash_in_confirm_rolls_back": Partial("both", Window.RECOVERY_SIDECAR_CONFIRM, "exit", commits=2),
 }
 
 
+def at_heads(path):
+    """What the newest versions of main's tables hold, shown or not, and how many commits hide there."""
+    session = RawGraph.attach(path).session
+    entries = session.manifest.current(None).entries
+    heads = {key: session.storage.open_head(key, entries[key].location, None) for key in (PERSON, COMPANY)}
+    people = {row["name"]: row["age"] for row in session.storage.read(heads[PERSON]).to_pylist()}
+    companies = sorted(session.storage.read(heads[COMPANY])["name"].to_pylist())
+    return people, companies, [heads[key].version - entries[key].version for key in (PERSON, COMPANY)]
+
+
 def partial(scenario, copy):
-    name, window, action = PARTIAL[scenario]
-    path = copy(name)
+    where = PARTIAL[scenario]
+    path = copy(where.graph)
     before = shown(path)
-    note = die(path, window, action=action)
+    note = die(path, where.window, action=where.action)
     assert all(pin.confirmed_version is None for pin in note.tables)
     assert shown(path) == before
-    assert_rolled_back(path, name, before)
+    people = {
+        **before["people"],
+        **({"new": 1} if where.appended else {}),
+        **({"bob": 99} if where.upserted else {}),
+    }
+    if where.deleted:
+        del people["cat"]
+    assert at_heads(path) == (people, sorted({*before["companies"], "Biz"}), [where.commits, 1])
+    assert_rolled_back(path, where.graph, before)
 
 
 def test_merge_partial_after_append_rolls_back(copy):

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from lance.commit import CommitConflictError
 
+import omnigraph
+from graphs import FAST, make_graph, rows_of, run
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
     FormatTooNew,
@@ -234,8 +236,49 @@ def make_legacy_branch(path: Path, name: str) -> None:
     store.dataset.create_branch(head.handle, name, from_branch=None, from_version=head.version)
 
 
+def restamped(path: Path, stamp: int) -> None:
+    """The graph at this place as a program of that format would have left it."""
+    dataset = open_store(path).dataset
+    head = dataset.open_head(None)
+    rows = dataset.read(head).cast(manifest_schema(stamp))
+    written = dataset.write_rows(head, None, rows, replacing=True)
+    assert dataset.commit_overwrite(head, None, manifest_schema(stamp), written) is not None
+
+
 @pytest.mark.parametrize("stamp", [1, 2])
 def test_legacy_run_branches_swept_on_open(tmp_path: Path, stamp: int) -> None:
+    with make_graph(tmp_path) as graph:
+        run(graph, 'insert Person { name: "ann" }')
+        graph.branches.create("keep")
+    restamped(tmp_path, stamp)
+    runs = ["__run__1", "__run__2"]
+    for name in runs:
+        make_legacy_branch(tmp_path, name)
+
+    with omnigraph.open_read_only(tmp_path) as reader:
+        assert set(rows_of(reader, "Person")) == {"ann"}
+    assert open_store(tmp_path).head(None).stamp == stamp
+    assert sorted(open_store(tmp_path).all_branches()) == [*runs, "keep"]
+
+    with omnigraph.open(tmp_path, settings=FAST) as graph:
+        assert open_store(tmp_path).head(None).stamp == 3
+        assert open_store(tmp_path).all_branches() == ["keep"]
+        assert not any((tmp_path / "__manifest" / "tree" / name).exists() for name in runs)
+        assert graph.branches.list() == ["main", "keep"]
+        graph.session.manifest.references.take_schema_apply_lock()
+        graph.session.manifest.references.release_schema_apply_lock()
+        run(graph, 'insert Person { name: "bob" }')
+        run(graph, 'insert Person { name: "eve" }', branch="keep")
+        assert set(rows_of(graph, "Person")) == {"ann", "bob"}
+        assert set(rows_of(graph, "Person", branch="keep")) == {"ann", "eve"}
+        assert graph.verify().ok
+        version = open_store(tmp_path).current(None).manifest_version
+    omnigraph.open(tmp_path, settings=FAST).close()
+    assert open_store(tmp_path).current(None).manifest_version == version
+
+
+@pytest.mark.parametrize("stamp", [1, 2])
+def test_a_migration_keeps_rows_and_other_branches(tmp_path: Path, stamp: int) -> None:
     manifest_with_stamp(tmp_path, stamp)
     make_legacy_branch(tmp_path, "__run__1")
     make_legacy_branch(tmp_path, "__run__2")

@@ -18,8 +18,10 @@ from omnigraph.core.events import Warned, listen
 from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, new_ulid
 from omnigraph.manifest.recoveries import RecoveryKind
+from omnigraph.recovery import settle
 from omnigraph.recovery.drift import drift_guard
 from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward as heal
+from omnigraph.recovery.roll_forward import roll_forward
 from omnigraph.recovery.sidecar import WriterKind
 from recovery_graph import COMPANY, KNOWS, PERSON, RawGraph
 
@@ -156,6 +158,32 @@ def test_multistep_drift_strict_rolls_back(graph, path):
     pin = graph.pins()[PERSON]
     assert RawGraph.open(path).ids(PERSON) == ["ada"]
     assert_recovered(path, note.operation_id, RecoveryKind.ROLLED_BACK, outcomes={PERSON: (pin + 3, pin)})
+
+
+@pytest.mark.parametrize("kind", [WriterKind.MUTATION, WriterKind.OPTIMIZE])
+def test_roll_forward_publishes_the_version_it_classified(graph, path, kind, monkeypatch):
+    """Something moves the HEAD again after recovery looked: what it did not look at is not shown."""
+    note = graph.note(PERSON, COMPANY, kind=kind)
+    drift(graph, note, PERSON, COMPANY)
+    pins = graph.pins()
+
+    def late(*observed, **options):
+        graph.commit(PERSON, ["before its changes"])
+        return roll_forward(*observed, **options)
+
+    monkeypatch.setattr(settle, "roll_forward", late)
+    beside = Callback(lambda _: graph.commit(PERSON, ["before its publish"]))
+    with activate(Window.RECOVERY_BEFORE_ROLL_FORWARD_PUBLISH, beside):
+        opened = RawGraph.open(path)
+    assert len(opened.swept.settled) == 1
+    assert opened.head(PERSON) == pins[PERSON] + 3
+    assert opened.pins() == {**pins, PERSON: pins[PERSON] + 1, COMPANY: pins[COMPANY] + 1}
+    assert opened.ids(PERSON) == sorted(["ada", f"{PERSON}-0-{note.operation_id}"])
+    (record,) = opened.audit()
+    assert {each.table_key: each.to_version for each in record.per_table_outcomes} == {
+        COMPANY: pins[COMPANY] + 1,
+        PERSON: pins[PERSON] + 1,
+    }
 
 
 @pytest.mark.parametrize("kind", [WriterKind.ENSURE_INDICES, WriterKind.OPTIMIZE])

@@ -141,8 +141,12 @@ def test_mixed_insert_delete_rejected_before_io(graph: Graph) -> None:
     writes = {"write_text", "write_text_if_absent", "delete", "write_fragments", "commit", "write"}
     assert [e for e in heard.of(StorageCall) if e.kind in writes] == []
     assert not heard.of(DurableOperation)
-    assert caught.value.http_status == 400
-    assert "q" in str(caught.value)
+    assert (caught.value.http_status, caught.value.code) == (400, "bad_request")
+    assert "'q' both writes and deletes" in str(caught.value)
+    assert caught.value.hint == "run the writes first, then the deletes, as two queries"
+    with pytest.raises(MutationShapeError):
+        run(graph, 'delete Person where name = "bob" update Person set { age: 1 } where name = "ann"')
+    assert rows_of(graph, "Person") == {}
 
 
 def test_delete_cascades_to_edges(graph: Graph) -> None:
