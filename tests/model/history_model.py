@@ -128,14 +128,28 @@ def three_way(bases, source, target, how=None):
             else:
                 kind = "divergent_update" if any(was) else "divergent_insert"
                 collisions.append((table, key, kind, theirs))
-    conflicts = []
+    conflicts, kept = [], []
     for number, (table, key, kind, theirs) in enumerate(collisions):
         choice = chosen(how, number, table)
         if choice is None:
             conflicts.append((table, key, kind))
         elif choice == "theirs":
             _put(state, table, key, theirs)
+        if kind == "delete_vs_update" and choice == ("ours" if theirs is None else "theirs"):
+            kept.append((table, key, target if theirs is None else source))
+    _keep_edges(state, kept, {(table, key) for table, key, _, _ in collisions})
     return Merged(state, tuple(conflicts) or tuple(sorted(broken(state), key=repr)))
+
+
+def _keep_edges(state, kept, collided):
+    """A node that stays against its deletion has the edges of the side that did not delete it."""
+    for node_table, node, side in kept:
+        for table, ends in ENDS.items():
+            for key, row in side[table].items():
+                touches = any(row[n] == node and end == node_table for n, end in enumerate(ends))
+                whole = all(row[n] in state[end] for n, end in enumerate(ends))
+                if touches and whole and (table, key) not in collided:
+                    state[table].setdefault(key, row)
 
 
 def _put(state, table, key, row):

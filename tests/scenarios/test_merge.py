@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import omnigraph
 from graphs import PEOPLE, hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.core.errors import (
     BadRequest,
@@ -563,3 +564,24 @@ def test_repeated_merges_both_ways_converge(tmp_path):
             assert ages(graph) == ages(graph, "topic")
         assert len(ages(graph)) == 9
         assert graph.verify().violations == ()
+
+
+def test_a_preview_ties_edges_to_the_conflict_about_their_node(tmp_path):
+    schema = "node P { k: String @key  a: I32? }\nedge R: P -> P\nedge S: P -> P\n"
+    with omnigraph.init(tmp_path / "g", schema=schema) as graph:
+        graph.mutate(
+            'query q() { insert P { k: "x" } insert P { k: "y" } insert R { from: "x", to: "y" }'
+            ' insert R { from: "y", to: "y" } insert S { from: "y", to: "x" } insert S { from: "x", to: "x" } }'
+        )
+        edges = {
+            (name, row["from"], row["to"]): key for name in "RS" for key, row in rows_of(graph, name).items()
+        }
+        graph.branches.create("f")
+        graph.mutate('query q() { delete P where k = "y" }', branch="f")
+        graph.mutate('query q() { update P set { a: 1 } where k = "y" }')
+        tied = {edges["R", "x", "y"], edges["R", "y", "y"], edges["S", "y", "x"]}
+        for source, target in (("f", "main"), ("main", "f")):
+            (conflict,) = graph.branches.preview(source, into=target).to_dict()["merge_conflicts"]
+            assert (conflict["kind"], conflict["row_id"]) == ("delete_vs_update", "y")
+            assert {each["row_id"] for each in conflict["edges"]} == tied
+            assert "3 edges follow the choice" in conflict["message"]

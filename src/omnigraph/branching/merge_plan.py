@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.keys import hash_keys
-from omnigraph.branching.changes import NO_PAIRS, NO_ROWS, RowPairs, RowSet, TableDelta, id_order
+from omnigraph.branching.changes import NO_IDS, NO_PAIRS, NO_ROWS, RowPairs, RowSet, TableDelta, id_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,15 +61,20 @@ class MergeConflict:
     row_id: str | None
     kind: ConflictKind
     message: str
+    edges: tuple[tuple[TableKey, str], ...] = ()
+    """Edges, by table key and id, that stay or go with the node this is about."""
 
     def to_dict(self) -> dict[str, Any]:
         """The conflict as the command line and the service show it."""
-        return {
+        shown: dict[str, Any] = {
             "table_key": self.table_key,
             "row_id": self.row_id,
             "kind": self.kind.value,
             "message": self.message,
         }
+        if self.edges:
+            shown["edges"] = [{"table_key": key, "row_id": row} for key, row in self.edges]
+        return shown
 
 
 # --- tables --------------------------------------------------------------------------------------------
@@ -313,6 +318,16 @@ class Settled:
     resolved: Mapping[Choice, int]
     answered: AbstractSet[tuple[str, str, str]] = frozenset()
     """The entries of an edited list that were conflicts of the table."""
+    collided: pa.StringArray = field(default_factory=lambda: NO_IDS)
+    """Every row that both sides changed in different ways, whatever was chosen."""
+    deleted_there: pa.StringArray = field(default_factory=lambda: NO_IDS)
+    """Of these, the ones the source deleted."""
+    stays: pa.StringArray = field(default_factory=lambda: NO_IDS)
+    """Rows the source deleted and the choice keeps."""
+    returns: pa.StringArray = field(default_factory=lambda: NO_IDS)
+    """Rows the target deleted and the choice brings back."""
+    has_deletions: bool = False
+    """Whether one side deleted a row that the other changed."""
 
 
 def settle(table_key: TableKey, merge: RowMerge, resolution: Resolution) -> Settled:
@@ -331,8 +346,23 @@ def settle(table_key: TableKey, merge: RowMerge, resolution: Resolution) -> Sett
     theirs = np.array([choice is Choice.THEIRS for choice in choices], np.bool_)
     counts = {each: choices.count(each) for each in Choice if each in choices}
     found = {(table_key, row, kind.value) for row, kind in zip(ids, kinds, strict=True)}
-    answered = found & set(resolution.entries or ())
-    return Settled(_take_theirs(merge.changes, collisions, theirs), open_, counts, answered)
+    ours = np.array([choice is Choice.OURS for choice in choices], np.bool_)
+    gone_there, gone_here = collisions.theirs == ABSENT, collisions.ours == ABSENT
+
+    def rows(mask: Mask) -> pa.StringArray:
+        return collisions.ids.filter(pa.array(mask))
+
+    return Settled(
+        _take_theirs(merge.changes, collisions, theirs),
+        open_,
+        counts,
+        answered=found & set(resolution.entries or ()),
+        collided=collisions.ids,
+        deleted_there=rows(gone_there),
+        stays=rows(gone_there & ours),
+        returns=rows(gone_here & theirs),
+        has_deletions=bool((gone_there | gone_here).any()),
+    )
 
 
 def _take_theirs(changes: RowChanges, collisions: Collisions, wins: Mask) -> RowChanges:

@@ -10,12 +10,12 @@ from omnigraph.branching.agreement import agreed
 from omnigraph.branching.ancestry import merge_bases
 from omnigraph.branching.delta_engine import LOCAL, TABLES_AT_ONCE, Deltas
 from omnigraph.branching.equality import rows_differ
+from omnigraph.branching.kept_edges import keep_edges
 from omnigraph.branching.merge_plan import (
     UNRESOLVED,
     Choice,
     MergeConflict,
     Resolution,
-    RowChanges,
     Settled,
     TableAction,
     adopt,
@@ -24,6 +24,7 @@ from omnigraph.branching.merge_plan import (
     settle,
     three_way,
 )
+from omnigraph.branching.merge_step import MergeStep
 from omnigraph.branching.validation import TableRows, Verdict, check_merged
 from omnigraph.core.errors import BadRequest, ConflictError, InternalError, TypeNotFound
 from omnigraph.core.ids import show_branch
@@ -50,26 +51,6 @@ class MergeOutcome(StrEnum):
     ALREADY_UP_TO_DATE = "already_up_to_date"
     FAST_FORWARD = "fast_forward"
     MERGED = "merged"
-
-
-@dataclass(frozen=True, slots=True)
-class MergeStep:
-    """What happens to one table."""
-
-    table_key: TableKey
-    action: TableAction
-    source: TableEntry
-    target: TableEntry | None
-    source_handle: SnapshotHandle
-    target_handle: SnapshotHandle | None
-    changes: RowChanges
-    held: HeldRows | None = None
-    """Rows of the source that are in memory already; they may be all that are written, some or none."""
-
-    @property
-    def writes_rows(self) -> bool:
-        """Whether the step moves the HEAD of the target's table."""
-        return self.action in {TableAction.ADOPT, TableAction.REWRITE} and not self.changes.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +144,12 @@ def plan_between(
 
     planned = session.share(plan_table, list(touched), threads=TABLES_AT_ONCE)
     _refuse_unused_entries(resolution, planned)
+    planned = keep_edges(session, source, target, planned)
     steps = [step for step, _ in planned]
     conflicts = [conflict for _, settled in planned for conflict in settled.conflicts]
     resolved = {step.table_key: settled.resolved for step, settled in planned if settled.resolved}
     schema_hash = _common_schema(session, source, target, steps)
-    verdict = Verdict()
-    if not conflicts:
-        catalog = session.schemas.catalog(schema_hash)
-        one_schema = source.schema_hash == target.schema_hash
-        rows = {
-            each.table_key: TableRows(
-                each.changes,
-                each.source_handle,
-                each.target_handle,
-                each.held,
-                adopted=one_schema and each.action is not TableAction.REWRITE,
-            )
-            for each in steps
-        }
-        verdict = check_merged(session, catalog, target, rows)
+    verdict = Verdict() if conflicts else _checked(session, schema_hash, source, target, steps)
     return MergePlan(
         outcome=outcome,
         base=bases[0],
@@ -196,6 +164,24 @@ def plan_between(
         read_set=verdict.read_set,
         resolved=resolved,
     )
+
+
+def _checked(
+    session: GraphSession, schema_hash: str, source: Snapshot, target: Snapshot, steps: Sequence[MergeStep]
+) -> Verdict:
+    """What stands against the merged rows."""
+    one_schema = source.schema_hash == target.schema_hash
+    rows = {
+        each.table_key: TableRows(
+            each.changes,
+            each.source_handle,
+            each.target_handle,
+            each.held,
+            adopted=one_schema and each.action is not TableAction.REWRITE,
+        )
+        for each in steps
+    }
+    return check_merged(session, session.schemas.catalog(schema_hash), target, rows)
 
 
 def _touched(

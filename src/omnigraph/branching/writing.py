@@ -27,7 +27,8 @@ from omnigraph.storage.handles import Stamp
 
 if TYPE_CHECKING:
     from omnigraph.arrays.types import Addresses
-    from omnigraph.branching.merge_planning import MergePlan, MergeStep
+    from omnigraph.branching.merge_planning import MergePlan
+    from omnigraph.branching.merge_step import MergeStep
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot

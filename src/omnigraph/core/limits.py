@@ -40,6 +40,8 @@ MERGE_STAGE_BATCH_ROWS: Final = 8_192
 MERGE_HELD_ROWS_MAX: Final = 1_024
 MERGE_HELD_BYTES_MAX: Final = 1 * MIB
 """Rows of one table that a merge reads once and keeps in memory until they are written; more are streamed."""
+CONFLICT_EDGES_SHOWN_MAX: Final = 100
+"""Edges a conflict about a node names; all of them follow the choice."""
 MERGE_CONFLICTS_REPORTED_MAX: Final = 100
 """Conflicts listed in one error; the total is always given."""
 
