@@ -336,7 +336,8 @@ def settle(table_key: TableKey, merge: RowMerge, resolution: Resolution) -> Sett
     if len(collisions) == 0:
         return Settled(merge.changes, (), {})
     ids = collisions.ids.to_pylist()
-    kinds = [_KINDS[code] for code in collisions.kinds.tolist()]
+    codes: list[int] = collisions.kinds.tolist()
+    kinds = [_KINDS[code] for code in codes]
     choices = [resolution.of(table_key, row, kind) for row, kind in zip(ids, kinds, strict=True)]
     open_ = tuple(
         MergeConflict(table_key, row, kind, f"{row}: {_MESSAGES[_KINDS.index(kind)]}")

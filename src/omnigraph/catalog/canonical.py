@@ -98,7 +98,8 @@ def _without_exponent(text: pa.StringArray) -> pa.StringArray:
     rows = pa.array(np.arange(len(text)))
     pieces: list[pa.StringArray] = []
     places: list[pa.Array] = []
-    for exponent in pc.unique(exponents).to_pylist():
+    shifts: list[int] = pc.unique(exponents).to_pylist()
+    for exponent in shifts:
         here = pc.equal(exponents, exponent)
         places.append(rows.filter(here))
         pieces.append(_positional(digits.filter(here), exponent))

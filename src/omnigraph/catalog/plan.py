@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from omnigraph.catalog.ir import default_json
 from omnigraph.catalog.schema import Catalog, Constraint, Default, TypeKind
@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
         case Default():
             return default_json(value.value)
         case tuple():
-            return list(value)
+            return list(cast("tuple[Any, ...]", value))
         case _:
             return value
 

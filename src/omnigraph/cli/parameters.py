@@ -3,7 +3,7 @@
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -90,7 +90,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a JSON object", hint='write it like {"name": "Ada"}')
-    return dict(value)
+    return cast("dict[str, Any]", value)
 
 
 def _json_or_text(text: str) -> Any:

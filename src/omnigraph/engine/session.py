@@ -251,8 +251,8 @@ class GraphSession:
         if threads <= 1 or len(keys) <= 1:
             return [work(key) for key in keys]
         with ThreadPoolExecutor(min(threads, len(keys)), "omnigraph-stage") as pool:
-            contexts = [contextvars.copy_context() for _ in keys]
-            return list(pool.map(lambda pair: pair[0].run(work, pair[1]), zip(contexts, keys, strict=True)))
+            begun = [pool.submit(contextvars.copy_context().run, work, key) for key in keys]
+            return [each.result() for each in begun]
 
     def share(self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int) -> list[T]:
         """As `map_tables` for short work: this thread takes part, and waiting threads of the session help.

@@ -38,8 +38,8 @@ from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
-    from lance.fragment import FragmentMetadata
+    from lance import LanceDataset, LanceOperation
+    from lance.fragment import DataFile, FragmentMetadata
 
 CLOCK_STEP_SECONDS_MAX: Final = 2.5
 """No file system counts the times of its files in longer steps (the longest known one is two seconds)."""
@@ -247,7 +247,7 @@ class ControlDataset:
 
         emit(StorageCall("write", self.location))
         with substrate(self._about_writing(branch)):
-            fragments: Any = write_fragments(
+            fragments = write_fragments(
                 rows,
                 handle,
                 schema=rows.schema,
@@ -297,7 +297,11 @@ class ControlDataset:
         return self._commit(handle, None, operation, rows)
 
     def _commit(
-        self, handle: "LanceDataset", branch: Branch, operation: Any, rows: WrittenRows
+        self,
+        handle: "LanceDataset",
+        branch: Branch,
+        operation: "LanceOperation.BaseOperation",
+        rows: WrittenRows,
     ) -> "LanceDataset | None":
         from lance import LanceDataset  # noqa: PLC0415
         from lance.dataset import Transaction  # noqa: PLC0415
@@ -354,7 +358,7 @@ class ControlDataset:
     ) -> None:
         """Make a branch at exactly one version of another one. `handle` is any version of main."""
         emit(StorageCall("create_branch", self.location))
-        reference: Any = from_version if from_branch is None else (from_branch, from_version)
+        reference = from_version if from_branch is None else (from_branch, from_version)
         # A dataset of its own: the call borrows it exclusively and would fail beside a thread that reads it.
         own = self.open_version(None, handle.version)
         emit(DurableOperation("create_branch", self.location, "before"))
@@ -375,7 +379,7 @@ class ControlDataset:
     def create_tag(self, name: str, branch: Branch, version: int) -> None:
         """Name one version. The caller has seen that the name is free."""
         emit(StorageCall("create_tag", self.location))
-        reference: Any = version if branch is None else (branch, version)
+        reference = version if branch is None else (branch, version)
         emit(DurableOperation("create_tag", self.location, "before"))
         with substrate(self._about_writing(None)):
             self.open_head(None).tags.create(name, reference)
@@ -449,7 +453,7 @@ class ControlDataset:
         return dict(self._root.storage_options) or None
 
 
-def _data_files(handle: "LanceDataset") -> list[Any]:
+def _data_files(handle: "LanceDataset") -> "list[DataFile]":
     """Lance's description of the data files that lie below the dataset's own root."""
     return [
         file

@@ -19,6 +19,7 @@ class Way(Protocol):
 
 
 W = TypeVar("W", bound=Way)
+V = TypeVar("V", bound=Way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Choice(Generic[W]):
     """Each with the greatest number of rows it is for, ascending; the last has no bound."""
 
     @staticmethod
-    def of(way: W) -> "Choice[W]":
+    def of(way: V) -> "Choice[V]":
         """The same way for any number of rows."""
         return Choice(((None, way),))
 

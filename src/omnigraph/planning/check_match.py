@@ -21,7 +21,7 @@ class _Node:
     declared: bool
     outer: bool
     anonymous: bool = False
-    matches: list[ir.Predicate] = field(default_factory=list)
+    matches: list[ir.Predicate] = field(default_factory=list[ir.Predicate])
 
     def finish(self, name: str) -> ir.NodeVariable:
         matches = tuple(self.matches)
@@ -34,12 +34,12 @@ class _Draft:
     """A block under construction."""
 
     scope: Scope
-    nodes: dict[str, _Node] = field(default_factory=dict)
-    edges: dict[str, EdgeType] = field(default_factory=dict)
-    traversals: list[ir.Traversal] = field(default_factory=list)
-    conditions: list[ir.Condition] = field(default_factory=list)
-    optionals: list[ir.Block] = field(default_factory=list)
-    negations: list[ir.Block] = field(default_factory=list)
+    nodes: dict[str, _Node] = field(default_factory=dict[str, _Node])
+    edges: dict[str, EdgeType] = field(default_factory=dict[str, EdgeType])
+    traversals: list[ir.Traversal] = field(default_factory=list[ir.Traversal])
+    conditions: list[ir.Condition] = field(default_factory=list[ir.Condition])
+    optionals: list[ir.Block] = field(default_factory=list[ir.Block])
+    negations: list[ir.Block] = field(default_factory=list[ir.Block])
 
     def finish(self) -> ir.Block:
         return ir.Block(

@@ -5,7 +5,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from omnigraph.catalog.scalars import Misfit, as_instant, finite, parse_date, parse_datetime
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
@@ -28,7 +28,7 @@ def bind_params(
     """
     if given is None:
         given = {}
-    if not isinstance(given, Mapping):
+    if not isinstance(cast("object", given), Mapping):  # a caller may hand over anything
         raise BadRequest("parameters are an object of names and values")
     declared = {param.name: param for param in plan.params}
     for name in given:
@@ -63,13 +63,14 @@ def binder(plan: ir.Plan) -> Callable[[Mapping[str, Any] | None], Mapping[str, V
     checks = tuple((name, _TAKEN[kind]) for name, kind in kinds.items())
 
     def bind(given: Mapping[str, Any] | None) -> Mapping[str, Value]:
-        if type(given) is dict and len(given) == len(checks):
-            values = given.copy()
+        if given is not None and given.__class__ is dict:
+            values = dict(given)
             for name, taken in checks:
                 if name not in values or not taken(values[name]):
                     break
             else:
-                return values
+                if len(values) == len(checks):
+                    return values
         return bind_params(plan, given)
 
     return bind
@@ -140,7 +141,7 @@ def _items(value: Any) -> Sequence[Any]:
     if hasattr(value, "tolist"):  # numpy and Arrow arrays, without importing either
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return value
+        return cast("Sequence[Any]", value)
     raise Misfit("an array is needed")
 
 

@@ -240,7 +240,7 @@ class _Members:
         return None if self._value.get(member) is None else self.number(member)
 
     def objects(self, member: str, *, required: bool) -> list["_Members"]:
-        value = self._required(member) if required else self._value.get(member) or []
+        value: Any = self._required(member) if required else self._value.get(member) or []
         if not isinstance(value, list):
             raise _MalformedError(f"'{member}' must be a list")
         return [_Members(each) for each in cast("list[Any]", value)]

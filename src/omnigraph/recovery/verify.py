@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.catalog.canonical import node_ids, unique_tuples
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
@@ -15,6 +15,9 @@ from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.schema_state import staged_schema_files
 from omnigraph.storage.handles import SnapshotHandle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Rule(StrEnum):
@@ -150,7 +153,7 @@ def _tables(
         handles[key] = handle
         tally.tables += 1
         yield from _pin(context, snapshot.branch, entry, handle)
-    ids = {}
+    ids: dict[TableKey, pa.ChunkedArray] = {}
     for key, handle in handles.items():
         where_table = f"{key} on {where}"
         try:

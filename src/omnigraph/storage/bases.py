@@ -6,7 +6,7 @@ memory: a base lies where this graph has that branch of the dataset. Manifests t
 carry the new addresses; those on disk stay as they are.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import StoragePermanent
 from omnigraph.core.ids import Branch
@@ -14,6 +14,9 @@ from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.manifest_files import manifest_message, manifest_object, with_base_paths
 
 if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.dataset import Session
+
     from omnigraph.storage.objects import StorageAdapter
 
 
@@ -38,7 +41,9 @@ class Bases:
         self._moved = False
         """Whether a manifest was met that was written in another place: the next one may be such, too."""
 
-    def open(self, location: str, branch: Branch, version: int | None, session: Any = None) -> Any:
+    def open(
+        self, location: str, branch: Branch, version: int | None, session: "Session | None" = None
+    ) -> "LanceDataset":
         """The dataset at a version, or at its newest one.
 
         Cost: about what Lance takes to open it, in a moved graph as well.
@@ -57,7 +62,9 @@ class Bases:
         )
         return self.at_home(location, branch, dataset, session)
 
-    def at_home(self, location: str, branch: Branch, dataset: Any, session: Any = None) -> Any:
+    def at_home(
+        self, location: str, branch: Branch, dataset: "LanceDataset", session: "Session | None" = None
+    ) -> "LanceDataset":
         """The dataset itself, or the same version with corrected bases where its own are of another place."""
         version = int(dataset.version)
         bases = [str(base.path) for base in dataset.base_paths().values()]
@@ -70,7 +77,9 @@ class Bases:
             raise StoragePermanent(f"{file}: the file is damaged", hint="restore it from a backup")
         return corrected
 
-    def _corrected(self, location: str, branch: Branch, version: int, session: Any) -> Any:
+    def _corrected(
+        self, location: str, branch: Branch, version: int, session: "Session | None"
+    ) -> "LanceDataset | None":
         """The version with corrected bases; None when its manifest is not whole: Lance then says so."""
         from lance import LanceDataset  # noqa: PLC0415  a heavy package
 

@@ -1,7 +1,7 @@
 """Branches of one table's dataset: references, their identity, and what a crash may leave of them."""
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from omnigraph.core.errors import StoragePrecondition
@@ -11,6 +11,10 @@ from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import is_commit_conflict, substrate
 from omnigraph.storage.layout import branch_directory, branch_reference
 from omnigraph.storage.manifest_files import manifest_name
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
 
 UNREADABLE: Final = ((0, ""),)
 """The incarnation of a reference that was cut short: like no other's."""
@@ -61,7 +65,7 @@ def has_branch(pool: DatasetPool, location: str, branch: BranchName) -> bool:
 
 def create_branch(
     pool: DatasetPool, location: str, name: BranchName, from_branch: Branch, from_version: int
-) -> tuple[Any, tuple[str, ...]]:
+) -> "tuple[LanceDataset, tuple[str, ...]]":
     """Make a branch that starts at exactly the given version; the dataset there and its new local files.
 
     Raises StoragePrecondition when the reference exists. The error of the substrate cannot tell that case

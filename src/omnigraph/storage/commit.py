@@ -1,7 +1,7 @@
 """Moving the HEAD of one table by exactly one version, or saying precisely why not."""
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
@@ -26,13 +26,14 @@ from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.version_files import circumstances
 
 if TYPE_CHECKING:
+    from lance import LanceDataset, LanceOperation
     from lance.dataset import Transaction
 
 
 def commit_exactly(
     pool: DatasetPool,
     base: SnapshotHandle,
-    operation: Any,
+    operation: "LanceOperation.BaseOperation",
     *,
     transaction_uuid: str,
     properties: dict[str, str],
@@ -84,7 +85,9 @@ def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: in
     return TransactionInfo(str(transaction.uuid), properties, type(transaction.operation).__name__)
 
 
-def _commit(pool: DatasetPool, base: SnapshotHandle, transaction: "Transaction", operation_id: str) -> Any:
+def _commit(
+    pool: DatasetPool, base: SnapshotHandle, transaction: "Transaction", operation_id: str
+) -> "LanceDataset":
     from lance import LanceDataset  # noqa: PLC0415  a heavy package
 
     uri = pool.root.dataset_uri(base.location, base.branch)

@@ -6,7 +6,7 @@ the next manifest name.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,8 @@ from omnigraph.storage.recent_versions import VersionsKept
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from lance import LanceDataset
+    from lance.dataset import Session
 
     from omnigraph.storage.objects import StorageAdapter
 
@@ -40,7 +42,7 @@ WALK_STEPS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    dataset: Any
+    dataset: "LanceDataset"
     identity: str
     """Names this incarnation of the version: a branch made again may reach the same number."""
 
@@ -56,20 +58,18 @@ class DatasetPool:
         self.adapter = adapter
         self._bases = Bases(root, adapter)
         self._cache_bytes = cache_bytes
-        self._session: Any = None
+        self._session: Session | None = None
         self._opened: OrderedDict[tuple[str, Branch, int], _Opened] = OrderedDict()
         self._heads: dict[tuple[str, Branch], int] = {}
         self._kept = VersionsKept[int]()
         self._lock = threading.Lock()
 
     @property
-    def session(self) -> Any:
+    def session(self) -> "Session":
         """The Lance session all datasets of this pool share."""
         with self._lock:
             if self._session is None:
-                from lance.dataset import (  # noqa: PLC0415  the room is imported before it is used
-                    Session,  # pyright: ignore[reportPrivateImportUsage]
-                )
+                from lance.dataset import Session  # noqa: PLC0415  the room is imported before it is used
 
                 self._session = Session(
                     index_cache_size_bytes=int(self._cache_bytes * INDEX_CACHE_SHARE),
@@ -82,7 +82,7 @@ class DatasetPool:
         """What Lance needs to reach the store; None for local graphs."""
         return self.root.storage_options or None
 
-    def at_version(self, location: str, branch: Branch, version: int) -> Any:
+    def at_version(self, location: str, branch: Branch, version: int) -> "LanceDataset":
         """The dataset at a version. Raises StorageNotFound when that version does not exist.
 
         Cost: one existence probe when it is open already, else one open without a listing.
@@ -104,7 +104,7 @@ class DatasetPool:
         self.remember(location, branch, dataset, identity=identity)
         return dataset
 
-    def private(self, location: str, branch: Branch, version: int) -> Any:
+    def private(self, location: str, branch: Branch, version: int) -> "LanceDataset":
         """The dataset at a version, shared with nobody.
 
         For calls that borrow the dataset exclusively: another thread that reads a shared one at that moment
@@ -112,7 +112,7 @@ class DatasetPool:
         """
         return self._open(location, branch, version)
 
-    def at_head(self, location: str, branch: Branch) -> Any:
+    def at_head(self, location: str, branch: Branch) -> "LanceDataset":
         """The dataset at its newest version.
 
         Cost: one probe of the next version's name when the last known one is still there, else one listing.
@@ -131,7 +131,9 @@ class DatasetPool:
             self._forget((location, branch, known))
         return self._newest_listed(location, branch)
 
-    def remember(self, location: str, branch: Branch, dataset: Any, *, identity: str | None = None) -> None:
+    def remember(
+        self, location: str, branch: Branch, dataset: "LanceDataset", *, identity: str | None = None
+    ) -> None:
         """Keep an open dataset for later callers; one of a newer version becomes the known head."""
         version = int(dataset.version)
         identity = identity or self.adapter.identity(manifest_object(location, branch, version))
@@ -160,7 +162,7 @@ class DatasetPool:
             for head in [h for h in self._heads if h[0] == location and (every_branch or h[1] == branch)]:
                 del self._heads[head]
 
-    def create(self, location: str, schema: "pa.Schema", properties: Mapping[str, str]) -> Any:
+    def create(self, location: str, schema: "pa.Schema", properties: Mapping[str, str]) -> "LanceDataset":
         """Create the dataset with zero rows as version 1. Raises StoragePrecondition when one is there."""
         create_dataset(
             self.root.dataset_uri(location),
@@ -187,7 +189,7 @@ class DatasetPool:
         """Whether an object below the graph root exists, by its full address."""
         return self.adapter.identity(address.removeprefix(f"{self.root.uri}/")) is not None
 
-    def _open(self, location: str, branch: Branch, version: int) -> Any:
+    def _open(self, location: str, branch: Branch, version: int) -> "LanceDataset":
         uri = self.root.dataset_uri(location, branch)
         if listening():
             emit(StorageCall("open_dataset", uri))
@@ -201,7 +203,7 @@ class DatasetPool:
         ):
             return self._bases.open(location, branch, version, self.session)
 
-    def at_home(self, location: str, branch: Branch, dataset: Any) -> Any:
+    def at_home(self, location: str, branch: Branch, dataset: "LanceDataset") -> "LanceDataset":
         """A dataset that Lance gave back, with the bases it has in this graph (`storage/bases`)."""
         return self._bases.at_home(location, branch, dataset, self.session)
 
@@ -233,7 +235,7 @@ def create_dataset(
     *,
     exists: Callable[[], bool],
     storage_options: dict[str, str] | None = None,
-) -> Any:
+) -> "LanceDataset":
     """Create an empty dataset as version 1: the only creation site of the product.
 
     File format pinned, stable row ids off, no automatic clean-up of versions. Raises StoragePrecondition when
@@ -266,12 +268,12 @@ def create_dataset(
     return made
 
 
-def field_ids(dataset: Any) -> list[int]:
+def field_ids(dataset: "LanceDataset") -> list[int]:
     """Ids of all fields of the schema, nested ones included."""
-
-    def walk(fields: Any) -> Iterator[int]:
-        for field in fields:
-            yield int(field.id())
-            yield from walk(field.children())
-
-    return list(walk(dataset.lance_schema.fields()))
+    found: list[int] = []
+    ahead = list(dataset.lance_schema.fields())
+    while ahead:
+        field = ahead.pop(0)
+        found.append(field.id())
+        ahead = [*field.children(), *ahead]
+    return found

@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, TableKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance import LanceDataset
+    from lance.fragment import LanceFragment
+
 
 OPERATION_ID: Final = "omnigraph.operation_id"
 TABLE_KEY: Final = "omnigraph.table_key"
@@ -90,7 +97,7 @@ class SnapshotHandle:
     location: str
     branch: Branch
     version: int
-    _dataset: Any
+    _dataset: "LanceDataset"
     _files: tuple[str, ...] = ()
     _asked: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """What was asked before; a version does not change."""
@@ -105,8 +112,8 @@ class SnapshotHandle:
         return self._asked["rows"]
 
     @property
-    def schema(self) -> Any:
-        """The Arrow schema of the table at this version (a `pyarrow.Schema`)."""
+    def schema(self) -> "pa.Schema":
+        """The Arrow schema of the table at this version."""
         if "schema" not in self._asked:
             self._asked["schema"] = self._dataset.schema
         return self._asked["schema"]
@@ -114,7 +121,7 @@ class SnapshotHandle:
     @property
     def fragment_count(self) -> int:
         """Fragments of this version. Cost: metadata only."""
-        return int(self._dataset._ds.count_fragments())  # noqa: SLF001  the list itself is made per fragment
+        return self._dataset._ds.count_fragments()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the list itself is made per fragment
 
     @property
     def fragment_ids(self) -> tuple[int, ...]:
@@ -151,9 +158,17 @@ class StagedHandle:
         return f"StagedHandle({self.table_key!r}, {self.primitive}, base_version={self.base_version})"
 
 
-def lance_dataset(handle: SnapshotHandle) -> Any:
+def lance_dataset(handle: SnapshotHandle) -> "LanceDataset":
     """The Lance dataset behind a handle. Only for the storage room."""
     return handle._dataset  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def lance_fragment(handle: SnapshotHandle, number: int) -> "LanceFragment":
+    """One fragment of the version behind a handle. Only for the storage room."""
+    found = lance_dataset(handle).get_fragment(number)
+    if found is None:
+        raise InternalError(f"version {handle.version} of {handle.table_key} has no fragment {number}")
+    return found
 
 
 def staged_work(staged: StagedHandle) -> Any:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
 from omnigraph.storage.datasets import DatasetPool
@@ -21,6 +21,10 @@ from omnigraph.storage.memory import giving_back
 from omnigraph.storage.short_files import require_whole
 from omnigraph.storage.staging import Work
 from omnigraph.storage.version_files import circumstances
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.dataset import Index
 
 
 class IndexKind(StrEnum):
@@ -111,7 +115,7 @@ def stage_indexes(
     dataset = lance_dataset(handle)
     coverage = {c.name: c for c in index_coverage(handle)}
     present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
-    replaced: list[Any] = []
+    replaced: list[Index] = []
     wanted: list[tuple[IndexPlan, list[int]]] = []
     emit(StorageCall("create_index", str(dataset.uri)))
     emit(DurableOperation("stage_index", str(dataset.uri), "before"))
@@ -161,7 +165,7 @@ def _fragments_to_build(
     return sorted(known.uncovered) or None
 
 
-def default_options(dataset: Any, plan: IndexPlan) -> dict[str, Any]:
+def default_options(dataset: "LanceDataset", plan: IndexPlan) -> dict[str, Any]:
     """The options of a build: what the plan says, completed by what follows from the table."""
     options = dict(plan.options)
     if plan.kind is IndexKind.VECTOR:
@@ -172,11 +176,11 @@ def default_options(dataset: Any, plan: IndexPlan) -> dict[str, Any]:
 
 def _build_all(
     pool: DatasetPool, handle: SnapshotHandle, wanted: Sequence[tuple[IndexPlan, list[int]]]
-) -> list[Any]:
+) -> "list[Index]":
     """Build side by side, as many at once as the machine has processors: each build keeps one busy."""
     large = lance_dataset(handle).count_rows() >= LARGE_BUILD_ROWS_MIN
 
-    def build(each: tuple[IndexPlan, list[int]]) -> Any:
+    def build(each: tuple[IndexPlan, list[int]]) -> "Index":
         with _large_build if large else nullcontext(), _processors:
             # A dataset of its own: a build borrows it exclusively, and every reader of a shared one would
             # fail meanwhile.
@@ -189,7 +193,7 @@ def _build_all(
             return list(threads.map(build, wanted))
 
 
-def _build(dataset: Any, plan: IndexPlan, fragments: list[int]) -> Any:
+def _build(dataset: "LanceDataset", plan: IndexPlan, fragments: list[int]) -> "Index":
     index = dataset.create_index_uncommitted(
         plan.column,
         plan.kind.value,
@@ -208,13 +212,13 @@ def _partitions(rows: int) -> int:
     return max(1, min(_PARTITIONS_MAX, rows // _ROWS_PER_PARTITION))
 
 
-def _replaced(dataset: Any, name: str, present: list[int], *, whole: bool) -> list[Any]:
+def _replaced(dataset: "LanceDataset", name: str, present: list[int], *, whole: bool) -> "list[Index]":
     """The segments a build makes useless: all of them, or those that know only fragments long rewritten."""
     segments = _segments(dataset, name)
     return segments if whole else [each for each in segments if each.fragment_ids.isdisjoint(present)]
 
 
-def _segments(dataset: Any, name: str) -> list[Any]:
+def _segments(dataset: "LanceDataset", name: str) -> "list[Index]":
     from lance.dataset import Index  # noqa: PLC0415
 
     return [
@@ -223,7 +227,7 @@ def _segments(dataset: Any, name: str) -> list[Any]:
             name=name,
             fields=list(index.fields),
             dataset_version=int(segment.dataset_version_at_last_update),
-            fragment_ids=cast("Any", set(segment.fragment_ids)),
+            fragment_ids=set(segment.fragment_ids or ()),
             index_version=int(segment.index_version),
         )
         for index in dataset.describe_indices()
@@ -232,7 +236,7 @@ def _segments(dataset: Any, name: str) -> list[Any]:
     ]
 
 
-def _files(pool: DatasetPool, handle: SnapshotHandle, built: Sequence[Any]) -> dict[str, int]:
+def _files(pool: DatasetPool, handle: SnapshotHandle, built: "Sequence[Index]") -> dict[str, int]:
     """The local files of new indexes and the sizes they were written with."""
     if not pool.root.is_local:
         return {}

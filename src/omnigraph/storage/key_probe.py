@@ -1,6 +1,6 @@
 """Finding the addresses of rows by key, in bounded pieces."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,11 @@ from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 from omnigraph.storage.version_files import circumstances
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance import LanceDataset
+
+
 FEW_KEYS_MAX: Final = 500
 """So few keys are always looked up by an `IN` list, index or not."""
 
@@ -25,7 +30,7 @@ SCAN_BATCH_ROWS: Final = 128 * 1024
 
 
 def probe_addresses(
-    pool: DatasetPool, handle: SnapshotHandle, column: str, keys: Any
+    pool: DatasetPool, handle: SnapshotHandle, column: str, keys: "pa.Array | pa.ChunkedArray"
 ) -> npt.NDArray[np.uint64]:
     """Addresses of the live rows whose key is among `keys` (an Arrow string array), sorted.
 
@@ -38,7 +43,7 @@ def probe_addresses(
     with substrate(lambda: circumstances(pool, handle)):
         if _few(dataset, column, len(keys), handle.row_count):
             found = [
-                _probe(dataset, column, keys[start : start + KEY_PROBE_CHUNK_ROWS].to_pylist())
+                _probe(dataset, column, keys.slice(start, KEY_PROBE_CHUNK_ROWS).to_pylist())
                 for start in range(0, len(keys), KEY_PROBE_CHUNK_ROWS)
             ]
         else:
@@ -46,14 +51,14 @@ def probe_addresses(
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
 
 
-def _few(dataset: Any, column: str, keys: int, rows: int) -> bool:
+def _few(dataset: "LanceDataset", column: str, keys: int, rows: int) -> bool:
     if keys <= FEW_KEYS_MAX:
         return True
     indexed = any(list(index.field_names) == [column] for index in dataset.describe_indices())
     return indexed and keys * ROWS_PER_PROBED_KEY_MIN <= rows
 
 
-def _probe(dataset: Any, column: str, keys: list[str]) -> npt.NDArray[np.uint64]:
+def _probe(dataset: "LanceDataset", column: str, keys: list[str]) -> npt.NDArray[np.uint64]:
     if listening():
         emit(StorageCall("scan", str(dataset.uri)))
     wanted = filter_text(has_text(column, keys))
@@ -61,7 +66,9 @@ def _probe(dataset: Any, column: str, keys: list[str]) -> npt.NDArray[np.uint64]
     return addresses_in(found)
 
 
-def _scan(dataset: Any, column: str, keys: Any) -> list[npt.NDArray[np.uint64]]:
+def _scan(
+    dataset: "LanceDataset", column: str, keys: "pa.Array | pa.ChunkedArray"
+) -> list[npt.NDArray[np.uint64]]:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 

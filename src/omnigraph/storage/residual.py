@@ -4,7 +4,7 @@ Kept apart from `TableStorage` so that nobody reaches for one by accident. The e
 forms; maintenance, which covers itself with a sidecar first, uses what has no staged form.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit
 from omnigraph.planning.filters import FilterText
@@ -14,6 +14,11 @@ from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan, default_options
 from omnigraph.storage.version_files import circumstances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lance import LanceDataset
 
 
 class InlineCommitResidual:
@@ -30,7 +35,7 @@ class InlineCommitResidual:
         """Build a vector index over all rows. HEAD moves by one."""
         plan = IndexPlan(IndexKind.VECTOR, column, options)
 
-        def build(dataset: Any) -> None:
+        def build(dataset: "LanceDataset") -> None:
             dataset.create_index(
                 column, plan.kind.value, name=plan.name, replace=True, **default_options(dataset, plan)
             )
@@ -43,7 +48,9 @@ class InlineCommitResidual:
             handle, "optimize_indices", lambda dataset: dataset.optimize.optimize_indices(**options)
         )
 
-    def _moved(self, handle: SnapshotHandle, kind: str, write: Any) -> SnapshotHandle:
+    def _moved(
+        self, handle: SnapshotHandle, kind: str, write: "Callable[[LanceDataset], object]"
+    ) -> SnapshotHandle:
         pool = self._pool
         uri = pool.root.dataset_uri(handle.location, handle.branch)
         emit(StorageCall(kind, uri))

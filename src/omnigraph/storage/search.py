@@ -20,6 +20,8 @@ from omnigraph.storage.version_files import circumstances
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    from lance import LanceDataset
+    from lance.dataset import ScanStatistics
     from numpy.typing import NDArray
 
 
@@ -42,7 +44,7 @@ class ScanReport:
 
     def __init__(self, handle: SnapshotHandle) -> None:
         self._handle = handle
-        self._parts: list[Any] = []
+        self._parts: list[ScanStatistics] = []
 
     def options(self) -> dict[str, Any]:
         """The scanner options that make the scan report itself; none when nobody listens."""
@@ -55,7 +57,7 @@ class ScanReport:
         self._parts.clear()
 
     @contextmanager
-    def of_take(self, dataset: Any) -> Generator[None]:
+    def of_take(self, dataset: "LanceDataset") -> Generator[None]:
         """Tell what a take read, which has no report of its own: by the counters of the open table."""
         if not listening():
             yield
@@ -73,7 +75,7 @@ class TableSearch:
     def __init__(self, pool: DatasetPool) -> None:
         self._pool = pool
 
-    def nearest(self, handle: SnapshotHandle, probe: VectorProbe) -> "tuple[NDArray[np.uint64], Any]":
+    def nearest(self, handle: SnapshotHandle, probe: VectorProbe) -> "tuple[NDArray[np.uint64], pa.Array]":
         """Addresses and vectors of the rows nearest to a vector as an index finds them, best first."""
         from lance.dataset import serialize_row_addrs  # noqa: PLC0415
 
@@ -102,8 +104,10 @@ class TableSearch:
 
         operator = FullTextOperator.AND if every_token else FullTextOperator.OR
         query = MatchQuery(text, column, operator=operator)
-        options = {"columns": [], "disable_scoring_autoprojection": True}
-        return addresses_in(self._search(handle, "full_text", full_text_query=query, **options))
+        found = self._search(
+            handle, "full_text", full_text_query=query, columns=[], disable_scoring_autoprojection=True
+        )
+        return addresses_in(found)
 
     def partitions(self, handle: SnapshotHandle, name: str) -> int:
         """Into how many parts a vector index divides its rows: the most of its segments.

@@ -9,10 +9,14 @@ import errno
 import os
 import struct
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.storage.failures import os_failure
+
+if TYPE_CHECKING:
+    from lance.fragment import DataFile, FragmentMetadata
+
 
 _ARROW_END: Final = b"ARROW1"
 _ROARING: Final = 12346
@@ -32,18 +36,18 @@ def require_whole(paths: Iterable[str], sizes: dict[str, int]) -> None:
             raise _cut_short(path)
 
 
-def file_name(file: Any) -> str:
+def file_name(file: "DataFile") -> str:
     """The name of a data file (Lance's metadata of it).
 
     Lance's `path` property makes a new class at every use: on many fragments more costly than a commit.
     """
-    return file._path  # noqa: SLF001
+    return file._path  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def written_sizes(fragments: Iterable[Any], directory: str) -> dict[str, int]:
+def written_sizes(fragments: "Iterable[FragmentMetadata]", directory: str) -> dict[str, int]:
     """The sizes of the data files of new fragments, by path below the directory of their dataset."""
     return {
-        f"{directory}/data/{file_name(file)}": int(file.file_size_bytes)
+        f"{directory}/data/{file_name(file)}": file.file_size_bytes
         for fragment in fragments
         for file in fragment.files
         if file.file_size_bytes

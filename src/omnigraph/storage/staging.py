@@ -8,7 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from omnigraph.storage.handles import (
     StagedHandle,
     Stamp,
     lance_dataset,
+    lance_fragment,
     staged_work,
 )
 from omnigraph.storage.key_probe import probe_addresses
@@ -36,6 +37,8 @@ from omnigraph.storage.version_files import base_roots, circumstances, fragment_
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from lance import LanceOperation
+    from lance.fragment import FragmentMetadata
 
     from omnigraph.storage.failures import Circumstances
 
@@ -49,10 +52,11 @@ SIDE_BY_SIDE_ROWS_MIN: Final = 256
 class Work:
     """What a staged handle keeps for its commit."""
 
-    operation: Any
+    operation: "LanceOperation.BaseOperation | None"
+    """None while deletion files cannot be written yet: before a fork."""
     """The Lance operation; None while its deletion files cannot be written yet (before a fork)."""
     stamp: Stamp
-    new_fragments: tuple[Any, ...] = ()
+    new_fragments: "tuple[FragmentMetadata, ...]" = ()
     addresses: Addresses | None = None
     data_root: str = ""
     """Dataset directory below which the new data files lie."""
@@ -91,7 +95,7 @@ def stage_merge_insert(
         where = replaced()
         return where, _hide_rows(pool, handle, where)
 
-    def write() -> list[Any]:
+    def write() -> "list[FragmentMetadata]":
         fragments = _write_rows(pool, handle, source, mode="append")
         _require_unique(ids(), handle)
         return fragments
@@ -115,7 +119,7 @@ def stage_overwrite(
     dataset = lance_dataset(handle)
     new = None if schema is None or schema.equals(dataset.schema, check_metadata=True) else schema
     if data is None:
-        fragments: list[Any] = []
+        fragments: list[FragmentMetadata] = []
     elif new is not None:
         fragments = _write_rows(pool, handle, data, mode="overwrite", schema=new)
     else:
@@ -186,7 +190,7 @@ def stage_rewrite(
     from lance import LanceOperation  # noqa: PLC0415
 
     dataset = lance_dataset(handle)
-    replaced = [dataset.get_fragment(number) for number in fragments]
+    replaced = [lance_fragment(handle, number) for number in fragments]
     with substrate(lambda: circumstances(pool, handle)):
         rows = dataset.scanner(fragments=replaced, scan_in_order=True).to_reader()
     written = _write_rows(pool, handle, rows, mode="append")
@@ -209,12 +213,12 @@ def rebase(
     """
     from lance import LanceOperation  # noqa: PLC0415
 
-    work = cast("Work", staged_work(staged))
+    work: Work = staged_work(staged)
     moved = tuple(_seen_from(fragment, work.data_root, handle) for fragment in work.new_fragments)
     if not isinstance(work.operation, LanceOperation.Overwrite):
         _require_known_fields(handle, moved)
     match staged.primitive, work.operation:
-        case ("stage_overwrite", operation) | ("stage_fragments", LanceOperation.Overwrite() as operation):
+        case "stage_overwrite" | "stage_fragments", LanceOperation.Overwrite() as operation:
             fresh = LanceOperation.Overwrite(operation.new_schema, list(moved))
             return _staged(
                 pool,
@@ -247,9 +251,9 @@ def _write_rows(
     handle: SnapshotHandle,
     data: Any,
     *,
-    mode: str,
+    mode: Literal["append", "overwrite"],
     schema: "pa.Schema | None" = None,
-) -> list[Any]:
+) -> "list[FragmentMetadata]":
     from lance.fragment import write_fragments  # noqa: PLC0415
 
     dataset = lance_dataset(handle)
@@ -274,7 +278,7 @@ def _write_rows(
         )
     if listening():
         emit(DurableOperation("stage_rows", str(dataset.uri), "after"))
-    return cast("list[Any]", fragments)
+    return fragments
 
 
 class _Source:
@@ -305,7 +309,11 @@ class _Source:
 
 
 def _staged_append(
-    pool: DatasetPool, handle: SnapshotHandle, fragments: list[Any], stamp: Stamp, primitive: str
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    fragments: "list[FragmentMetadata]",
+    stamp: Stamp,
+    primitive: str,
 ) -> StagedHandle:
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -318,7 +326,7 @@ def _staged_append(
 def _staged_merge(
     pool: DatasetPool,
     handle: SnapshotHandle,
-    fragments: tuple[Any, ...],
+    fragments: "tuple[FragmentMetadata, ...]",
     where: Addresses,
     stamp: Stamp,
     *,
@@ -378,7 +386,9 @@ def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[s
     return tuple(files)
 
 
-def _update_operation(handle: SnapshotHandle, fragments: list[Any], hidden: "_Hidden") -> Any:
+def _update_operation(
+    handle: SnapshotHandle, fragments: "list[FragmentMetadata]", hidden: "_Hidden"
+) -> "LanceOperation.Update":
     from lance import LanceOperation  # noqa: PLC0415
 
     updated, removed = hidden
@@ -391,7 +401,7 @@ def _update_operation(handle: SnapshotHandle, fragments: list[Any], hidden: "_Hi
     )
 
 
-def _delete_operation(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> Any:
+def _delete_operation(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "LanceOperation.Delete":
     from lance import LanceOperation  # noqa: PLC0415
 
     updated, removed = _hide_rows(pool, handle, where)
@@ -400,7 +410,7 @@ def _delete_operation(pool: DatasetPool, handle: SnapshotHandle, where: Addresse
 
 def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "_Hidden":
     """Write one deletion file per touched fragment; fragments with new deletions, ids of those emptied."""
-    updated: list[Any] = []
+    updated: list[FragmentMetadata] = []
     removed: list[int] = []
     if len(where) == 0:
         return updated, removed
@@ -408,7 +418,7 @@ def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "
     if listening():
         emit(DurableOperation("stage_deletions", str(dataset.uri), "before"))
 
-    def hide(part: tuple[int, npt.NDArray[np.uint32], slice]) -> tuple[int, Any]:
+    def hide(part: tuple[int, npt.NDArray[np.uint32], slice]) -> "tuple[int, FragmentMetadata | None]":
         number, offsets, _ = part
         fragment = dataset.get_fragment(number)
         if fragment is None:
@@ -426,7 +436,7 @@ def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "
     return updated, removed
 
 
-_Hidden = tuple[list[Any], list[int]]
+_Hidden: TypeAlias = "tuple[list[FragmentMetadata], list[int]]"
 """Metadata of the fragments that have more deleted rows now, and the ids of those without any row left."""
 
 
@@ -475,7 +485,7 @@ def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
         raise InternalError(f"the rows staged for '{handle.table_key}' name one id twice")
 
 
-def _require_known_fields(handle: SnapshotHandle, fragments: Sequence[Any]) -> None:
+def _require_known_fields(handle: SnapshotHandle, fragments: "Sequence[FragmentMetadata]") -> None:
     """Refuse fragments written for another schema: Lance would read their columns under wrong names."""
     known = set(field_ids(lance_dataset(handle)))
     for fragment in fragments:
@@ -484,13 +494,13 @@ def _require_known_fields(handle: SnapshotHandle, fragments: Sequence[Any]) -> N
                 raise InternalError(f"fragments for '{handle.table_key}' were written for another schema")
 
 
-def _lance_fragment(described: str) -> Any:
+def _lance_fragment(described: str) -> "FragmentMetadata":
     from lance.fragment import FragmentMetadata  # noqa: PLC0415
 
     return FragmentMetadata.from_json(described)
 
 
-def _seen_from(fragment: Any, data_root: str, handle: SnapshotHandle) -> Any:
+def _seen_from(fragment: "FragmentMetadata", data_root: str, handle: SnapshotHandle) -> "FragmentMetadata":
     """The fragment as the handle's branch has to name it: files elsewhere get the number of their base."""
     dataset = lance_dataset(handle)
     own = str(dataset.uri)

@@ -24,6 +24,7 @@ from omnigraph.storage.handles import (
     Stamp,
     TransactionInfo,
     lance_dataset,
+    lance_fragment,
     staged_work,
 )
 from omnigraph.storage.indexes import IndexCoverage, IndexPlan
@@ -36,6 +37,8 @@ from omnigraph.storage.version_files import circumstances, describe_fragments
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from lance import LanceDataset
+    from lance.dataset import LanceScanner
 
 
 @final
@@ -335,7 +338,12 @@ class TableStorage:
     # -- inside -------------------------------------------------------------------------------------------
 
     def _handle(
-        self, table_key: TableKey, location: str, branch: Branch, dataset: Any, files: tuple[str, ...]
+        self,
+        table_key: TableKey,
+        location: str,
+        branch: Branch,
+        dataset: "LanceDataset",
+        files: tuple[str, ...],
     ) -> SnapshotHandle:
         return SnapshotHandle(table_key, location, branch, int(dataset.version), dataset, files)
 
@@ -349,11 +357,11 @@ class TableStorage:
         batch_rows: int | None,
         limit: int | None,
         **options: Any,
-    ) -> Any:
+    ) -> "LanceScanner":
         self._called("scan", handle)
         dataset = lance_dataset(handle)
         with substrate(self._about(handle)):
-            chosen = None if fragments is None else [dataset.get_fragment(number) for number in fragments]
+            chosen = None if fragments is None else [lance_fragment(handle, number) for number in fragments]
             return dataset.scanner(
                 columns=columns if columns is None else list(columns),
                 filter=wanted,

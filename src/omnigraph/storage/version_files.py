@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
@@ -16,6 +16,10 @@ from omnigraph.storage.handles import (
 )
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.short_files import file_name, is_whole
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.fragment import FragmentMetadata, LanceFragment
 
 
 def circumstances(
@@ -57,7 +61,9 @@ def circumstances(
     )
 
 
-def fragment_files(fragment: Any, own_root: str, bases: dict[int, str]) -> tuple[list[str], str | None]:
+def fragment_files(
+    fragment: "FragmentMetadata", own_root: str, bases: dict[int, str]
+) -> tuple[list[str], str | None]:
     """Full addresses of the data files of a fragment (Lance's metadata of it) and of its deletion file."""
     files = [f"{_below(file.base_id, own_root, bases)}/data/{file_name(file)}" for file in fragment.files]
     if fragment.deletion_file is None:
@@ -114,11 +120,11 @@ def describe_staged(root: GraphRoot, handle: SnapshotHandle, staged: StagedHandl
     )
 
 
-def _stored_bytes(metadata: Any) -> int:
+def _stored_bytes(metadata: "FragmentMetadata") -> int:
     return sum(int(file.file_size_bytes or 0) for file in metadata.files)
 
 
-def _chosen(dataset: Any, above: int, also: Collection[int]) -> Iterator[Any]:
+def _chosen(dataset: "LanceDataset", above: int, also: Collection[int]) -> "Iterator[LanceFragment]":
     if above < 0:
         yield from dataset.get_fragments()
         return
@@ -134,6 +140,6 @@ def _below(base_id: int | None, own_root: str, bases: dict[int, str]) -> str:
     return own_root if base_id is None else bases[base_id]
 
 
-def base_roots(dataset: Any) -> dict[int, str]:
+def base_roots(dataset: "LanceDataset") -> dict[int, str]:
     """Directories of other branches whose files this table version uses, by Lance's number for them."""
     return {int(number): str(base.path) for number, base in dataset.base_paths().items()}

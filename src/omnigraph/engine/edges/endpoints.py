@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -102,7 +102,7 @@ def _resolve_from(
         return sources, targets
     # In the background one core is left to the readers.
     with ThreadPoolExecutor(RESOLVE_THREADS if check is None else 1, "omnigraph-resolve") as pool:
-        ahead = []
+        ahead: list[Future[None]] = []
         for ordinals, rows in batches:
             places = ordinals - after
             ahead.append(pool.submit(_look_up, tables.sources, rows.column("src"), sources, places))

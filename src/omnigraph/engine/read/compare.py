@@ -37,7 +37,7 @@ _TWO_64 = 2.0**64
 class Column:
     """One value a row."""
 
-    array: Any
+    array: pa.Array
     type: PropertyType
 
 
@@ -89,12 +89,12 @@ def _with_constant(column: Column, op: Operator, constant: Constant) -> Mask:
     return true_rows(predicate.evaluate_formula(formula, pa.table({_NAME: column.array})))
 
 
-def true_rows(array: Any) -> Mask:
+def true_rows(array: pa.Array) -> Mask:
     """The rows where a boolean column is true."""
     return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def as_array(values: Values, rows: int) -> Any:
+def as_array(values: Values, rows: int) -> pa.Array:
     """The values as one Arrow array of their own type. Raises ResourceLimit when they outgrow it."""
     if isinstance(values, Column):
         return values.array
@@ -200,8 +200,8 @@ def _true(result: Any, rows: int) -> Mask:
 
 def _text_test(left: Values, right: Values, rows: int, test: Callable[[str, str], bool]) -> Mask:
     # The sought text differs from row to row, which no kernel takes: ask once per distinct pair.
-    texts: Any = as_array(left, rows).dictionary_encode()
-    parts: Any = as_array(right, rows).dictionary_encode()
+    texts = as_array(left, rows).dictionary_encode()
+    parts = as_array(right, rows).dictionary_encode()
     known = true_rows(pc.and_(pc.is_valid(texts), pc.is_valid(parts)))
     code = np.zeros(rows, dtype=np.int64)
     width = max(len(parts.dictionary), 1)
@@ -215,7 +215,7 @@ def _text_test(left: Values, right: Values, rows: int, test: Callable[[str, str]
     return result
 
 
-def _codes(encoded: Any) -> NDArray[np.int64]:
+def _codes(encoded: pa.DictionaryArray) -> NDArray[np.int64]:
     return np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 

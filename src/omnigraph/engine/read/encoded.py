@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ class Numbers:
         return self.values.nbytes + self.known.nbytes
 
 
-def encode(column: Any) -> Codes:
+def encode(column: pa.Array) -> Codes:
     """The codes of a scalar column and, in one more slot at the end, that of null."""
     if pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0.0, column.type))  # both zeros are one value
@@ -68,7 +68,7 @@ def codes_of(image: TableImage, column: str) -> Codes:
 def numbers_of(image: TableImage, column: str) -> Numbers:
     """The values of a column of numbers as floats, by ordinal; the last slot stands for no entity."""
     ordinals = np.append(np.arange(image.extent, dtype=np.int64), -1)
-    values: Any = image.take(column, ordinals)
+    values = image.take(column, ordinals)
     known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
     # An integer above 2^53 is rounded, not refused.
     filled = pc.fill_null(values.cast(pa.float64(), safe=False), 0.0)

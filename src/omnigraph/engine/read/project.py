@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.tables.images import TableImage
 
-SortColumns = list[tuple[Any, str]]
+SortColumns = list[tuple[pa.Array, str]]
 
 DENSE_CODES_MAX = 1 << 22
 """Up to so many codes are renumbered through a table; beyond that by sorting."""
@@ -214,11 +214,11 @@ def _group_codes(columns: list[Any]) -> NDArray[np.int64]:
     return codes
 
 
-def _codes(column: Any) -> NDArray[np.int64]:
+def _codes(column: pa.Array) -> NDArray[np.int64]:
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         # Lists have no dictionary form: number the elements, then compare the lists as byte strings.
-        flat = _codes(column.flatten())
+        flat = _codes(pc.list_flatten(column))
         lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), dtype=np.int64)
         ends = np.cumsum(lengths)
         raw = flat.tobytes()
@@ -279,9 +279,9 @@ def _column_ties(columns: list[Any]) -> SortColumns:
     return [(_list_keys(c) if pa.types.is_nested(c.type) else c, "ascending") for c in columns]
 
 
-def _list_keys(column: Any) -> Any:
+def _list_keys(column: pa.Array) -> pa.Array:
     """Byte strings that sort as the lists do: element by element, a list before its continuations."""
-    flat = column.flatten()
+    flat = pc.list_flatten(column)
     if pa.types.is_boolean(flat.type):
         flat = flat.cast(pa.int8())
     elif pa.types.is_floating(flat.type):

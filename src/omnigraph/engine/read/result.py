@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import numpy as np
 import orjson
@@ -88,12 +88,13 @@ class Rows:
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         """One row, or the rows of a slice."""
+        columns = cast("Sequence[Any]", self._columns)
         if isinstance(index, slice):
-            return _row_dicts(self._names, [column[index] for column in self._columns])
+            return _row_dicts(self._names, [column[index] for column in columns])
         if not -len(self) <= index < len(self):
             raise IndexError(f"there is no row {index} in a result of {len(self)}")
         place = index % len(self)
-        return _row_dicts(self._names, [column[place : place + 1] for column in self._columns])[0]
+        return _row_dicts(self._names, [column[place : place + 1] for column in columns])[0]
 
     def to_arrow(self) -> pa.Table:
         """The result as an Arrow table."""

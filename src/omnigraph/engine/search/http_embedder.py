@@ -249,7 +249,7 @@ class HttpEmbedder:
             entries = orjson.loads(content)["data"]
             vectors = {entry.get("index", place): entry["embedding"] for place, entry in enumerate(entries)}
         except (ValueError, LookupError, TypeError, AttributeError):
-            entries, vectors = [], dict[Any, Any]()
+            entries, vectors = list[Any](), dict[Any, Any]()
         if vectors.keys() != set(range(count)) or len(entries) != count:
             raise self._failure(
                 f"gave an answer without one vector for each of {count} texts",

@@ -121,7 +121,9 @@ def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: Segme
         latest = cache.get(("latest segments",), _Latest, _Latest)
         place = (image.identity, image.handle.location, kind.name, column)
         earlier = latest.states.get(place)
-        base = None if earlier is None else cache.peek((earlier, kind.name, column), Segments)
+        base: Segments[S] | None = None
+        if earlier is not None:
+            base = cache.peek((earlier, kind.name, column), Segments[S])
         if base is None or not _fits(base, image):
             base = _from_files(image, column, kind)
         made = _extended(image, column, kind, base)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.engine.search.segments import SegmentKind, whole
@@ -64,7 +63,7 @@ class VectorSegment:
 def build_vectors(column: Any, ordinals: Ordinals, first: int, rows: int) -> VectorSegment:
     """The segment of a range, from the vectors of the rows shown."""
     width = int(column.type.list_size)
-    known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
+    known = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     dense = _matrix(column, known, width)
     own = ordinals - first
     there = np.zeros(rows, np.bool_)
@@ -170,7 +169,7 @@ def stream_nearest(
         if wanted is not None:
             chosen = wanted[ordinals]
             vectors, ordinals = vectors.filter(pa.array(chosen)), ordinals[chosen]  # noqa: PLW2901
-        known = np.asarray(pc.is_valid(vectors).to_numpy(zero_copy_only=False), np.bool_)
+        known = np.asarray(vectors.is_valid().to_numpy(zero_copy_only=False), np.bool_)
         dense = _matrix(vectors, known, int(vectors.type.list_size))
         part = build_vectors(vectors.filter(pa.array(known)), np.arange(len(dense)), 0, len(dense))
         places, found = nearest_rows([part], None, len(dense), query, depth)
@@ -183,7 +182,7 @@ def stream_nearest(
 
 def distances_of(column: Any, query: Vector) -> Scores:
     """The exact distance of each vector of a column; NaN for null."""
-    known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
+    known = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     result = np.full(len(column), np.nan)
     if known.any():
         result[known] = exact_distances(_matrix(column, known, int(column.type.list_size)), query)

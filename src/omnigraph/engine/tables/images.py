@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from omnigraph.arrays.addresses import (
     ABSENT,
@@ -33,8 +34,6 @@ from omnigraph.storage.handles import NO_NUMBER, Fragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Addresses, Mask, Offsets, Ordinals
     from omnigraph.engine.tables.column_cache import ChunkKey, ColumnCache
@@ -77,7 +76,7 @@ class TableImage:
     _bases: NDArray[np.int64] = field(init=False)
     """The first ordinal of each fragment, and the end."""
     _base_of: dict[int, int] = field(init=False)
-    _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict)
+    _columns: dict[str, list[pa.Array]] = field(init=False, default_factory=dict[str, list[pa.Array]])
     _numbers: dict[str, Numbers] = field(init=False, default_factory=dict[str, Numbers])
     _pickers: dict[str, Picker] = field(init=False, default_factory=dict[str, Picker])
     _misses: dict[str, int] = field(init=False, default_factory=dict[str, int])
@@ -85,9 +84,11 @@ class TableImage:
     _known_keys: weakref.ref[KnownKeys] | None = field(init=False, default=None)
     _seen_evictions: int = field(init=False, default=0)
     _live: Ordinals | None = field(init=False, default=None)
-    _dead: dict[int, Offsets] = field(init=False, default_factory=dict)
+    _dead: dict[int, Offsets] = field(init=False, default_factory=dict[int, NDArray[np.int64]])
     _contents: tuple[str, bytes] | None = field(init=False, default=None)
-    _indexes: dict[str, tuple[IndexCoverage, ...]] = field(init=False, default_factory=dict)
+    _indexes: dict[str, tuple[IndexCoverage, ...]] = field(
+        init=False, default_factory=dict[str, "tuple[IndexCoverage, ...]"]
+    )
     row_count: int = field(init=False)
     """Live rows."""
 
@@ -480,7 +481,8 @@ def _take_chunks(
     owner[missing] = -1
     order = np.argsort(owner, kind="stable")
     parts: list[pa.Array] = []
-    for position in np.unique(owner[~missing]).tolist():
+    owners: list[int] = np.unique(owner[~missing]).tolist()
+    for position in owners:
         wanted = ordinals[order[owner[order] == position]] - bases[position]
         parts.append(chunks[position].take(pa.array(wanted)))
     joined = pa.concat_arrays(parts)

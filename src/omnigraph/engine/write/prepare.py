@@ -5,7 +5,7 @@ validated.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -304,15 +304,12 @@ class _Run:
         reader = self.session.storage.scan(
             handle, columns=["id", "src", "dst"], filter=where, with_row_address=True
         )
-        kept: list[Any] = []
+        kept: list[pa.RecordBatch] = []
         schema = reader.schema
         # Batch by batch: the edges of a few nodes may lie in a table that does not fit into memory.
         for batch in reader:
-            chosen: Any = None
-            for column, ids in sides:
-                mask = pc.is_in(batch.column(column), value_set=ids)
-                chosen = mask if chosen is None else pc.or_(chosen, mask)
-            kept.append(batch.filter(chosen))
+            masks = [pc.is_in(batch.column(column), value_set=ids) for column, ids in sides]
+            kept.append(batch.filter(reduce(pc.or_, masks)))
         return pa.Table.from_batches(kept, schema).select(["id", "src", ADDRESS])
 
     # --- shared ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ reported twice. Order: value rules, uniqueness, endpoints, cardinality.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -329,5 +329,5 @@ def _count(wanted: pa.StringArray, values: pa.StringArray) -> NDArray[np.int64]:
     return np.bincount(found, minlength=len(wanted)).astype(np.int64)
 
 
-def _is_in(values: Any, among: pa.StringArray) -> NDArray[np.bool_]:
+def _is_in(values: pa.Array, among: pa.StringArray) -> NDArray[np.bool_]:
     return np.asarray(pc.is_in(values, value_set=among).to_numpy(zero_copy_only=False), np.bool_)

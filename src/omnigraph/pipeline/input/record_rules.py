@@ -134,7 +134,7 @@ def type_of_record(record: Any, catalog: Catalog) -> TableType:
     if len(named) != 1:
         found = "both" if named else "neither"
         raise RecordRefused(f"a record has exactly one of 'type' and 'edge', this one has {found}")
-    name = record[named[0]]
+    name = cast("Any", record[named[0]])
     if not isinstance(name, str):
         raise RecordRefused(f"'{named[0]}' is a string")
     return resolve(named[0], name, catalog)
@@ -164,9 +164,10 @@ def checked(record: dict[str, Any], table_type: TableType) -> dict[str, Any]:
     data = record.get("data", {})
     if not isinstance(data, dict):
         raise RecordRefused("'data' is an object")
-    _check_names(data, table_type)
+    values = cast("dict[str, Any]", data)
+    _check_names(values, table_type)
     for prop in table_type.properties:
-        value = data.get(prop.name)
+        value = values.get(prop.name)
         misfit = None if value is None else value_misfit(value, prop)
         if misfit is not None:
             raise RecordRefused(f"{table_type.name}.{misfit}", property_name=prop.name)

@@ -431,7 +431,7 @@ class _Wire:
 
 def _as_floats(value: Any) -> Any:
     if isinstance(value, list):
-        return [float(element) for element in value]
+        return [float(element) for element in cast("list[Any]", value)]
     return None if value is None else float(value)
 
 
@@ -535,6 +535,7 @@ def _peek(line: bytes) -> tuple[str, bytes]:
         return "", b""
     if isinstance(record, dict):
         for member in ("type", "edge"):
-            if isinstance(record.get(member), str):
-                return member, record[member].encode()
+            name = cast("dict[str, Any]", record).get(member)
+            if isinstance(name, str):
+                return member, name.encode()
     return "", b""

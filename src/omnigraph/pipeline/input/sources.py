@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
@@ -56,8 +56,8 @@ def spool(stream: BinaryIO, path: Path) -> Path:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as target:
-        while block := stream.read(CHUNK_BYTES):
-            if not isinstance(block, bytes):
+        while block := cast("bytes | str", stream.read(CHUNK_BYTES)):
+            if isinstance(block, str):
                 raise BadRequest(
                     "the stream gives text, a load reads bytes",
                     hint="open the file in binary mode, or encode the text: io.BytesIO(text.encode())",

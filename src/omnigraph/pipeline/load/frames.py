@@ -74,7 +74,7 @@ def _as_table(name: str, frame: Any) -> pa.Table:
 
 def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
     """Dictionaries as columns, one for every member of any row, with marks where some rows lack it."""
-    members: dict[str, None] = {}
+    members: dict[Any, None] = {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise BadRequest(f"'{name}': row {number} is {type(row).__name__}, not a dictionary")

@@ -240,7 +240,7 @@ def _is_stream(sources: Sources) -> TypeGuard[BinaryIO]:
 
 
 def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:
-    listed = [sources] if isinstance(sources, (str, os.PathLike)) or not _is_many(sources) else list(sources)
+    listed: list[Any] = list(sources) if _is_many(sources) else [sources]
     for source in listed:
         if not isinstance(source, (str, os.PathLike)):
             raise BadRequest(
@@ -251,7 +251,7 @@ def _listed(sources: Any) -> Sequence[str | os.PathLike[str]]:
 
 
 def _is_many(sources: Any) -> bool:
-    return isinstance(sources, Iterable) and not isinstance(sources, (bytes, bytearray))
+    return isinstance(sources, Iterable) and not isinstance(sources, (str, os.PathLike, bytes, bytearray))
 
 
 def _executor(session: GraphSession, words: LoadWords, size: int) -> Executor:

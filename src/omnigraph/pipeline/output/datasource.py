@@ -199,7 +199,7 @@ class ScanReader(DataSourceReader):
     """Reads a pinned scan, a group of fragments per task."""
 
     def __init__(self, scan: FrameScan) -> None:
-        self.scan = scan
+        self.scan: FrameScan = scan
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per group of fragments; one that reads nothing when there are no rows."""

@@ -47,5 +47,6 @@ def graph_frame(
 def scan_groups(scan: FrameScan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The body of a task: read the fragments of the groups whose numbers arrive."""
     for batch in batches:
-        for number in batch.column(0).to_pylist():
+        numbers: list[int] = batch.column(0).to_pylist()
+        for number in numbers:
             yield from scan_fragments(scan, scan.groups[number])

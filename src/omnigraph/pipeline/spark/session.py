@@ -417,7 +417,11 @@ def attach(jvm: Jvm, conf: Mapping[str, str]) -> "SparkContext":
 def attach_stock(conf: Mapping[str, str], java: Java, log: Path) -> "SparkContext":
     """The context that Spark's own launcher starts; its output goes to the log too."""
     from pyspark import SparkContext  # noqa: PLC0415
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    # PySpark leaves this function without types.
+    from pyspark.java_gateway import (  # noqa: PLC0415
+        launch_gateway,  # pyright: ignore[reportUnknownVariableType]
+    )
 
     spark_conf = _spark_conf(conf)
     with log.open("ab") as output, _driver_surroundings(conf, {"JAVA_HOME": str(java.home)}):

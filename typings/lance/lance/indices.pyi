@@ -1,0 +1,14 @@
+from collections.abc import Set as AbstractSet
+
+class IndexSegmentDescription:
+    uuid: str
+    dataset_version_at_last_update: int
+    fragment_ids: AbstractSet[int] | None
+    index_version: int
+
+class IndexDescription:
+    name: str
+    index_type: str
+    fields: list[int]
+    field_names: list[str]
+    segments: list[IndexSegmentDescription]
