@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from omnigraph.branching.merge_plan import UNRESOLVED
 from omnigraph.branching.merge_planning import MergeOutcome, plan_merge
 from omnigraph.branching.merge_report import MergePreview, MergeReport
-from omnigraph.branching.writing import MergeRecord, write_merge
+from omnigraph.branching.merge_writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.ids import show_branch

@@ -25,7 +25,7 @@ from omnigraph.branching.merge_plan import (
     three_way,
 )
 from omnigraph.branching.merge_step import MergeStep
-from omnigraph.branching.validation import TableRows, Verdict, check_merged
+from omnigraph.branching.merge_validation import TableRows, Verdict, check_merged
 from omnigraph.core.errors import BadRequest, ConflictError, InternalError, TypeNotFound
 from omnigraph.core.ids import show_branch
 from omnigraph.language.diagnostics import near_names

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from omnigraph.branching.merge import merging, refuse_conflicts
 from omnigraph.branching.merge_planning import MergeOutcome, plan_between
 from omnigraph.branching.merge_report import MergeReport
-from omnigraph.branching.writing import MergeRecord, write_merge
+from omnigraph.branching.merge_writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest
 from omnigraph.recovery.outcome import WriteCourse
