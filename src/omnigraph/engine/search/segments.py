@@ -7,7 +7,7 @@ state of the table that has the same fragments in that range and shows none of t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +123,7 @@ def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: Segme
         earlier = latest.states.get(place)
         base: Segments[S] | None = None
         if earlier is not None:
-            base = cache.peek((earlier, kind.name, column), Segments[S])
+            base = cast("Segments[S] | None", cache.peek((earlier, kind.name, column), Segments))
         if base is None or not _fits(base, image):
             base = _from_files(image, column, kind)
         made = _extended(image, column, kind, base)
