@@ -248,11 +248,15 @@ def _cover_now(session: GraphSession, grounded: Grounded, files: list[str], sync
     if _judged(write.intent) is ClassificationMode.LOOSE:
         # Recovery publishes whatever is there, and cannot tell a torn index file from a whole one.
         syncs.finish(files)
-    written = session.submit(session.sidecars.write, sidecar)
-    syncs.start(files)
+    if not write.announces:
+        session.sidecars.write(sidecar)
+        syncs.start(files)
+        return Covered(grounded, sidecar, None, syncs)
     prepared = None
+    written = session.submit(session.sidecars.write, sidecar)
     try:
-        if write.announces and is_announceable(write.branch, tables.values()):
+        syncs.start(files)
+        if is_announceable(write.branch, tables.values()):
             changes = announced_changes(tables.values())
             prepared = session.publisher.prepare(write.branch, changes, grounded.expected, grounded.record)
             syncs.start(_row_files(session, prepared))
