@@ -20,6 +20,7 @@ from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.engine.write.entering import entering_write
+from omnigraph.pipeline.options import LoadOptions
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -201,11 +202,9 @@ class Graph(Exports):
         `resume` takes the id of a load whose process died before its commit and goes on from what it had
         staged; everything left at its default is then as it was.
         """
-        from omnigraph.pipeline.load.load import load_files  # noqa: PLC0415  only a load needs the pipeline
+        from omnigraph.pipeline.load.load import RunBy, load_files  # noqa: PLC0415  only a load needs it
 
-        return load_files(
-            self._session,
-            sources,
+        options = LoadOptions.of(
             mode=mode,
             branch=writable_branch(branch),
             base=base,
@@ -213,12 +212,10 @@ class Graph(Exports):
             if_commit=if_commit,
             replace_types=replace_types,
             rejects=rejects,
-            cancel=NEVER if cancel is None else cancel,
-            engine=engine,
-            spark=spark,
-            format_=format,
-            type_name=type_name,
-            resume=resume,
+        )
+        by = RunBy(engine, spark, NEVER if cancel is None else cancel)
+        return load_files(
+            self._session, sources, options, by, format_=format, type_name=type_name, resume=resume
         )
 
     def resumable_loads(self) -> list[ResumableLoad]:
@@ -253,11 +250,9 @@ class Graph(Exports):
         record; a null of any frame is mentioned. An overwrite replaces every type that has a frame, also one
         without rows. Everything else is as in `load`.
         """
-        from omnigraph.pipeline.load.load import load_frames  # noqa: PLC0415  only a load needs the pipeline
+        from omnigraph.pipeline.load.load import RunBy, load_frames  # noqa: PLC0415  only a load needs it
 
-        return load_frames(
-            self._session,
-            frames,
+        options = LoadOptions.of(
             mode=mode,
             branch=writable_branch(branch),
             base=base,
@@ -265,9 +260,9 @@ class Graph(Exports):
             if_commit=if_commit,
             replace_types=replace_types,
             rejects=rejects,
-            cancel=NEVER if cancel is None else cancel,
-            engine=engine,
         )
+        by = RunBy(engine, cancel=NEVER if cancel is None else cancel)
+        return load_frames(self._session, frames, options, by)
 
     def query(
         self,

@@ -8,7 +8,6 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
-from omnigraph.cli.loads import DataFormat
 from omnigraph.cli.opening import addressed, reading
 from omnigraph.cli.options import At, Json, ReadBranch, Store, Types, check_one_state, teach
 from omnigraph.cli.parameters import (
@@ -25,6 +24,7 @@ from omnigraph.cli.parameters import (
 from omnigraph.cli.progress import TerminalListener
 from omnigraph.core.errors import UsageError
 from omnigraph.core.events import listen
+from omnigraph.pipeline.options import SourceFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class ExportEngine(StrEnum):
 
 NameOption = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The same as NAME.")]
 Form = Annotated[
-    DataFormat | None, typer.Option("--format", help="What is written; else by the end of --out.")
+    SourceFormat | None, typer.Option("--format", help="What is written; else by the end of --out.")
 ]
 Out = Annotated[
     str | None, typer.Option("--out", metavar="PATH", help="A file or directory; it appears when complete.")
@@ -66,7 +66,7 @@ class _Wanted:
     types: list[str] | None
     branch: str | None
     at: str | None
-    form: DataFormat | None
+    form: SourceFormat | None
 
 
 def register(app: typer.Typer) -> None:
@@ -143,18 +143,17 @@ def _check(wanted: _Wanted) -> None:
 
 
 def _stream(graph: "Graph", wanted: _Wanted) -> "Iterator[bytes]":
-    chosen = wanted.form or DataFormat.JSONL
-    if chosen is DataFormat.PARQUET:
+    chosen = wanted.form or SourceFormat.JSON_LINES
+    if chosen is SourceFormat.PARQUET:
         raise UsageError("parquet is not a stream", hint="pass --out PATH")
     if wanted.query is None:
         return graph.export_chunks(
             branch=wanted.branch, at=wanted.at, types=wanted.types, format=chosen.value
         )
     from omnigraph.pipeline.output.export import encoded_text
-    from omnigraph.pipeline.plan import SourceFormat
 
     rows = graph.query(wanted.query, wanted.values, name=wanted.name, branch=wanted.branch, at=wanted.at)
-    return encoded_text(rows, SourceFormat(chosen.value))
+    return encoded_text(rows, chosen)
 
 
 def _write(

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
@@ -15,6 +14,7 @@ from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store,
 from omnigraph.cli.sources import STDIN
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
+from omnigraph.pipeline.options import EngineName, LoadMode, SourceFormat
 
 if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
@@ -25,32 +25,8 @@ PROBLEMS_SHOWN_PER_KIND_MAX: Final = 20
 """Problems of one kind that the terminal shows; --json has up to a hundred."""
 
 
-class Mode(StrEnum):
-    """What happens to entities that exist already."""
-
-    APPEND = "append"
-    MERGE = "merge"
-    OVERWRITE = "overwrite"
-    PATCH = "patch"
-
-
-class Engine(StrEnum):
-    """Who does the work."""
-
-    SPARK = "spark"
-    LOCAL = "local"
-
-
-class DataFormat(StrEnum):
-    """How the input is read when its name does not say it."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
 ModeOption = Annotated[
-    Mode | None, typer.Option("--mode", help="What happens to entities that exist already.")
+    LoadMode | None, typer.Option("--mode", help="What happens to entities that exist already.")
 ]
 Data = Annotated[
     list[str] | None,
@@ -59,7 +35,7 @@ Data = Annotated[
 Base = Annotated[
     str | None, typer.Option("--from", metavar="BRANCH", help="Make a missing branch from this one.")
 ]
-Form = Annotated[DataFormat | None, typer.Option("--format", help="How the input is read.")]
+Form = Annotated[SourceFormat | None, typer.Option("--format", help="How the input is read.")]
 OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The type of a one-type file.")]
 ReplaceType = Annotated[
     list[str] | None,
@@ -75,7 +51,9 @@ Resume = Annotated[
 Resumable = Annotated[
     bool, typer.Option("--resumable", help="List the loads that can be resumed, and load nothing.")
 ]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="Spark, or this process for small inputs.")]
+EngineOption = Annotated[
+    EngineName, typer.Option("--engine", help="Spark, or this process for small inputs.")
+]
 
 
 def register(app: typer.Typer, spark_app: typer.Typer) -> None:
@@ -115,7 +93,7 @@ def load(
     rejects: Rejects = None,
     resume: Resume = None,
     resumable: Resumable = False,
-    engine: EngineOption = Engine.SPARK,
+    engine: EngineOption = EngineName.SPARK,
     spark_master: SparkMaster = None,
     spark_conf: SparkConf = None,
     blob_source: BlobSource = None,
@@ -133,10 +111,10 @@ def load(
         _list_resumable(uri, as_json=as_json)
         return
     sources = _sources(mode, data, resume)
-    if mode is Mode.OVERWRITE:
+    if mode is LoadMode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
     settings = spark_settings(spark_master, spark_conf)
-    if engine is Engine.SPARK:
+    if engine is EngineName.SPARK:
         _start_spark(settings, data)
     listener = TerminalListener(quiet=quiet)
     opened = writing(uri, "load", quiet=quiet, settings=settings, blob_sources=blob_source)
@@ -184,7 +162,9 @@ def _show_problems(error: OmnigraphError) -> None:
             output.note(f"and {number:,} more of kind {kind}")
 
 
-def _sources(mode: Mode | None, data: list[str] | None, resume: str | None) -> "BinaryIO | list[str] | None":
+def _sources(
+    mode: LoadMode | None, data: list[str] | None, resume: str | None
+) -> "BinaryIO | list[str] | None":
     """The input as the load takes it. Only a resumed load knows mode and input already."""
     if resume is None:
         for option, value in (("--mode", mode), ("--data", data)):

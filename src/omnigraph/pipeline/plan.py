@@ -2,35 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from omnigraph.catalog.schema import Catalog, EdgeType, TableType
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
+from omnigraph.pipeline.options import LoadMode, SourceFormat
 from omnigraph.pipeline.problems import PROBLEMS_KEPT_PER_KIND_MAX
 from omnigraph.storage.layout import GraphRoot
-
-
-class LoadMode(StrEnum):
-    """What a load does with rows that are there already."""
-
-    APPEND = "append"
-    MERGE = "merge"
-    OVERWRITE = "overwrite"
-    PATCH = "patch"
-
-    @property
-    def upserts(self) -> bool:
-        """Whether an existing id is replaced instead of refused."""
-        return self in {LoadMode.MERGE, LoadMode.PATCH}
-
-
-class SourceFormat(StrEnum):
-    """How the bytes of a source are read."""
-
-    JSON_LINES = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from omnigraph.catalog.build import compile_schema
 from omnigraph.pipeline.input import records
 from omnigraph.pipeline.input.records import ChunkParser
 from omnigraph.pipeline.input.sources import plan_splits, read_chunks
-from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.options import SourceFormat
+from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import ProblemLog
 
 CATALOG = compile_schema(

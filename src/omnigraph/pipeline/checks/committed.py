@@ -10,8 +10,8 @@ from omnigraph.catalog.canonical import unique_tuples
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import node_table_key
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
+from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
-    LoadMode,
     LoadPlan,
     committed_end_space,
     committed_id_space,

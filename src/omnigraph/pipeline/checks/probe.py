@@ -15,7 +15,13 @@ from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import TableKey
 from omnigraph.pipeline.checks.committed import ScanTask, TableNeed, add_committed, committed_columns
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
-from omnigraph.pipeline.plan import LoadMode, LoadPlan, end_space, id_space, unique_space
+from omnigraph.pipeline.options import LoadMode
+from omnigraph.pipeline.plan import (
+    LoadPlan,
+    end_space,
+    id_space,
+    unique_space,
+)
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.tables import TableStorage
 

@@ -19,8 +19,8 @@ from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.ids import node_table_key
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
+from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
-    LoadMode,
     LoadPlan,
     committed_end_space,
     committed_id_space,

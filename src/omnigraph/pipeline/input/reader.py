@@ -11,7 +11,8 @@ from omnigraph.pipeline.input.columns import ColumnReader, type_named
 from omnigraph.pipeline.input.csv_records import Piece, read_csv
 from omnigraph.pipeline.input.records import ChunkParser, ParsedRows
 from omnigraph.pipeline.input.sources import read_chunks, read_tables
-from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.options import SourceFormat
+from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import ProblemLog, order_of
 
 

@@ -15,7 +15,8 @@ from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, Resour
 from omnigraph.core.limits import MIB
 from omnigraph.pipeline.input.convert import shown_text
 from omnigraph.pipeline.input.records import RECORD_BYTES_MAX
-from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.options import SourceFormat
+from omnigraph.pipeline.plan import Split
 
 SPLIT_BYTES_MAX: Final = 64 * MIB
 """Bytes of one split of a file that can be cut."""

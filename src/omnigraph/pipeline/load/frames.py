@@ -13,7 +13,8 @@ from omnigraph.core.errors import BadRequest, LoadFormatError
 from omnigraph.pipeline.input.columns import MARK
 from omnigraph.pipeline.input.convert import shown_text
 from omnigraph.pipeline.input.sources import plan_splits
-from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.options import SourceFormat
+from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.spark.session import SparkRuntime
 
 ROW_GROUP_ROWS: Final = 262_144

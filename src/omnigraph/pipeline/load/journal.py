@@ -23,10 +23,11 @@ from omnigraph.catalog.ir import schema_hash
 from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import Cancelled, CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import BranchName, CommitId, OperationId, show_branch
+from omnigraph.core.ids import CommitId, OperationId, show_branch
 from omnigraph.pipeline.checks.exchange import IN_STORE
 from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, stage_split
-from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.options import LoadMode, LoadOptions, SourceFormat
+from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.recovery.process_lock import FileLock, LockHeld, ObjectLock, ProcessLock
 from omnigraph.storage.durability import DurabilityMode
@@ -42,7 +43,8 @@ if TYPE_CHECKING:  # tasks load this module too, and have no use for them
 FORMAT: Final = 4
 """Fragments as values; files of the graph are named relative to its root."""
 _FORMATS_READ: Final = (2, 3, FORMAT)
-"""2: files by their full paths. 2 and 3: fragments as Lance describes them, their files beside them."""
+"""2: files by their full paths. 2 and 3: fragments as Lance describes them, their files beside them; no
+`options` of their own."""
 _RECORD_SUFFIX: Final = ".json"
 _REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
@@ -72,13 +74,7 @@ class LoadRecord:
     started_us: int
     boot: str | None
     """Which run of the machine wrote it: what the system had not yet put on disk is gone after the next."""
-    mode: str
-    branch: str | None
-    base: str | None
-    actor: str | None
-    if_commit: str | None
-    replace_types: tuple[str, ...]
-    rejects: str | None
+    options: LoadOptions
     schema: str
     head: str
     """The commit of the branch at the plan."""
@@ -367,8 +363,8 @@ def resumable_loads(session: "GraphSession") -> list[ResumableLoad]:
                 ResumableLoad(
                     id=record.id,
                     started_us=record.started_us,
-                    mode=record.mode,
-                    branch=show_branch(None if record.branch is None else BranchName(record.branch)),
+                    mode=record.options.chosen_mode().value,
+                    branch=show_branch(record.options.branch),
                     splits=len(record.splits),
                     splits_staged=len(Journal(session.root, record.id).entries()),
                     sources=tuple(dict.fromkeys(split.name for split in record.splits)),
@@ -378,7 +374,8 @@ def resumable_loads(session: "GraphSession") -> list[ResumableLoad]:
 
 
 def _record_members(record: LoadRecord, places: _Places) -> dict[str, Any]:
-    members = asdict(record)
+    members: dict[str, Any] = asdict(record)
+    members["options"] = record.options.members()
     if record.workspace is not None:
         members["workspace"] = places.kept(record.workspace)
     for each in (*members["inputs"], *members["splits"]):
@@ -397,10 +394,16 @@ def _record_from(text: str, root: GraphRoot) -> LoadRecord | None:
             members["workspace"] = places.workspace(members["id"], members["workspace"])
             members["splits"] = tuple(_split_from(split) for split in members["splits"])
             members["inputs"] = tuple(InputFile(**each) for each in members["inputs"])
-            members["replace_types"] = tuple(members["replace_types"])
+            members["options"] = _options_from(members)
             members["targets"] = {key: (where, held) for key, (where, held) in members["targets"].items()}
             return LoadRecord(**members)
     return None
+
+
+def _options_from(members: dict[str, Any]) -> LoadOptions:
+    if "options" not in members:  # formats 2 and 3 have them among the other members
+        members["options"] = {each.name: members.pop(each.name) for each in fields(LoadOptions)}
+    return LoadOptions.from_members(members["options"])
 
 
 def _split_from(members: dict[str, Any]) -> Split:
@@ -413,11 +416,6 @@ class Differences:
     """Why a load cannot go on: every fact that is not what it was."""
 
     found: list[str] = field(default_factory=list[str])
-
-    def word(self, name: str, given: Any, recorded: Any, default: Any) -> None:
-        """A word of the caller: left at its default it is taken from the record."""
-        if given not in {default, recorded}:
-            self.found.append(f"{name} is '{given}', was '{recorded}'")
 
     def raise_if_any(self, load_id: str) -> None:
         """Raise LoadNotResumable that names them all."""
@@ -459,7 +457,7 @@ def check_graph(
         differences.found.append(f"commit {settled} settled it")
     if schema_hash(session.catalog_of(snapshot)) != record.schema:
         differences.found.append("the schema has changed")
-    if record.mode == LoadMode.PATCH and snapshot.head != record.head:
+    if record.options.mode is LoadMode.PATCH and snapshot.head != record.head:
         moved = f"the branch is at {snapshot.head}, was at {record.head}, and patch depends on it"
         differences.found.append(moved)
     for key in sorted(touched):

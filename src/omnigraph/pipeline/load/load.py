@@ -3,14 +3,14 @@
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypedDict, TypeGuard, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import BadRequest
-from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, new_ulid
+from omnigraph.core.ids import OperationId, new_ulid
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
@@ -26,8 +26,9 @@ from omnigraph.pipeline.input.sources import (
 from omnigraph.pipeline.load.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.load.journal import Differences, Journal, check_inputs, only_driver, read_record
 from omnigraph.pipeline.load.rejects import RejectsFile
-from omnigraph.pipeline.load.run import Load, LoadRequest
-from omnigraph.pipeline.plan import LoadMode, SourceFormat, Split
+from omnigraph.pipeline.load.run import Load
+from omnigraph.pipeline.options import EngineName, LoadMode, LoadOptions, SourceFormat, word
+from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.report import LoadReport
 from omnigraph.pipeline.spark.executors import Executor, LocalExecutor, SparkExecutor
 from omnigraph.pipeline.spark.session import spark_runtime
@@ -37,53 +38,40 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Sources: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | BinaryIO"
-Word = TypeVar("Word", bound=StrEnum)
 
 
-class EngineName(StrEnum):
-    """Who executes a load."""
+@dataclass(frozen=True, slots=True)
+class RunBy:
+    """Who runs a load, and how it is stopped; neither changes what it does."""
 
-    SPARK = "spark"
-    LOCAL = "local"
-
-
-class LoadWords(TypedDict, total=False):
-    """What files and frames have in common, as a caller says it."""
-
-    mode: str
-    branch: Branch
-    base: str | None
-    actor: str | None
-    if_commit: str | None
-    replace_types: Sequence[str]
-    rejects: str | os.PathLike[str] | None
-    cancel: Cancellation
-    engine: str
-    spark: "SparkSession | None"
+    engine: str = EngineName.SPARK.value
+    spark: "SparkSession | None" = None
+    cancel: Cancellation = NEVER
 
 
 def load_files(
     session: GraphSession,
     sources: "Sources | None",
+    options: LoadOptions,
+    by: RunBy,
     *,
     format_: str | None = None,
     type_name: str | None = None,
     resume: str | None = None,
-    **words: Unpack[LoadWords],
 ) -> LoadReport:
     """Load files into one branch as one commit, or change nothing.
 
     `sources` are files, directories and patterns, or a stream; a stream or a pipe is copied to a file first.
-    `resume` goes on with a load that ended before its commit: words left at their defaults are then taken
-    from it, and every other one must agree. Raises BadRequest for an unknown word. A refused input is one
+    `resume` goes on with a load that ended before its commit: options left at their defaults are then taken
+    from it, and every other one must agree. Raises BadRequest for an unknown format. A refused input is one
     error that lists the first problems of each kind in `details["problems"]`, with exact totals.
     Cost: one pass over the input plus its key columns, in memory that does not follow its size.
     """
     if resume is not None:
-        return _resume(session, resume, sources, words)
+        return _resume(session, resume, sources, options, by)
     if sources is None:
         raise BadRequest("a load needs an input, or the id of a load to resume")
-    kind = None if format_ is None else _word(SourceFormat, format_, "format")
+    kind = None if format_ is None else word(SourceFormat, format_, "format")
     if _is_stream(sources):
         stream = sources
 
@@ -91,7 +79,7 @@ def load_files(
             path = spool(stream, _seen_by_tasks(workspace) / "stdin.jsonl")
             return plan_splits([path], names=[stream_name(stream)], format_=kind, type_name=type_name)
 
-        return _load(session, spooled, 0, words)
+        return _load(session, spooled, 0, options, by)
     files = expand(_listed(sources))
     if any(read_once(path) for path in files):
 
@@ -99,86 +87,75 @@ def load_files(
             paths = spool_pipes(files, _seen_by_tasks(workspace))
             return plan_splits(paths, names=[str(path) for path in files], format_=kind, type_name=type_name)
 
-        return _load(session, copied, 0, words)
+        return _load(session, copied, 0, options, by)
     splits = plan_splits(files, format_=kind, type_name=type_name)
-    return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), words)
+    return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), options, by)
 
 
-def load_frames(session: GraphSession, frames: Mapping[str, Any], **words: Unpack[LoadWords]) -> LoadReport:
+def load_frames(
+    session: GraphSession, frames: Mapping[str, Any], options: LoadOptions, by: RunBy
+) -> LoadReport:
     """Load DataFrames, one per type, as one commit, or change nothing.
 
     A frame is a Spark DataFrame, a pandas one, an Arrow table or a list of rows. Columns are `id`, `from` and
     `to` (or `src` and `dst`) and property names. An overwrite replaces every type that has a frame, also one
     without rows.
     """
-    if words.get("mode") == LoadMode.OVERWRITE:
-        words["replace_types"] = tuple(dict.fromkeys((*words.get("replace_types", ()), *frames)))
-    if "spark" not in words:
-        owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
-        words["spark"] = None if owner is None else owner.sparkSession
+    if options.mode is LoadMode.OVERWRITE:
+        replaced = tuple(dict.fromkeys((*options.replace_types, *frames)))
+        options = replace(options, replace_types=replaced)
+    owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
+    if by.spark is None and owner is not None:
+        by = replace(by, spark=owner.sparkSession)
 
     def splits(workspace: Path | None, executor: Executor) -> list[Split]:
         runtime = executor.runtime if isinstance(executor, SparkExecutor) else None
         return spool_frames(frames, _seen_by_tasks(workspace), runtime)
 
-    return _load(session, splits, 0, words)
+    return _load(session, splits, 0, options, by)
 
 
 def _load(
     session: GraphSession,
     make_splits: Callable[[Path | None, Executor], list[Split]],
     size: int,
-    words: LoadWords,
+    options: LoadOptions,
+    by: RunBy,
 ) -> LoadReport:
-    request = _request(words)
+    options.chosen_mode()
     load_id = OperationId(new_ulid())
-    _refuse_taken_rejects(session, request, load_id)
-    entering_write(session, request.actor)
-    executor = _executor(session, words, size)
+    _refuse_taken_rejects(session, options, load_id)
+    entering_write(session, options.actor)
+    executor = _executor(session, by, size)
     with only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
-        load = Load(session, request, executor, workspace, load_id)
+        load = Load(session, options, executor, workspace, load_id, cancel=by.cancel)
         return _run(load, partial(make_splits, workspace, executor))
 
 
-def _resume(session: GraphSession, load_id: str, sources: "Sources | None", words: LoadWords) -> LoadReport:
+def _resume(
+    session: GraphSession, load_id: str, sources: "Sources | None", asked: LoadOptions, by: RunBy
+) -> LoadReport:
     """Go on with a load that ended before its commit. Raises LoadNotResumable when one fact differs."""
     record = read_record(session, load_id)
-    differences = Differences()
     files = None if sources is None or _is_stream(sources) else expand(_listed(sources))
     if sources is not None and (files is None or any(read_once(path) for path in files)):
         raise BadRequest("a stream is kept by the load that read it; resume it without an input")
-    mode, branch = words.get("mode", ""), words.get("branch")
-    differences.word("mode", mode, record.mode, "")
-    differences.word("branch", branch, record.branch, None)
-    differences.word("base", words.get("base"), record.base, None)
-    differences.word("actor", words.get("actor"), record.actor, None)
-    differences.word("if_commit", words.get("if_commit"), record.if_commit, None)
-    differences.word("replace_types", tuple(words.get("replace_types", ())), record.replace_types, ())
-    rejects = words.get("rejects")
-    directory = None if rejects is None else str(Path(rejects).absolute())
-    differences.word("rejects", directory, record.rejects, None)
+    differences = Differences(asked.differences(record.options))
     named = None if files is None else [str(path.absolute()) for path in files]
     check_inputs(record, named, differences)
     differences.raise_if_any(load_id)
-    request = LoadRequest(
-        mode=LoadMode(record.mode),
-        branch=None if record.branch is None else BranchName(record.branch),
-        base=record.base,
-        actor=record.actor,
-        if_commit=None if record.if_commit is None else CommitId(record.if_commit),
-        replace_types=record.replace_types,
-        rejects=None if record.rejects is None else Path(record.rejects),
-        cancel=words.get("cancel", NEVER),
-    )
-    _refuse_taken_rejects(session, request, load_id)
-    entering_write(session, request.actor)
+    options = record.options
+    _refuse_taken_rejects(session, options, load_id)
+    entering_write(session, options.actor)
     with only_driver(session, load_id, new=False):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)
-        executor = _executor(session, words, sum(each.size for each in record.inputs))
+        executor = _executor(session, by, sum(each.size for each in record.inputs))
         workspace = None if record.workspace is None else Path(record.workspace)
-        load = Load(session, request, executor, workspace, OperationId(load_id), record)
+        load = Load(
+            session, options, executor, workspace, OperationId(load_id), earlier=record, cancel=by.cancel
+        )
         return _run(load, lambda: list(record.splits))
 
 
@@ -204,35 +181,10 @@ def _put_away(load: Load) -> None:
         shutil.rmtree(load.workspace, ignore_errors=True)
 
 
-def _request(words: LoadWords) -> LoadRequest:
-    rejects, if_commit = words.get("rejects"), words.get("if_commit")
-    request = LoadRequest(
-        mode=_word(LoadMode, words.get("mode", ""), "mode"),
-        branch=words.get("branch"),
-        base=words.get("base"),
-        actor=words.get("actor"),
-        if_commit=None if if_commit is None else CommitId(if_commit),
-        replace_types=tuple(words.get("replace_types", ())),
-        rejects=None if rejects is None else Path(rejects),
-        cancel=words.get("cancel", NEVER),
-    )
-    if request.replace_types and request.mode is not LoadMode.OVERWRITE:
-        raise BadRequest("only an overwrite load replaces types that the input does not name")
-    return request
-
-
-def _refuse_taken_rejects(session: GraphSession, request: LoadRequest, load_id: str) -> None:
+def _refuse_taken_rejects(session: GraphSession, options: LoadOptions, load_id: str) -> None:
     """Before any work: refused records of another load are not written over."""
-    if request.rejects is not None:
-        RejectsFile(request.rejects, Journal(session.root, load_id)).refuse_if_taken()
-
-
-def _word(words: type[Word], text: str, what: str) -> Word:
-    try:
-        return words(text)
-    except ValueError:
-        known = ", ".join(word.value for word in words)
-        raise BadRequest(f"unknown {what} '{text}'", hint=f"use one of {known}") from None
+    if options.rejects is not None:
+        RejectsFile(options.rejects, Journal(session.root, load_id)).refuse_if_taken()
 
 
 def _is_stream(sources: Sources) -> TypeGuard[BinaryIO]:
@@ -254,13 +206,13 @@ def _is_many(sources: Any) -> bool:
     return isinstance(sources, Iterable) and not isinstance(sources, (str, os.PathLike, bytes, bytearray))
 
 
-def _executor(session: GraphSession, words: LoadWords, size: int) -> Executor:
-    match _word(EngineName, words.get("engine", EngineName.SPARK), "engine"):
+def _executor(session: GraphSession, by: RunBy, size: int) -> Executor:
+    match word(EngineName, by.engine, "engine"):
         case EngineName.LOCAL:
             return LocalExecutor(session.settings, "load")
         case EngineName.SPARK:
             quick = size <= QUICK_START_BYTES_MAX
-            runtime = spark_runtime(session.settings, session=words.get("spark"), quick_start=quick)
+            runtime = spark_runtime(session.settings, session=by.spark, quick_start=quick)
             return SparkExecutor(runtime, "load")
 
 

@@ -19,7 +19,8 @@ from omnigraph.pipeline.input.record_rules import RecordRefused, decode
 from omnigraph.pipeline.input.sources import read_chunks, read_tables
 from omnigraph.pipeline.input.utf8 import showable
 from omnigraph.pipeline.load.journal import Journal
-from omnigraph.pipeline.plan import SourceFormat, Split
+from omnigraph.pipeline.options import SourceFormat
+from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
 
 REJECTS_NAME = "rejects.jsonl"

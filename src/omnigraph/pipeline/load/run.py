@@ -32,7 +32,6 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Event, Published, listen
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import (
-    Branch,
     CommitId,
     OperationId,
     TableKey,
@@ -61,7 +60,8 @@ from omnigraph.pipeline.load.stage_split import (
     stage_split,
 )
 from omnigraph.pipeline.load.target import TargetBranch
-from omnigraph.pipeline.plan import LoadMode, LoadPlan, Split, TableTarget
+from omnigraph.pipeline.options import LoadMode, LoadOptions
+from omnigraph.pipeline.plan import LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
     PROBLEMS_KEPT_PER_KIND_MAX,
@@ -91,21 +91,6 @@ REASONS_KEPT_MAX: Final = 100_000
 
 Orders = NDArray[np.int64]
 _NO_ORDERS: Final[Orders] = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """One call of `load`, the same for every attempt."""
-
-    mode: LoadMode
-    branch: Branch
-    base: str | None = None
-    actor: str | None = None
-    if_commit: CommitId | None = None
-    replace_types: tuple[str, ...] = ()
-    """Overwrite: types to replace even when the input has no record of them."""
-    rejects: Path | None = None
-    cancel: Cancellation = NEVER
 
 
 @dataclass(slots=True)
@@ -144,21 +129,25 @@ class Load:
     def __init__(
         self,
         session: GraphSession,
-        request: LoadRequest,
+        options: LoadOptions,
         executor: Executor,
         workspace: Path | None,
         load_id: OperationId,
+        *,
         earlier: LoadRecord | None = None,
+        cancel: Cancellation = NEVER,
     ) -> None:
         self.session = session
-        self.request = request
+        self.options = options
+        self.mode = options.chosen_mode()
+        self.cancel = cancel
         self.executor = executor
         self.local = LocalExecutor(session.settings, "load")
         self.workspace = workspace
         self.operation_id = load_id
         self.journal = Journal(session.root, load_id)
         self.commit_id = CommitId(new_ulid() if earlier is None else earlier.commit_id)
-        self.rejects = None if request.rejects is None else RejectsFile(request.rejects, self.journal)
+        self.rejects = None if options.rejects is None else RejectsFile(options.rejects, self.journal)
         self.resumable = False
         """After a failure: whether what was staged is kept for another run."""
         self._earlier = earlier
@@ -169,7 +158,7 @@ class Load:
         self.refused = _NO_ORDERS
         self.faults: list[Fault] = []
         self.course = WriteCourse("the load")
-        self.target = TargetBranch(session, request.branch, request.base)
+        self.target = TargetBranch(session, options.branch, options.base)
         self._entered_commit = False
 
     def run(self, splits: list[Split]) -> LoadReport:
@@ -251,18 +240,18 @@ class Load:
             for key, entry in snapshot.entries.items()
         }
         partitions = self._partitions(catalog, targets)
-        replaced = frozenset(type_to_replace(catalog, name).table_key for name in self.request.replace_types)
+        replaced = frozenset(type_to_replace(catalog, name).table_key for name in self.options.replace_types)
         return LoadPlan(
             root=session.root,
             settings=session.settings,
             catalog=catalog,
-            mode=self.request.mode,
+            mode=self.mode,
             operation_id=self.operation_id,
             targets=targets,
             exchange=self._exchange(),
             partitions=partitions,
             replaced_types=replaced,
-            problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.request.rejects is None else REASONS_KEPT_MAX,
+            problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.options.rejects is None else REASONS_KEPT_MAX,
         )
 
     def _exchange(self) -> str:
@@ -285,7 +274,7 @@ class Load:
 
     def _still_fits(self, staged: _Staged, snapshot: Snapshot) -> bool:
         """Whether the staged files lie where the tables of this snapshot look for them."""
-        if self.request.mode is LoadMode.PATCH:
+        if self.mode is LoadMode.PATCH:
             return False  # the rows carry values of the former snapshot
         for key in staged.touched:
             before, now = staged.plan.targets[TableKey(key)], snapshot.entries.get(TableKey(key))
@@ -321,19 +310,12 @@ class Load:
         return _Staged(plan, results, np.unique(left_out))
 
     def _record(self, plan: LoadPlan, snapshot: Snapshot) -> LoadRecord:
-        request = self.request
         return LoadRecord(
             id=self.operation_id,
             commit_id=self.commit_id,
             started_us=self.session.clock.now_us(),
             boot=boot_id(),
-            mode=request.mode.value,
-            branch=request.branch,
-            base=request.base,
-            actor=request.actor,
-            if_commit=request.if_commit,
-            replace_types=request.replace_types,
-            rejects=None if request.rejects is None else str(request.rejects.absolute()),
+            options=self.options,
             schema=schema_hash(plan.catalog),
             head=snapshot.head,
             targets={key: (target.location, target.branch) for key, target in plan.targets.items()},
@@ -346,7 +328,7 @@ class Load:
     # --- verify ---
 
     def _verify_and_commit(self, staged: _Staged, snapshot: Snapshot) -> LoadReport:
-        self.request.cancel.raise_if_requested()
+        self.cancel.raise_if_requested()
         with self._timed("verify"):
             verified = self._verified(staged, KeyIndexes(self.session, snapshot))
         self._set_aside(staged)
@@ -355,7 +337,7 @@ class Load:
         if not np.array_equal(left_out, staged.skip):
             with self._timed("stage again"):
                 self._stage_again(staged, left_out)
-        self.request.cancel.raise_if_requested()
+        self.cancel.raise_if_requested()
         failpoint(Window.LOAD_POST_VERIFY)
         give_back()
         commit = self._committed(staged, verified, snapshot)
@@ -376,7 +358,7 @@ class Load:
             records=staged.records,
             indexes=indexes,
         )
-        if self.request.rejects is None:
+        if self.options.rejects is None:
             verified = verifier.run(_NO_ORDERS)
             log.merge(verified.log)
             if log.total:
@@ -432,9 +414,9 @@ class Load:
     # --- commit ---
 
     def _commit(self, staged: _Staged, verified: Verified, snapshot: Snapshot) -> CommitRecord | None:
-        session, request = self.session, self.request
+        session, options = self.session, self.options
         self.target.make(snapshot)
-        identity = session.branch_identity(request.branch)
+        identity = session.branch_identity(options.branch)
         staging = MutationStaging(snapshot, self.operation_id, branch_identity=identity, course=self.course)
         for key in verified.tables_read:
             staging.record_read(TableKey(key))
@@ -450,13 +432,13 @@ class Load:
             operation="load",
             operation_id=self.operation_id,
             commit_id=self.commit_id,
-            actor=request.actor,
-            if_commit=request.if_commit,
+            actor=options.actor,
+            if_commit=options.if_commit,
             summary=summary,
         )
         try:
             self._entered_commit = True
-            published = finalize(session, staging, intent, cancel=request.cancel)
+            published = finalize(session, staging, intent, cancel=self.cancel)
         except ReadSetMoved:
             self._entered_commit = False
             raise
@@ -487,7 +469,7 @@ class Load:
         table_type = staged.plan.catalog.type_of(key)
         fragments = [each for result in staged.results for each in result.fragments.get(key, ())]
         rows = staged.total("rows", key)
-        match self.request.mode:
+        match self.mode:
             case LoadMode.OVERWRITE:
                 if fragments:
                     staging.push_fragments(
@@ -557,10 +539,10 @@ class Load:
                 )
             )
         return LoadReport(
-            branch=show_branch(self.request.branch),
-            base_branch=self.request.base,
+            branch=show_branch(self.options.branch),
+            base_branch=self.options.base,
             branch_created=self.target.made,
-            mode=self.request.mode.value,
+            mode=self.mode.value,
             engine=self.executor.name,
             nodes=tuple(sorted(counts[True], key=lambda count: count.name)),
             edges=tuple(sorted(counts[False], key=lambda count: count.name)),
@@ -568,12 +550,12 @@ class Load:
             records_refused=len(self.refused),
             bytes_read=sum(result.bytes for result in staged.results),
             seconds=dict(self.seconds),
-            actor=self.request.actor,
+            actor=self.options.actor,
             commit=commit,
             load_id=self.operation_id,
             splits=len(self.splits),
             splits_reused=self._reused,
-            rejects=None if self.request.rejects is None else str(self.request.rejects),
+            rejects=None if self.options.rejects is None else str(self.options.rejects),
             problems=tuple(self.log.first().listed()),
             problem_totals=dict(self.log.totals),
         )

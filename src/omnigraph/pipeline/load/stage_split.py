@@ -26,8 +26,8 @@ from omnigraph.pipeline.input.records import ParsedRows, keep
 from omnigraph.pipeline.load.blobs import BlobFinding, ExternalBlobs
 from omnigraph.pipeline.load.ids import new_ids
 from omnigraph.pipeline.load.patch import filled_from_committed
+from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
-    LoadMode,
     LoadPlan,
     Split,
     constrained,

@@ -29,6 +29,7 @@ from omnigraph.engine.entities.ordered import batch_rows_of
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.input.sources import compression_of, format_of
+from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.output.atomic_output import ABOUT, appearing
 from omnigraph.pipeline.output.sinks import (
     ParquetSink,
@@ -43,7 +44,6 @@ from omnigraph.pipeline.output.sinks import (
     type_sink,
     write_part,
 )
-from omnigraph.pipeline.plan import SourceFormat
 
 if TYPE_CHECKING:
     from omnigraph.engine.read.result import Rows
