@@ -18,8 +18,8 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import StorageCall, Warned, listen
 from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Sequence, Window, activate
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey, new_ulid
-from omnigraph.engine.write.forks import ForkStatus, classify_fork
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
+from omnigraph.manifest.forks import ForkStatus, classify_fork
 from omnigraph.manifest.names import SCHEMA_APPLY_LOCK
 from omnigraph.recovery.queues import queues_of
 from omnigraph.storage.handles import Stamp

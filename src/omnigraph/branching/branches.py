@@ -41,10 +41,10 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     """
     branch = _deletable(name)
     entering_write(session)
-    owned = [(key, branch) for key in session.manifest.current(branch).entries]
+    owned = [(key, branch) for key in _shown(session, branch).entries]
     # The queues keep writers of this process away, the lease those of others.
     with session.queues.acquire_many(owned), session.lease.hold():
-        snapshot = session.manifest.current(branch)
+        snapshot = _shown(session, branch)
         dependents = _dependents(session, branch)
         if dependents:
             raise BranchHasChildren(branch, dependents)
@@ -54,9 +54,10 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
                 f"'{branch}' holds the commits named by {', '.join(tags)}",
                 hint="delete these tags first, or keep the branch",
             )
-        _refuse_common_ground(session, branch)
+        if snapshot.branch == branch:
+            _refuse_common_ground(session, branch)
         session.manifest.delete_branch(branch)
-        return BranchDeletion(branch, _remove_forks(session, snapshot))
+        return BranchDeletion(branch, _remove_forks(session, branch, snapshot))
 
 
 def _deletable(name: str) -> BranchName:
@@ -68,13 +69,23 @@ def _deletable(name: str) -> BranchName:
     return BranchName(branch)
 
 
+def _shown(session: GraphSession, branch: BranchName) -> Snapshot:
+    """What the branch shows. Of a damaged one, what main shows: it may own a fork of any table there."""
+    if not session.manifest.branch_exists(branch):
+        raise session.manifest.unknown_branch(branch)
+    return session.manifest.readable([branch]).get(branch) or session.manifest.current(None)
+
+
 def _dependents(session: GraphSession, branch: BranchName) -> list[str]:
-    """Branches that show a table at a version that lives on this one."""
+    """Branches that show a table at a version that lives on this one.
+
+    One that cannot be read shows it only if it grew out of this one, and then it is refused as a child.
+    """
     others: list[Branch] = [each for each in session.manifest.all_branches() if each != branch]
     return [
         str(other)
-        for other in others
-        if any(entry.branch == branch for entry in session.manifest.current(other).entries.values())
+        for other, shown in session.manifest.readable(others).items()
+        if any(entry.branch == branch for entry in shown.entries.values())
     ]
 
 
@@ -88,7 +99,7 @@ def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
     if head.commit.home != branch:
         return  # nothing was ever published on it
     live: list[Branch] = [None, *(each for each in session.manifest.branches() if each != branch)]
-    heads = {show_branch(each): session.manifest.current(each).head for each in live}
+    heads = {show_branch(each): shown.head for each, shown in session.manifest.readable(live).items()}
     pair = common_ground(session.commits.ancestry(), heads, own)
     if pair is not None:
         left, right = pair
@@ -99,15 +110,20 @@ def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
         )
 
 
-def _remove_forks(session: GraphSession, snapshot: Snapshot) -> tuple[TableKey, ...]:
+def _remove_forks(session: GraphSession, branch: BranchName, snapshot: Snapshot) -> tuple[TableKey, ...]:
+    """Remove the branch's own references on tables; those that could not be removed.
+
+    `snapshot` of a damaged branch is main's, which does not tell which tables the branch owns: all are asked.
+    """
+    owner_known = snapshot.branch == branch
     left: list[TableKey] = []
     for key, entry in snapshot.entries.items():
-        if entry.branch is None or entry.branch != snapshot.branch:
+        if owner_known and entry.branch != branch:
             continue
         try:
             failpoint(Window.BRANCH_DELETE_BEFORE_TABLE_CLEANUP)
-            session.storage.delete_branch(entry.location, entry.branch)
+            session.storage.delete_branch(entry.location, branch)
         except Exception as error:  # noqa: BLE001  the branch is gone; leftovers are harmless
             left.append(key)
-            emit(Warned(f"files of the deleted branch '{snapshot.branch}' remain on '{key}'", str(error)))
+            emit(Warned(f"files of the deleted branch '{branch}' remain on '{key}'", str(error)))
     return tuple(left)

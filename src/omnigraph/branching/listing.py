@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omnigraph.core.ids import normalize_branch, show_branch
+from omnigraph.core.ids import show_branch
 
 if TYPE_CHECKING:
     from omnigraph.core.ids import CommitId
@@ -34,10 +34,13 @@ class BranchDetail:
 
 
 def branch_details(session: GraphSession) -> list[BranchDetail]:
-    """Every branch by name, main included. Cost: one walk of the history per branch."""
+    """Every branch by name, main included; a damaged one is told as a warning and left out.
+
+    Cost: one walk of the history per branch.
+    """
     lineage = session.commits.ancestry()
-    names = sorted([show_branch(None), *session.manifest.branches()])
-    heads = {name: session.manifest.current(normalize_branch(name)).commit for name in names}
+    shown = {show_branch(branch): each.commit for branch, each in session.manifest.readable().items()}
+    heads = dict(sorted(shown.items()))
     reached = {name: lineage.distances(head.id).keys() for name, head in heads.items()}
     main = reached[show_branch(None)]
     return [

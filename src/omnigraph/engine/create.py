@@ -60,6 +60,7 @@ def create_graph(
     contract = accept_schema(schema, file=schema_file)
     root, chosen, adapter = connect_storage(uri, settings=settings, storage_options=storage_options)
     session = GraphSession(root, settings=chosen, adapter=adapter, clock=clock, embedder=embedder)
+    session.manifest.drop_unfinished_creation()
     if session.manifest.exists():
         raise AlreadyInitialized(root.uri)
     if force:

@@ -13,7 +13,7 @@ from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.recovery.sweep import Swept, sweep
-from omnigraph.recovery.torn_manifests import repair_torn_manifests
+from omnigraph.recovery.torn_state import repair_torn_state
 
 if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def settle_on_open(session: GraphSession) -> Swept:
     """What a read-write open does before it reads the schema, in this order.
 
-    Torn manifests, internal migrations, interrupted schema renames, the full sweep, the commit tables.
+    Torn state, internal migrations, interrupted schema renames, the full sweep, the commit tables.
     Cost when nothing is pending: a few probes and listings.
     """
-    repair_torn_manifests(session.recovery)
+    repair_torn_state(session.recovery)
     migrate(session.manifest, session.manifest.head(None))
     _reconcile_schema(session)
     swept = sweep(session.recovery)

@@ -1,9 +1,18 @@
 """Making and removing branches. No table is touched: tables fork at the first write on a branch."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from omnigraph.core.errors import BadRequest, BranchHasChildren, SnapshotNotFound, TagExists
+from omnigraph.core.errors import (
+    BadRequest,
+    BranchHasChildren,
+    ConflictError,
+    SnapshotNotFound,
+    StorageError,
+    StoragePermanent,
+    TagExists,
+)
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, show_branch
 from omnigraph.manifest.migrations import refuse_newer_format
@@ -94,7 +103,8 @@ class BranchStore:
         """Remove a branch from the manifest; from then on it does not exist.
 
         Its commits are written to the commit tables first: history that was merged elsewhere stays whole.
-        Forks of tables are left to the caller. Raises BranchNotFound, BranchHasChildren, BadRequest for main.
+        Forks of tables are left to the caller. A damaged branch can be deleted like any other. Raises
+        BranchNotFound, BranchHasChildren, BadRequest for main.
         """
         branch = BranchName(name.strip())
         if not branch or branch == "main":
@@ -103,11 +113,25 @@ class BranchStore:
         with store.coordinator(branch):
             if not store.branch_exists(branch):
                 raise store.unknown_branch(branch)
-            children = [other for other in store.branches() if store.branch_reference(other).parent == branch]
+            children = [other for other in store.branches() if self._parent_of(other, branch) == branch]
             if children:
                 raise BranchHasChildren(branch, children)
-            store.commits.complete([branch])
+            store.commits.complete_before_deletion(branch)
             self.remove(branch)
+
+    def _parent_of(self, other: BranchName, deleted: BranchName) -> Branch:
+        """The branch that another one was made from. Raises ConflictError when that cannot be told."""
+        if other == deleted:
+            return None
+        try:
+            return self._store.branch_reference(other).parent
+        except StoragePermanent as error:
+            with suppress(StorageError):
+                return deleted if self._store.dataset.uses_files_of(other, deleted) else None
+            raise ConflictError(
+                f"whether '{other}' was made from '{deleted}' cannot be told: {error}",
+                hint=f"delete '{other}' first, or restore its reference from a backup",
+            ) from error
 
     def remove(self, branch: BranchName) -> None:
         """Make sure that no branch of this name exists, nor anything of its storage in the manifest."""

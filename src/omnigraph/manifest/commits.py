@@ -15,7 +15,14 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.core.errors import BranchNotFound, CommitNotFound, OmnigraphError, SnapshotNotFound
+from omnigraph.core.errors import (
+    BranchNotFound,
+    CommitNotFound,
+    OmnigraphError,
+    SnapshotNotFound,
+    StoragePermanent,
+    StorageTransient,
+)
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
@@ -55,6 +62,7 @@ _ACTORS_SCHEMA: Final = pa.schema(
         pa.field("created_at", _TIME, nullable=False),
     ]
 )
+NONE_FOUND: Final[Mapping[CommitId, CommitRecord]] = {}
 _PARENTS: Final = ("parent_commit_id", "merged_parent_commit_id")
 LINEAGE_COLUMNS: Final = [
     KEY,
@@ -77,6 +85,10 @@ class PublishedStates(Protocol):
 
     def branches(self) -> list[BranchName]:
         """The branches beside main."""
+        ...
+
+    def readable(self, branches: Sequence[Branch] | None = None) -> dict[Branch, Snapshot]:
+        """What these branches show, or all: of those that can be read."""
         ...
 
     def published_since(self, branch: Branch, newest: Mapping[str, int]) -> bool:
@@ -136,14 +148,35 @@ class CommitLog:
     def complete(self, branches: Sequence[Branch] | None = None) -> None:
         """Write every commit of these branches, or of all, that the commit tables lack.
 
-        Cost when none is lacking: a few probes per branch, no manifest is read.
+        A branch that was named must be complete afterwards; among all of them a damaged one is told as a
+        warning and stops nobody else. Cost when none is lacking: a few probes per branch.
         """
         newest = self._newest_versions()
         named = (None, *self._states.branches()) if branches is None else branches
-        heads = self._heads([b for b in named if self._states.published_since(b, newest)])
+        behind = [branch for branch in named if self._is_behind(branch, newest)]
         with self._lock:
             batch, self._pending = self._pending, {}
-        self._write(self._missing([*heads, *batch.values()], batch))
+        if branches is None:
+            missing, _ = self._missing_of(behind, batch)
+        else:
+            missing = self._missing([*map(self.head, behind), *batch.values()], batch)
+        self._write(missing)
+
+    def complete_before_deletion(self, branch: BranchName) -> None:
+        """Write the commits of a branch that goes; of a damaged one those that can still be read."""
+        self._newest_versions()  # what fails here is not the branch's fault, and nothing may be lost to it
+        with self._lock:
+            queued = dict(self._pending)
+        missing, all_known = self._missing_of([branch], queued)
+        if not all_known:
+            emit(Warned(f"the newest commits of the damaged branch '{branch}' go with it"))
+        self._write(missing)
+
+    def _is_behind(self, branch: Branch, newest: Mapping[str, int]) -> bool:
+        try:
+            return self._states.published_since(branch, newest)
+        except StoragePermanent:
+            return True  # who reads it will say why it cannot be told
 
     def _newest_versions(self) -> Mapping[str, int]:
         """The newest manifest version the commit table has of each branch incarnation."""
@@ -158,17 +191,44 @@ class CommitLog:
             self.flush()
 
     def _missing(
-        self, starts: Iterable[CommitRecord], queued: Mapping[CommitId, CommitRecord]
+        self,
+        starts: Iterable[CommitRecord],
+        queued: Mapping[CommitId, CommitRecord],
+        besides: Mapping[CommitId, CommitRecord] = NONE_FOUND,
     ) -> dict[CommitId, CommitRecord]:
-        """The commits that the table lacks on the first-parent paths back from `starts`."""
+        """The commits that the table and `besides` lack on the first-parent paths back from `starts`."""
         ids = self._commits.ids()
         found: dict[CommitId, CommitRecord] = {}
         for start in starts:
             record: CommitRecord | None = start
-            while record is not None and record.id not in found and not _contains(ids, record.id):
+            while record is not None and not (
+                record.id in found or record.id in besides or _contains(ids, record.id)
+            ):
                 found[record.id] = record
                 record = None if record.parent is None else queued.get(record.parent) or self._parent(record)
         return found
+
+    def _missing_of(
+        self, branches: Sequence[Branch], queued: Mapping[CommitId, CommitRecord]
+    ) -> tuple[dict[CommitId, CommitRecord], bool]:
+        """The commits that the table lacks of these branches and of the queue, and whether that is all.
+
+        A branch whose head or history is damaged is told as a warning and left out; main never is.
+        """
+        heads = self._states.readable(branches)
+        found = self._missing(queued.values(), queued)
+        all_known = len(heads) == len(branches)
+        for branch, shown in heads.items():
+            try:
+                found |= self._missing([shown.commit], queued, besides=found)
+            except StorageTransient:
+                raise
+            except OmnigraphError as error:
+                if branch is None:
+                    raise
+                all_known = False
+                emit(Warned(f"the history of branch '{branch}' cannot be read", str(error)))
+        return found, all_known
 
     def _parent(self, record: CommitRecord) -> CommitRecord | None:
         """The first parent, read from the manifest version the commit was made on."""
@@ -284,10 +344,9 @@ class CommitLog:
 
         Cost when this process made the newest commits: a few probes per branch, whatever the history.
         """
-        heads = self._heads()
         with self._lock:
             queued = dict(self._pending)
-        missing = self._missing([*heads, *queued.values()], queued)
+        missing, all_known = self._missing_of((None, *self._states.branches()), queued)
         ids = self._commits.ids()
         if ids is not self._lineage_ids:
             known = self._lineage.parents
@@ -295,6 +354,13 @@ class CommitLog:
                 self._lineage.add_rows(self._commits.read(LINEAGE_COLUMNS))
             self._lineage_ids = ids
         self._lineage.add_records(missing.values())
+        if not all_known and (lost := self._lineage.unknown_parents()):
+            # Where a line ends that in truth goes on, an older commit would be taken for what two have in
+            # common.
+            raise StoragePermanent(
+                f"not all of the history is known: commit {min(lost)} was made on a branch that is damaged",
+                hint="run `omnigraph verify`; restore the branch from a backup, or delete it",
+            )
         return self._lineage
 
     def _history(self, branch: Branch, *, merged: bool) -> Iterator[CommitRecord]:
@@ -320,11 +386,12 @@ class CommitLog:
 
         A writer adds the lacking ones now if they are more than `kept_back_max`.
         """
-        if heads is None:
-            heads = self._heads()
         with self._lock:
             queued = dict(self._pending)
-        missing = self._missing([*heads, *queued.values()], queued)
+        if heads is None:
+            missing, _ = self._missing_of((None, *self._states.branches()), queued)
+        else:
+            missing = self._missing([*heads, *queued.values()], queued)
         if len(missing) > kept_back_max and not self._read_only:
             try:
                 self._write(missing)
@@ -334,10 +401,6 @@ class CommitLog:
         extra = _commit_rows(missing.values()).select([*columns])
         lacking = extra.filter(pc.invert(pc.is_in(extra[KEY], value_set=stored[KEY].combine_chunks())))
         return pa.concat_tables([stored.cast(extra.schema), lacking])
-
-    def _heads(self, branches: Sequence[Branch] | None = None) -> Records:
-        named = (None, *self._states.branches()) if branches is None else branches
-        return [self._states.current(branch).commit for branch in named]
 
 
 def _matches(record: CommitRecord, actor: str | None, since_us: int | None, until_us: int | None) -> bool:

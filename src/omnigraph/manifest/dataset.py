@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -32,10 +33,11 @@ from omnigraph.storage.durability import (
     sync_directories,
 )
 from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
-from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference
+from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference, tag_reference
 from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
+from omnigraph.storage.torn_files import find_torn_manifest, versions_found
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceOperation
@@ -139,8 +141,18 @@ class ControlDataset:
         return made
 
     def exists(self) -> bool:
-        """Whether the dataset has a version on main, at whatever number."""
-        return self._newest_hinted(None) is not None or self._adapter.exists(f"{self.location}/_versions")
+        """Whether the dataset has a version on main, at whatever number.
+
+        One whose only version a power cut left torn has none: it was never finished.
+        """
+        if not self._root.is_local:
+            return self._adapter.exists(f"{self.location}/_versions")
+        if (self._newest_hinted(None) or 0) > 1:
+            return True
+        versions = versions_found(self._root, self.location, None)
+        return len(versions) > 1 or (
+            bool(versions) and find_torn_manifest(self._root, self.location, None) is None
+        )
 
     def open_head(self, branch: Branch) -> "LanceDataset":
         """The newest version of a branch.
@@ -366,15 +378,26 @@ class ControlDataset:
             own.create_branch(branch, reference=reference, storage_options=self._options())
         emit(DurableOperation("create_branch", self.location, "after"))
 
-    def tags(self) -> "dict[str, tuple[Branch, int]]":
-        """Every tag: its name, and the branch and version it names."""
+    def uses_files_of(self, branch: BranchName, other: BranchName) -> bool:
+        """Whether a branch was made from another one, as its newest version tells: it may need its files."""
+        handle = self.open_head(branch)
+        end = f"/{branch_directory(self.location, other)}"
+        return any(str(base.path).rstrip("/").endswith(end) for base in handle.base_paths().values())
+
+    def tags(self) -> "dict[str, tuple[Branch, int] | None]":
+        """Every tag: its name, and the branch and version it names; None when it was cut short.
+
+        Read here, not by Lance: its listing fails over one that a power cut left empty.
+        """
         emit(StorageCall("list_tags", self.location))
-        with substrate(self._about_writing(None)):
-            found = self.open_head(None).tags.list()
-        return {
-            name: (None if tag["branch"] is None else BranchName(tag["branch"]), int(tag["version"]))
-            for name, tag in found.items()
-        }
+        found: dict[str, tuple[Branch, int] | None] = {}
+        for file in self._adapter.list_dir(f"{self.location}/_refs/tags"):
+            if file.endswith(".json"):
+                name = unquote(file.removesuffix(".json"))
+                text = self._adapter.read_text_if_exists(tag_reference(self.location, name))
+                if text is not None:
+                    found[name] = _tag_place(text)
+        return found
 
     def create_tag(self, name: str, branch: Branch, version: int) -> None:
         """Name one version. The caller has seen that the name is free."""
@@ -384,11 +407,11 @@ class ControlDataset:
         with substrate(self._about_writing(None)):
             self.open_head(None).tags.create(name, reference)
         emit(DurableOperation("create_tag", self.location, "after"))
-        self.sync(f"{self.location}/_refs/tags/{name}.json")
+        self.sync(tag_reference(self.location, name))
 
     def delete_tag(self, name: str) -> None:
         """Forget a tag; one that is gone already is fine."""
-        self._adapter.delete(f"{self.location}/_refs/tags/{name}.json")
+        self._adapter.delete(tag_reference(self.location, name))
         self.sync_directory(f"{self.location}/_refs/tags")
 
     def discard(self, rows: WrittenRows) -> None:
@@ -451,6 +474,15 @@ class ControlDataset:
 
     def _options(self) -> dict[str, str] | None:
         return dict(self._root.storage_options) or None
+
+
+def _tag_place(text: str) -> "tuple[Branch, int] | None":
+    try:
+        fields = json.loads(text)
+        branch = fields["branch"]
+        return None if branch is None else BranchName(branch), int(fields["version"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _data_files(handle: "LanceDataset") -> "list[DataFile]":

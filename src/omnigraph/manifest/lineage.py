@@ -42,6 +42,10 @@ class Lineage:
             )
         self.manifest_versions.update(zip(ids, table.column("manifest_version").to_pylist(), strict=True))
 
+    def unknown_parents(self) -> set[CommitId]:
+        """Commits that known ones name as a parent and that are not known themselves."""
+        return {parent for parents in self.parents.values() for parent in parents} - self.parents.keys()
+
     def distances(self, start: CommitId) -> dict[CommitId, int]:
         """Every ancestor of a commit, itself included, with the fewest steps to it over both parents."""
         found = {start: 0}

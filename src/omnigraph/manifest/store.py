@@ -17,14 +17,15 @@ from omnigraph.core.errors import (
     BranchNotFound,
     ConflictError,
     GraphNotFound,
-    InternalError,
     OmnigraphError,
     SnapshotNotFound,
     StorageNotFound,
+    StoragePermanent,
     StoragePrecondition,
+    StorageTransient,
     StorageUnknown,
 )
-from omnigraph.core.events import listening
+from omnigraph.core.events import Warned, emit, listening
 from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.branches import BranchStore
@@ -48,11 +49,14 @@ from omnigraph.storage.datasets import WALK_STEPS_MAX
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference, tag_reference
 from omnigraph.storage.objects import StorageAdapter
+from omnigraph.storage.torn_files import find_torn_manifest, remove_torn_manifests
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
 _SNAPSHOTS_KEPT_MAX: Final = 64
+_FIRST_STATE: Final = 3
+"""The manifest version that makes a graph exist: after the empty dataset and its configuration."""
 _CONFIG: Final = {"table_version_management": "true"}
 
 
@@ -139,6 +143,15 @@ class ManifestStore:
         except GraphNotFound:
             return False
         return True
+
+    def drop_unfinished_creation(self) -> None:
+        """Remove what a power cut left torn of a creation, so that it can be repeated.
+
+        Only versions up to the first state: an acknowledged one is whole, and a later one is none of its own.
+        """
+        torn = find_torn_manifest(self.root, MANIFEST, None)
+        if torn is not None and torn.version <= _FIRST_STATE:
+            remove_torn_manifests(self.root, MANIFEST, None)
 
     def create(self, entries: Sequence[TableEntry], genesis: CommitRecord) -> Snapshot:
         """Make the graph exist with these tables and its first commit.
@@ -242,7 +255,11 @@ class ManifestStore:
 
     def at_version(self, branch: Branch, manifest_version: int) -> Snapshot:
         """What the branch showed at a manifest version. Raises SnapshotNotFound when that is gone."""
-        head = self.head(branch)
+        try:
+            head = self.head(branch)
+        except (StoragePermanent, StorageUnknown):
+            # Its newest state is damaged; the older ones need not be.
+            return self.read_version(branch, manifest_version)
         if head.version == manifest_version:
             return head.snapshot
         if not 0 < manifest_version < head.version:
@@ -344,6 +361,25 @@ class ManifestStore:
         suffix = ".json"
         return sorted(BranchName(unquote(f.removesuffix(suffix))) for f in files if f.endswith(suffix))
 
+    def readable(self, branches: Sequence[Branch] | None = None) -> dict[Branch, Snapshot]:
+        """What these branches show, or all without internal ones: of those that can be read.
+
+        One that is damaged is told as a warning and stops nobody else. A failure that may pass is raised: not
+        knowing must not look like an answer.
+        """
+        found: dict[Branch, Snapshot] = {}
+        for branch in (None, *self.branches()) if branches is None else branches:
+            try:
+                found[branch] = self.current(branch)
+            except StorageTransient:
+                raise
+            except OmnigraphError as error:
+                if branch is None:
+                    raise
+                if self.branch_exists(branch):
+                    emit(Warned(f"branch '{branch}' cannot be read", str(error)))
+        return found
+
     def create_branch(self, name: str, from_branch: Branch = None) -> Snapshot:
         """Make a branch that shows what `from_branch` shows now (`BranchStore.create`)."""
         return self.references.create(name, from_branch)
@@ -367,18 +403,13 @@ class ManifestStore:
         text = self.adapter.read_text_if_exists(name)
         if text is None:
             raise self.unknown_branch(branch)
-        try:
-            fields = orjson.loads(text)
-            parent = fields["parentBranch"]
-            pairs = fields["identifier"]["version_mapping"]
-            return BranchReference(
-                name=branch,
-                parent=None if parent is None else BranchName(parent),
-                parent_version=int(fields["parentVersion"]),
-                identifier=tuple((int(version), str(uuid)) for version, uuid in pairs),
+        reference = _reference_from(branch, text)
+        if reference is None:
+            raise StoragePermanent(
+                f"{self.adapter.address(name)}: the reference of branch '{branch}' is damaged",
+                hint="restore this file from a backup, or delete the branch",
             )
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise InternalError(f"the reference of branch '{branch}' ('{name}') is damaged") from error
+        return reference
 
     def published_since(self, branch: Branch, newest: Mapping[str, int]) -> bool:
         """Whether the branch may show commits after the newest version in `newest`, by incarnation.
@@ -424,3 +455,17 @@ class ManifestStore:
         """Drop what is kept of a branch."""
         with self._lock:
             self._heads.pop(branch, None)
+
+
+def _reference_from(branch: BranchName, text: str) -> BranchReference | None:
+    """What the reference of a branch says; None when it is cut short."""
+    try:
+        fields = orjson.loads(text)
+        parent = fields["parentBranch"]
+        pairs = [(int(version), str(token)) for version, token in fields["identifier"]["version_mapping"]]
+        version = int(fields["parentVersion"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+    if not pairs:
+        return None
+    return BranchReference(branch, None if parent is None else BranchName(parent), version, tuple(pairs))

@@ -3,7 +3,15 @@
 import re
 from typing import TYPE_CHECKING, Final
 
-from omnigraph.core.errors import BadRequest, SnapshotNotFound, TagExists, TagNotFound
+from omnigraph.core.errors import (
+    BadRequest,
+    OmnigraphError,
+    SnapshotNotFound,
+    StorageTransient,
+    TagExists,
+    TagNotFound,
+)
+from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch, CommitId
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.state import Snapshot
@@ -21,12 +29,20 @@ class TagStore:
         self._store = store
 
     def list(self) -> dict[str, CommitId]:
-        """Every tag and the commit it names, by name."""
-        return {name: self._snapshot(name, *place).head for name, place in sorted(self._places().items())}
+        """Every tag and the commit it names, by name. One whose branch cannot be read is left out."""
+        found: dict[str, CommitId] = {}
+        for name, place in sorted(self.places().items()):
+            try:
+                found[name] = self._snapshot(name, *place).head
+            except StorageTransient:
+                raise
+            except OmnigraphError as error:
+                emit(Warned(f"the tag '{name}' cannot be read", str(error)))
+        return found
 
     def find(self, name: str) -> Snapshot | None:
         """The state a tag names, or None when there is no such tag."""
-        place = self._places().get(name)
+        place = self.places().get(name)
         return None if place is None else self._snapshot(name, *place)
 
     def create(self, name: str, commit_id: CommitId) -> Snapshot:
@@ -41,26 +57,33 @@ class TagStore:
             )
         if name == "main" or name in self._store.branches():
             raise BadRequest(f"'{name}' is the name of a branch", hint="choose another name for the tag")
-        if name in self._places():
+        if name in self.places():
             raise TagExists(name)
         snapshot = self._store.at_commit(commit_id)
         self._store.make_found_durable(snapshot.branch, snapshot.manifest_version)
+        if name in self.torn():
+            self._store.dataset.delete_tag(name)
         self._store.dataset.create_tag(name, snapshot.branch, snapshot.manifest_version)
         return snapshot
 
     def delete(self, name: str) -> None:
         """Forget a name; the commit stays. Raises TagNotFound."""
-        places = self._places()
+        places = self.places()
         if name not in places:
             raise TagNotFound(name, candidates=near_names(name, places))
         self._store.dataset.delete_tag(name)
 
     def on_branch(self, branch: Branch) -> "tuple[str, ...]":
         """The tags that name commits published on a branch: it cannot go while they are there."""
-        return tuple(sorted(name for name, (home, _) in self._places().items() if home == branch))
+        return tuple(sorted(name for name, (home, _) in self.places().items() if home == branch))
 
-    def _places(self) -> dict[str, tuple[Branch, int]]:
-        return self._store.dataset.tags()
+    def places(self) -> dict[str, tuple[Branch, int]]:
+        """The branch and the manifest version every tag names. One that a power cut left torn is none."""
+        return {name: place for name, place in self._store.dataset.tags().items() if place is not None}
+
+    def torn(self) -> "list[str]":
+        """Tags that a power cut cut short: nobody was told that they exist."""
+        return [name for name, place in self._store.dataset.tags().items() if place is None]
 
     def _snapshot(self, name: str, branch: Branch, version: int) -> Snapshot:
         try:

@@ -8,7 +8,7 @@ from omnigraph.manifest.recoveries import RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey
 from omnigraph.recovery.schema_state import accepted_operation, reconcile_schema_state
-from omnigraph.recovery.settle import RecoveryMode, settle
+from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
 from omnigraph.recovery.sidecar import Sidecar, WriterKind
 
 
@@ -56,7 +56,7 @@ def heal_pending_sidecars_roll_forward(context: RecoveryContext) -> Healed:
                 continue
             schema_hash = promote_schema(context, sidecar)
             schema_changed = schema_changed or schema_hash is not None
-            record = settle(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY, schema_hash=schema_hash)
+            record = settle_or_wait(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY, schema_hash=schema_hash)
             if record is None:
                 deferred.append(sidecar.operation_id)
             else:

@@ -21,10 +21,10 @@ from omnigraph.recovery.classify import (
     classify,
 )
 from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.forks import fork_head
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin
 from omnigraph.recovery.written_rows import rows_readable
 from omnigraph.storage.handles import OPERATION_ID, TransactionInfo
-from omnigraph.storage.layout import branch_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ def observe(context: RecoveryContext, sidecar: Sidecar, snapshot: Snapshot) -> t
     for pin in sidecar.tables:
         location = location_of(pin, snapshot)
         shown = snapshot.pin(pin.table_key)
-        head = _head(context, pin, location, shown)
+        found = fork_head(context, pin, location, snapshot.entries.get(pin.table_key))
+        head = shown if found is None else found
         owner = _owner(context, sidecar.operation_id, pin, location, head)
         if owner is not Owner.OURS and _inherits(snapshot, pin):
             # The writer died before its fork, and what is in its place is the reference of an earlier branch
@@ -117,13 +118,3 @@ def _inherits(snapshot: Snapshot, pin: SidecarPin) -> bool:
     """Whether the branch shows the table on another Lance branch than the one the writer was to make."""
     entry = snapshot.entries.get(pin.table_key)
     return entry is not None and entry.branch != pin.table_branch
-
-
-def _head(context: RecoveryContext, pin: SidecarPin, location: str, shown: int) -> int:
-    """HEAD on the pin's branch; the inherited version when the fork never came to exist."""
-    if pin.table_branch is None or context.storage.branch_identifier(location, pin.table_branch) is not None:
-        return context.storage.head_version(location, pin.table_branch)
-    if context.adapter.exists(branch_directory(location, pin.table_branch)):
-        # A clone without its reference: invisible to Lance, and in the way of the next fork.
-        context.storage.delete_branch(location, pin.table_branch)
-    return shown

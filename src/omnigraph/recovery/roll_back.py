@@ -61,11 +61,10 @@ def remove_added_tables(context: RecoveryContext, sidecar: Sidecar) -> None:
     if not sidecar.additional_registrations:
         return
     branches = (None, *context.manifest.all_branches())
-    registered = {
-        location
-        for branch in branches
-        for location in context.manifest.current(branch).registrations.values()
-    }
+    shown = context.manifest.readable(branches)
+    if len(shown) < len(branches):
+        return  # a branch that cannot be read may register them
+    registered = {location for each in shown.values() for location in each.registrations.values()}
     for added in sidecar.additional_registrations:
         if added.table_path in registered:
             continue

@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
-from omnigraph.core.errors import ExpectedVersionMismatch, SidecarSchemaError
+from omnigraph.core.errors import (
+    ExpectedVersionMismatch,
+    GraphNotFound,
+    InternalError,
+    SidecarSchemaError,
+    SnapshotNotFound,
+    StorageNotFound,
+    StoragePermanent,
+    StorageUnknown,
+)
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
@@ -25,6 +34,31 @@ class RecoveryMode(StrEnum):
     """Everything; needs the lease alone, because a restore drops commits it does not know."""
     ROLL_FORWARD_ONLY = "roll_forward_only"
     """Whatever needs no restore; the rest waits for the next read-write open."""
+
+
+BROKEN: Final = (
+    StorageNotFound,
+    StoragePermanent,
+    StorageUnknown,
+    InternalError,
+    GraphNotFound,
+    SnapshotNotFound,
+    SidecarSchemaError,
+)
+"""What reading a damaged branch or a damaged table ends in; a failure that may pass is not among them."""
+
+
+def settle_or_wait(
+    context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_hash: str | None = None
+) -> RecoveryRecord | None:
+    """As `settle`; but a branch that is damaged stops nobody else: what was interrupted there waits."""
+    try:
+        return settle(context, sidecar, mode, schema_hash=schema_hash)
+    except BROKEN as error:
+        if sidecar.branch is None:
+            raise
+        emit(Warned(f"an interrupted write on '{sidecar.branch}' waits", f"{sidecar.operation_id}: {error}"))
+        return None
 
 
 def settle(

@@ -13,7 +13,7 @@ from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX, LEASE_WAIT_S_MAX
 from omnigraph.manifest.recoveries import RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.heal import promote_schema, queue_keys
-from omnigraph.recovery.settle import RecoveryMode, settle
+from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
 from omnigraph.recovery.sidecar import Sidecar
 
 UNFINISHED_AGE_S_MIN: Final = 2 * LEASE_WAIT_S_MAX
@@ -105,7 +105,7 @@ def _enter(
 
 
 def _settle(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode) -> RecoveryRecord | None:
-    return settle(context, sidecar, mode, schema_hash=promote_schema(context, sidecar))
+    return settle_or_wait(context, sidecar, mode, schema_hash=promote_schema(context, sidecar))
 
 
 def _remaining(deadline: float) -> float:

@@ -14,7 +14,9 @@ from omnigraph.core.ids import Branch, TableKey, node_table_key, show_branch
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.schema_state import staged_schema_files
+from omnigraph.storage.branches import UNREADABLE
 from omnigraph.storage.handles import SnapshotHandle
+from omnigraph.storage.layout import COMMIT_RECOVERIES, COMMITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +37,7 @@ class Rule(StrEnum):
     VALUES_UNIQUE = "values_unique"
     ENDPOINT_PRESENT = "endpoint_present"
     COMMITS_CHAINED = "commits_chained"
+    TAG_READABLE = "tag_readable"
     PROJECTION_COMPLETE = "projection_complete"
     AUDIT_MATCHES = "audit_matches"
 
@@ -105,10 +108,11 @@ def verify(context: RecoveryContext, catalog_of: Callable[[Snapshot], Catalog]) 
         except OmnigraphError as error:
             found.append(Violation(Rule.PIN_EXISTS, where, f"the branch cannot be read: {error}"))
             continue
-        found.extend(_tables(context, snapshot, catalog, tally))
-        found.extend(_history(context, branch, tally))
-    found.extend(_projection(context))
-    found.extend(_audit(context))
+        found.extend(_told(Rule.PIN_EXISTS, where, _tables(context, snapshot, catalog, tally)))
+        found.extend(_told(Rule.COMMITS_CHAINED, where, _history(context, branch, tally)))
+    found.extend(_told(Rule.TAG_READABLE, "tags", _tags(context)))
+    found.extend(_told(Rule.PROJECTION_COMPLETE, COMMITS, _projection(context)))
+    found.extend(_told(Rule.AUDIT_MATCHES, COMMIT_RECOVERIES, _audit(context)))
     return VerifyReport(
         violations=tuple(found),
         branches=len(branches),
@@ -117,6 +121,14 @@ def verify(context: RecoveryContext, catalog_of: Callable[[Snapshot], Catalog]) 
         commits=tally.commits,
         pending=pending,
     )
+
+
+def _told(rule: Rule, where: str, checks: Iterator[Violation]) -> Iterator[Violation]:
+    """What the checks find; a file that cannot be read is a finding too, and ends only these checks."""
+    try:
+        yield from checks
+    except OmnigraphError as error:
+        yield Violation(rule, where, f"cannot be read: {error}")
 
 
 def _pending(context: RecoveryContext, found: list[Violation]) -> tuple[str, ...]:
@@ -152,7 +164,7 @@ def _tables(
             continue
         handles[key] = handle
         tally.tables += 1
-        yield from _pin(context, snapshot.branch, entry, handle)
+        yield from _told(Rule.PIN_EXISTS, f"{key} on {where}", _pin(context, snapshot.branch, entry, handle))
     ids: dict[TableKey, pa.ChunkedArray] = {}
     for key, handle in handles.items():
         where_table = f"{key} on {where}"
@@ -174,9 +186,11 @@ def _tables(
             continue
         if key not in ids:
             continue
-        yield from _keys(context, table_type, handle, f"{key} on {where}")
+        place = f"{key} on {where}"
+        yield from _told(Rule.PIN_EXISTS, place, _keys(context, table_type, handle, place))
         if isinstance(table_type, EdgeType):
-            yield from _endpoints(context, table_type, handle, ids, where)
+            ends = _endpoints(context, table_type, handle, ids, where)
+            yield from _told(Rule.PIN_EXISTS, place, ends)
 
 
 def _pin(
@@ -191,7 +205,9 @@ def _pin(
         message = f"{handle.row_count} rows where {entry.row_count} are recorded"
         yield Violation(Rule.ROW_COUNT, where, message)
     identifier = context.storage.branch_identifier(entry.location, entry.branch)
-    if identifier != entry.branch_identifier:
+    if identifier in {None, UNREADABLE}:
+        yield Violation(Rule.PIN_IDENTITY, where, "the reference of its branch is lost")
+    elif identifier != entry.branch_identifier:
         yield Violation(Rule.PIN_IDENTITY, where, "its branch was made again under the same name")
     made_by = context.storage.transaction_of(entry.location, entry.branch, entry.version)
     if made_by is not None and entry.transaction_uuid not in {"", made_by.uuid}:
@@ -264,30 +280,40 @@ def _history(context: RecoveryContext, branch: Branch, tally: _Tally) -> Iterato
         yield Violation(Rule.COMMITS_CHAINED, where, "the history does not reach the first commit")
 
 
+def _tags(context: RecoveryContext) -> Iterator[Violation]:
+    for name in context.manifest.tags.torn():
+        yield Violation(Rule.TAG_READABLE, name, "its creation was interrupted")
+    for name, (branch, version) in context.manifest.tags.places().items():
+        try:
+            context.manifest.at_version(branch, version)
+        except OmnigraphError as error:
+            yield Violation(Rule.TAG_READABLE, name, f"what it names cannot be read: {error}")
+
+
 def _projection(context: RecoveryContext) -> Iterator[Violation]:
     """Every commit that is known has both its parents among the known ones."""
     lineage = context.commits.lineage()
     ids = lineage.column("graph_commit_id").to_pylist()
     known = set(ids)
     if len(known) != len(ids):
-        yield Violation(Rule.PROJECTION_COMPLETE, "_graph_commits.lance", "a commit occurs twice")
+        yield Violation(Rule.PROJECTION_COMPLETE, COMMITS, "a commit occurs twice")
     for link in ("parent_commit_id", "merged_parent_commit_id"):
         for parent in sorted({*lineage.column(link).to_pylist()} - known - {None}):
-            yield Violation(Rule.PROJECTION_COMPLETE, "_graph_commits.lance", f"{parent} is missing")
+            yield Violation(Rule.PROJECTION_COMPLETE, COMMITS, f"{parent} is missing")
 
 
 def _audit(context: RecoveryContext) -> Iterator[Violation]:
     records = context.recoveries.list()
     operations = [each.operation_id for each in records]
     if len(set(operations)) != len(operations):
-        yield Violation(Rule.AUDIT_MATCHES, "_graph_commit_recoveries.lance", "an operation occurs twice")
+        yield Violation(Rule.AUDIT_MATCHES, COMMIT_RECOVERIES, "an operation occurs twice")
     for each in records:
         try:
             commit = context.commits.show(each.graph_commit_id)
         except OmnigraphError:
             message = f"the commit {each.graph_commit_id} of {each.operation_id} does not exist"
-            yield Violation(Rule.AUDIT_MATCHES, "_graph_commit_recoveries.lance", message)
+            yield Violation(Rule.AUDIT_MATCHES, COMMIT_RECOVERIES, message)
             continue
         if commit.recovers != each.operation_id:
             message = f"the commit {commit.id} does not name {each.operation_id}"
-            yield Violation(Rule.AUDIT_MATCHES, "_graph_commit_recoveries.lance", message)
+            yield Violation(Rule.AUDIT_MATCHES, COMMIT_RECOVERIES, message)

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from omnigraph.core.errors import StoragePrecondition
+from omnigraph.core.errors import StoragePermanent, StoragePrecondition
 from omnigraph.core.events import DurableOperation, StorageCall, emit
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.storage.datasets import DatasetPool
@@ -46,13 +46,13 @@ def branch_identifier(pool: DatasetPool, location: str, branch: Branch) -> Branc
     """
     if branch is None:
         return ()
-    text = pool.adapter.read_text_if_exists(branch_reference(location, branch))
-    if text is None:
-        return None
     try:
+        text = pool.adapter.read_text_if_exists(branch_reference(location, branch))
+        if text is None:
+            return None
         chain = json.loads(text)["identifier"]["version_mapping"]
         return tuple((int(version), str(token)) for version, token in chain)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, StoragePermanent):
         # A power cut may cut a reference short before the fork was acknowledged. Nothing names it, so it is
         # reclaimed like any other orphan; a listing must not fail over it.
         return UNREADABLE
@@ -73,8 +73,9 @@ def create_branch(
     """
     uri = pool.root.dataset_uri(location, name)
     source = pool.private(location, from_branch, from_version)
-    if has_branch(pool, location, name):
-        raise StoragePrecondition(f"{uri}: the branch exists already")
+    # A directory without a reference would make Lance fail in its own ways.
+    if has_branch(pool, location, name) or pool.adapter.exists(branch_directory(location, name)):
+        raise StoragePrecondition(f"{uri}: the branch, or something of it, exists already")
     emit(StorageCall("create_branch", uri))
     emit(DurableOperation("create_branch", uri, "before"))
     with substrate(lambda: pool.circumstances(location, name, directory=_local(pool, location))):

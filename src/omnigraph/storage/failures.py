@@ -188,6 +188,10 @@ def translated(target: str, reachable: Callable[[], bool] | None = None) -> Gene
         yield
     except OmnigraphError:
         raise
+    except UnicodeDecodeError as error:
+        raise StoragePermanent(
+            f"{target}: the file is damaged: it is not text", hint=_HINTS[StorageNotFound]
+        ) from error
     except OSError as error:
         if error.errno is None:
             raise object_failure(error, target, reachable) from error

@@ -1,58 +1,23 @@
-"""A branch's own references on tables: made at the first write, told from leftovers, reclaimed.
-
-A reference with a branch's name may be in the way: another writer made it, or a writer that died did, or an
-earlier branch of that name. What branches show decides which; an unreadable authority decides nothing.
-"""
+"""A branch's own references on tables: made at the first write; a leftover in the way is reclaimed."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from omnigraph.core.errors import (
     ConflictError,
     ExpectedVersionMismatch,
     InternalError,
-    OmnigraphError,
     StoragePrecondition,
 )
 from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.manifest.forks import ForkStatus, classify_fork
 
 if TYPE_CHECKING:
-    from omnigraph.core.ids import Branch, BranchName, TableKey
+    from omnigraph.core.ids import Branch, BranchName
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import TableEntry
-    from omnigraph.manifest.store import ManifestStore
     from omnigraph.storage.handles import SnapshotHandle
-
-
-class ForkStatus(StrEnum):
-    """What a table's reference of a branch is."""
-
-    LEGITIMATE = "legitimate"
-    """A live branch shows the table there."""
-    ORPHAN = "orphan"
-    """No live branch shows the table there: nothing can read it."""
-    INDETERMINATE = "indeterminate"
-    """What the live branches show could not be read."""
-
-
-def classify_fork(manifest: ManifestStore, table_key: TableKey, name: BranchName) -> ForkStatus:
-    """Judge the reference `name` of a table by what every live branch shows now.
-
-    A branch made from another one shows tables under the other one's name, so all of them are asked. Only an
-    orphan may be destroyed.
-    """
-    try:
-        failpoint(Window.CLASSIFY_FRESH_READ)
-        branches: list[Branch] = [None, *manifest.all_branches()]
-        for branch in branches:
-            entry = manifest.current(branch).entries.get(table_key)
-            if entry is not None and entry.branch == name:
-                return ForkStatus.LEGITIMATE
-    except OmnigraphError:
-        return ForkStatus.INDETERMINATE
-    return ForkStatus.ORPHAN
 
 
 def fork_table(session: GraphSession, entry: TableEntry, branch: Branch) -> SnapshotHandle:

@@ -8,7 +8,7 @@ from omnigraph.core.errors import OmnigraphError, StoragePermanent
 from omnigraph.core.events import Event, Warned, listen
 from omnigraph.core.ids import BranchName
 from omnigraph.storage.manifest_files import manifest_object
-from omnigraph.storage.torn_manifests import find_torn_manifest, remove_torn_manifests
+from omnigraph.storage.torn_files import find_torn_manifest, remove_torn_manifests
 from stores import PERSON, PLACE, STAMP, Store, content, filled, local_store, rows, s3_store
 
 REVIEW = BranchName("review")

@@ -1,4 +1,4 @@
-"""A newest manifest file that a power cut left empty or cut off.
+"""Files that a power cut left empty or cut off: newest manifest files, references.
 
 Lance publishes a manifest file before we can sync it, and a dataset whose newest manifest is torn cannot be
 opened at all. Such a version was never acknowledged, so removing the file loses nothing that was promised.
@@ -25,6 +25,27 @@ class TornManifest:
     size: int
 
 
+def versions_found(root: GraphRoot, location: str, branch: Branch) -> list[int]:
+    """The versions of a branch of a local dataset that have a file, whole or not. Cost: one listing."""
+    directory = root.local_path(f"{branch_directory(location, branch)}/_versions")
+    emit(StorageCall("list_dir", directory))
+    with translated(directory):
+        try:
+            return [version for version in map(version_of, os.listdir(directory)) if version is not None]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def is_cut_short(path: str) -> bool:
+    """Whether a local JSON object, such as a reference, is empty, cut off or filled up with zeros."""
+    with translated(path):
+        try:
+            with open(path, "rb") as file:
+                return not file.read().rstrip(b"\0\n ").endswith(b"}")
+        except FileNotFoundError:
+            return False
+
+
 def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornManifest | None:
     """The newest version file of a branch of a dataset if it is torn, else None.
 
@@ -33,13 +54,7 @@ def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornMa
     """
     if not root.is_local:
         return None
-    directory = root.local_path(f"{branch_directory(location, branch)}/_versions")
-    emit(StorageCall("list_dir", directory))
-    with translated(directory):
-        try:
-            versions = [v for v in map(version_of, os.listdir(directory)) if v is not None]
-        except FileNotFoundError:
-            return None
+    versions = versions_found(root, location, branch)
     if not versions:
         return None
     version = max(versions)
