@@ -21,7 +21,7 @@ from stores import PERSON, PLACE, STAMP, local_store
 
 SOURCES = Path(omnigraph.__file__).parent
 
-# -- 41: no member of the surface commits on the side -----------------------------------------------------
+# -- no member of the surface commits on the side ---------------------------------------------------------
 
 SCHEMA = pa.schema(
     [
@@ -122,7 +122,7 @@ def test_the_surface_is_sealed() -> None:
         assert getattr(TableStorage, name).__doc__, f"{name} has no contract"
 
 
-# -- 42: the residual members do move HEAD, and say so ----------------------------------------------------
+# -- the residual members do move HEAD, and say so --------------------------------------------------------
 
 
 def test_residual_members_move_head(tables: TableStorage, base: SnapshotHandle) -> None:
@@ -144,7 +144,7 @@ def test_residual_members_move_head(tables: TableStorage, base: SnapshotHandle) 
     assert tables.open_head(PERSON, PLACE, None).version == folded.version
 
 
-# -- 43: probes count what succeeded ----------------------------------------------------------------------
+# -- probes count what succeeded --------------------------------------------------------------------------
 
 
 def failing_source() -> Iterator[pa.RecordBatch]:

@@ -114,6 +114,25 @@ def test_nothing_unfinished_is_committed() -> None:
     assert unfinished == []
 
 
+RULE_NUMBER = re.compile(r"\b([A-Z]{1,2})-\d{1,3}\b|\bissue \d+")
+CODES_OF_THE_PRODUCT = {"DS", "MF"}
+"""Codes that users see: refused schema changes."""
+
+
+def test_rules_are_said_in_words() -> None:
+    """No number of a rule whose text is in no file of this repository."""
+    places = [SOURCES, *(ROOT / name for name in ("tests", "docs", "benchmarks", "scripts"))]
+    files = [path for place in places for path in place.rglob("*") if path.suffix in {".py", ".md", ".case"}]
+    numbered = [
+        f"{named(path)}:{number}: {match[0]}"
+        for path in sorted({*files, *ROOT.glob("*.md")})
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for match in RULE_NUMBER.finditer(line)
+        if match[1] not in CODES_OF_THE_PRODUCT
+    ]
+    assert numbered == []
+
+
 def test_no_test_is_switched_off() -> None:
     switches = ("pytest.mark." + "skip", "pytest.mark." + "xfail", "pytest." + "skip(", "pytest." + "xfail(")
     off = [

@@ -200,7 +200,10 @@ def adopt(theirs: TableDelta) -> RowMerge:
 def three_way(
     theirs: TableDelta, ours: TableDelta, differ: Callable[[Addresses, Addresses], Mask]
 ) -> RowMerge:
-    """Merge two deltas from one base, case by case as in B-43.
+    """Merge two deltas from one base.
+
+    What only the source changed is done to the target. Where both changed a row, a different result is a
+    collision.
 
     `differ` compares rows of the source with rows of the target; it is asked only for ids both sides wrote.
     """

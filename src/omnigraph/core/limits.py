@@ -97,7 +97,7 @@ DIAGNOSTICS_REPORTED_MAX: Final = 100
 CANDIDATES_MAX: Final = 3
 """Near names offered for an unknown one."""
 
-# Bulk work: above either bound it runs on Spark (design D-12)
+# Bulk work: above either bound it runs on Spark
 BULK_ROWS_IN_PROCESS_MAX: Final = 5_000_000
 BULK_BYTES_IN_PROCESS_MAX: Final = 1 * GIB
 

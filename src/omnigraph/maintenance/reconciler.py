@@ -39,7 +39,7 @@ class Reconciler:
     ) -> None:
         """Reconcile the tables a write touched, if that is worthwhile now.
 
-        `always`: whatever the bound, waiting for other writers (a merge that rewrote tables, B-46).
+        `always`: whatever the bound, and waiting for other writers. A merge that rewrote tables asks for it.
         """
         due = list(tables) if always else [key for key in tables if self._is_due(session, snapshot, key)]
         if not due:

@@ -111,7 +111,12 @@ TableClass = (
 
 
 def classify(facts: TableFacts, mode: ClassificationMode) -> TableClass:
-    """Judge one table (R-26 to R-29, R-33)."""
+    """Judge one table: what its HEAD says about the writer of the sidecar.
+
+    A HEAD below the published version breaks an invariant; one at it has not moved. Above it the mode decides
+    whether the writer finished the table: by exactly one own commit, by whatever is there, or by what the
+    writer confirmed.
+    """
     if facts.head < facts.pin:
         return InvariantViolation(observed=facts.head)
     if facts.head == facts.pin:

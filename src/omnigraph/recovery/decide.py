@@ -12,7 +12,7 @@ from omnigraph.recovery.classify import (
 
 
 class Decision(StrEnum):
-    """The three answers of R-34."""
+    """What recovery does about a sidecar. An abort leaves it for a person."""
 
     ABORT = "Abort"
     ROLL_FORWARD = "RollForward"
@@ -33,7 +33,7 @@ def decide(classes: Sequence[TableClass], *, ground_moved: bool) -> Decision:
 
 
 class RollBackPath(StrEnum):
-    """How a roll-back is carried out (R-36). A write that is visible already never gets here."""
+    """How a roll-back is carried out. A write that is visible already never gets here."""
 
     EMPTY = "empty"
     """The writer moved nothing; only the record and the deletion are missing."""

@@ -32,7 +32,7 @@ class SchemaAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaFacts:
-    """What the rows of R-61 look at."""
+    """What is there after a schema apply died: files, sidecar, hashes, tables."""
 
     staged: frozenset[str]
     """Which of the three files have a staged copy."""
@@ -48,7 +48,11 @@ class SchemaFacts:
 
 
 def decide_schema_state(facts: SchemaFacts) -> SchemaAction:
-    """The rows of R-61 in order; R-64 before the ambiguous one."""
+    """What to do about staged schema files; the first answer that fits.
+
+    The record of the apply says best whether it was published. Without one, the tables of the manifest are
+    compared with those of both schemas.
+    """
     if not facts.staged:
         return SchemaAction.NOOP
     if facts.sidecar_present:

@@ -31,7 +31,7 @@ FACTS = [
 
 
 def rows_of_the_specification(f: TableFacts, mode: ClassificationMode):
-    """R-26 to R-29 and R-33 as rows (condition, class); exactly one condition may hold."""
+    """The rules of classification as rows (condition, class); exactly one condition may hold."""
     one, many = f.head == f.pin + 1, f.head > f.pin + 1
     mine = f.owner is not Owner.FOREIGN
     yield f.head < f.pin, InvariantViolation(observed=f.head)

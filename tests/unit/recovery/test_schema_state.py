@@ -23,7 +23,7 @@ A, AB, C = (frozenset(map(TableKey, keys)) for keys in (["node:A"], ["node:A", "
 
 
 def expected(facts: SchemaFacts) -> SchemaAction:
-    """The table of R-61, row by row."""
+    """The table of decisions, row by row."""
     rows = [
         (not facts.staged, SchemaAction.NOOP),
         (facts.sidecar_present, SchemaAction.COMPLETE_RENAME),
