@@ -5,7 +5,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from graphs import hear, make_graph, reopen, rows_of, run, unchanged
+from graphs import hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.core.errors import (
     BadRequest,
     BranchExists,
@@ -109,6 +109,26 @@ def test_branch_delete_removes_its_forks(graph):
     assert graph.verify().violations == ()
 
 
+def test_lazy_fork_only_on_first_write(tmp_path):
+    graph = make_graph(tmp_path / "lazy")
+    run(graph, 'insert Person { name: "a", age: 1 } insert Company { name: "c" }')
+    main = state_of(graph)
+    graph.branches.create("feat/x")
+    session = graph.session
+    entries = session.manifest.current(None).entries
+    assert all(not branches_of(session.storage, e.location) for e in entries.values())
+    run(graph, 'update Person set { age: 2 } where name = "a"', branch="feat/x")
+    forked = {k for k, e in entries.items() if branches_of(session.storage, e.location)}
+    assert forked == {PERSON}
+    shown = session.manifest.current("feat/x").entries
+    assert {k: e.branch for k, e in shown.items() if e.branch} == {PERSON: "feat/x"}
+    run(graph, 'insert Person { name: "b" }', branch="feat/x")
+    run(graph, 'delete Person where name = "a"', branch="feat/x")
+    assert set(rows_of(graph, "Person", branch="feat/x")) == {"b"}
+    assert state_of(graph) == main
+    assert graph.verify().ok
+
+
 def test_branch_of_branch_inherits(graph):
     run(graph, 'insert Person { name: "eve" }', branch="topic")
     graph.branches.create("child", from_branch="topic")
@@ -202,14 +222,28 @@ def test_a_reference_another_branch_reads_is_no_orphan(graph):
 
 
 def test_branch_delete_refuses_descendants_and_dependents(graph):
+    def blocking(name):
+        with unchanged(graph, BranchName(name)), pytest.raises(BranchHasChildren) as refused:
+            graph.branches.delete(name)
+        assert all(each in str(refused.value) for each in refused.value.children)
+        return refused.value.to_dict()["blocking_branches"]
+
+    # A descendant: it was made from a branch that has no table of its own.
+    graph.branches.create("child", from_branch="topic")
+    assert blocking("topic") == ["child"]
+    # A dependent: it was made from the child, and shows a table of the branch above that.
+    graph.branches.delete("child")
     run(graph, 'insert Person { name: "eve" }', branch="topic")
     graph.branches.create("child", from_branch="topic")
-    with unchanged(graph, TOPIC), pytest.raises(BranchHasChildren, match="child") as refused:
-        graph.branches.delete("topic")
-    assert refused.value.to_dict()["blocking_branches"] == ["child"]
-    graph.branches.delete("child")
-    graph.branches.delete("topic")
+    graph.branches.create("grandchild", from_branch="child")
+    assert entry_of(graph, branch=BranchName("grandchild")).branch == "topic"
+    assert blocking("topic") == ["child", "grandchild"]
+    assert blocking("child") == ["grandchild"]
+    assert people(graph, "grandchild") == ["ada", "bob", "eve"]
+    for name in ("grandchild", "child", "topic"):
+        graph.branches.delete(name)
     assert graph.branches.list() == ["main"]
+    assert graph.verify().violations == ()
 
 
 def test_branch_delete_survives_reclaim_failure(graph):

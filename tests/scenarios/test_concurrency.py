@@ -51,6 +51,18 @@ def at_once(works: list[Callable[[], object]]) -> list[object]:
     return results
 
 
+def all_arrive(count: int) -> Callback:
+    """Nobody passes for the first time before so many threads are there: they race for one version."""
+    barrier, seen = threading.Barrier(count), set[int]()
+
+    def wait(_: Window) -> None:
+        if threading.get_ident() not in seen:
+            seen.add(threading.get_ident())
+            barrier.wait(60)
+
+    return Callback(wait)
+
+
 def assert_one_chain(graph: Graph, commits: int) -> None:
     history = graph.commits.list()
     assert len(history) == commits
@@ -68,16 +80,7 @@ def test_concurrent_writers_one_winner(graph: Graph) -> None:
     handles = [reopen(graph) for _ in range(16)]
     before = state_of(graph)
     statement = 'update Person set { age: $v } where name = "a"'
-    all_staged = threading.Barrier(len(handles))
-    waited: set[int] = set()
-
-    def wait_for_all(_: Window) -> None:
-        """Nobody commits before all sixteen have read and staged: they race for one version."""
-        if threading.get_ident() not in waited:
-            waited.add(threading.get_ident())
-            all_staged.wait(60)
-
-    with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Callback(wait_for_all)):
+    with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, all_arrive(len(handles))):
         results = at_once(
             [lambda h=h, n=n: run(h, statement, {"v": n + 1}, types="$v: I32") for n, h in enumerate(handles)]
         )
@@ -170,7 +173,8 @@ def test_concurrent_upserts_of_same_new_key_no_duplicate(graph: Graph) -> None:
 
 def test_concurrent_strict_inserts_of_same_key_one_winner(graph: Graph) -> None:
     handles = [reopen(graph) for _ in range(16)]
-    results = at_once([lambda h=h: run(h, 'insert new Person { name: "k" }') for h in handles])
+    with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, all_arrive(len(handles))):
+        results = at_once([lambda h=h: run(h, 'insert new Person { name: "k" }') for h in handles])
     lost = [r for r in results if isinstance(r, Exception)]
     assert [type(r) for r in lost] == [KeyConflict] * 15
     assert lost[0].to_dict()["key_conflict"] == {

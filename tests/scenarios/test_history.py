@@ -76,6 +76,11 @@ def test_diff_same_branch_and_cross_branch_agree(graph):
     run(graph, changes, branch="review")
     run(graph, 'delete Person where name = "cyd"', branch="review")
     across = told(graph.diff("main", "review"))
+    assert across == [
+        ("node:Person", "update", "bob"),
+        ("node:Person", "delete", "cyd"),
+        ("node:Person", "insert", "dan"),
+    ]
     run(graph, changes)
     run(graph, 'delete Person where name = "cyd"')
     assert across == told(graph.diff(base, "main"))

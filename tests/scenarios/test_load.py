@@ -102,9 +102,13 @@ def test_load_merge_last_duplicate_wins(graph: Graph, load) -> None:
 
 def test_load_overwrite_replaces_named_tables_only(graph: Graph, load) -> None:
     load(person("ann"), company("acme"))
+    before = state_of(graph)
     load(person("zed"), mode="overwrite")
     assert set(rows_of(graph, "Person")) == {"zed"}
     assert set(rows_of(graph, "Company")) == {"acme"}
+    named = TableKey("node:Person")
+    after = state_of(graph)
+    assert after.pins == after.heads == {**before.pins, named: before.pins[named] + 1}
 
 
 def test_load_overwrite_to_empty(graph: Graph, load) -> None:

@@ -230,6 +230,8 @@ def test_merge_netzero_beside_real_delta(graph):
     assert moved == {"node:Company"}
     assert {each.table_key for each in heard.of(TableCommitted)} <= {"node:Company"}
     assert after.heads == after.pins
+    assert "Biz" in rows_of(graph, "Company")
+    assert rows_of(graph, "Knows") == rows_of(graph, "Knows", branch="topic")
 
 
 RULES = """
@@ -352,9 +354,16 @@ def test_concurrent_merges_distinct_targets(graph):
     for thread, _ in threads:
         thread.join()
     assert [str(result["value"].outcome) for _, result in threads] == ["fast_forward"] * 2
-    assert "Dan" in ages(graph, "first")
-    assert "Dan" in ages(graph, "second")
+    assert ages(graph, "first") == ages(graph, "second") == ages(graph, "topic")
     assert "Dan" not in ages(graph)
+    source = graph.commits.head(branch="topic").id
+    assert [graph.commits.head(branch=name).merged_parent for name in ("first", "second")] == [source] * 2
+    # Where the handle writes by default has not changed.
+    run(graph, 'insert Person { name: "Eve" }')
+    assert ["Eve" in ages(graph, name) for name in ("main", "first", "second", "topic")] == [
+        True,
+        *[False] * 3,
+    ]
     assert graph.verify().violations == ()
 
 

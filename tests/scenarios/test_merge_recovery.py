@@ -250,7 +250,13 @@ def test_merge_into_non_main_target_and_recovery(name, window, finished, copy):
     path = copy(name)
     main, before = shown(path), shown(path, "target")
     source = RawGraph.attach(path).session.manifest.current(BranchName("topic")).head
+    unmoved = RawGraph.attach(path).session.manifest.current(None)
     die(path, window, target="target")
+    omnigraph.open(path, settings=FAST).close()
+    recovered = RawGraph.attach(path)
+    assert recovered.session.manifest.current(None) == unmoved
+    assert all(recovered.head(key) == pin for key, pin in recovered.pins().items())
+    assert len(recovered.audit()) == 1
     if finished:
         assert_rolled_forward(path, name, before, source, target="target")
     else:

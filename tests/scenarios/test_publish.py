@@ -314,7 +314,34 @@ def test_publish_migrates_a_branch_of_an_older_format(tmp_path: Path) -> None:
     assert store.head(None).stamp == 2
 
 
+def bytes_of(graph: Path) -> dict[Path, bytes]:
+    """The files of a graph, without the projections of its commits, which follow in their own time."""
+    found = {file.relative_to(graph): file for file in graph.rglob("*") if file.is_file()}
+    return {
+        name: file.read_bytes()
+        for name, file in found.items()
+        if not name.parts[0].startswith("_graph_commit")
+    }
+
+
 def test_manifest_stamp_above_refused_for_write(tmp_path: Path) -> None:
+    with make_graph(tmp_path) as open_before:
+        run(open_before, 'insert Person { name: "ann" }')
+        restamped(tmp_path, 9)
+        before = bytes_of(tmp_path)
+        with pytest.raises(FormatTooNew):
+            run(open_before, 'insert Person { name: "bob" }')
+    with pytest.raises(FormatTooNew) as caught:
+        omnigraph.open(tmp_path, settings=FAST)
+    assert (caught.value.found, caught.value.supported) == (9, 3)
+    with omnigraph.open_read_only(tmp_path) as reader:
+        assert set(rows_of(reader, "Person")) == {"ann"}
+    after = bytes_of(tmp_path)
+    assert {name: after.get(name) for name in before} == before
+    assert not [name for name in after if name.parts[0] == "__recovery"]
+
+
+def test_a_newer_stamp_is_refused_by_everything_that_publishes(tmp_path: Path) -> None:
     manifest_with_stamp(tmp_path, 9)
     reader = open_store(tmp_path, read_only=True)
     assert reader.current(None).pin(PERSON) == 1

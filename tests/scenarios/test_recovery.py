@@ -23,6 +23,7 @@ from omnigraph.core.events import RecoveryPerformed, listen
 from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
+from omnigraph.recovery.queues import queues_of
 from omnigraph.storage import commit as storage_commit
 from recovering import ADD, crash, opened, pending, people_at, raw_drift, shown
 from recovery_graph import RawGraph
@@ -308,15 +309,21 @@ def in_thread(work):
     return thread, outcome
 
 
-def test_heal_waits_for_live_writer(path):
+def test_heal_waits_for_live_writer(path, monkeypatch):
     first, second = opened(path), opened(path)
     before = shown(path)
     with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause := Pause()])):
         writer, wrote = in_thread(lambda: INSERT.run(first, "1"))
         pause.wait_until_reached()
+        line = queues_of(first.session.root.identity)._line
+        behind, join = threading.Event(), line.join
+        monkeypatch.setattr(line, "join", lambda place: (join(place), behind.set()))
         other, healed = in_thread(lambda: INSERT.run(second, "2"))
-        other.join(0.3)
-        assert other.is_alive(), "the second writer must wait for the first"
+        # It stands in line behind the first one, whose write it found pending.
+        assert behind.wait(60)
+        assert [place.thread for place in line.places()] == [writer.ident, other.ident]
+        assert pending(path) == [RawGraph.attach(path).sidecars()[0].removesuffix(".json")]
+        assert (wrote, healed) == ([], [])
         pause.release()
         writer.join(30)
         other.join(30)

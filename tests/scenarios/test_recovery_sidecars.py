@@ -17,6 +17,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import DurableOperation, StorageCall, listen
 from omnigraph.core.failpoints import Callback, Pass, Raise, Sequence, Window, activate
 from omnigraph.manifest.recoveries import RecoveryKind
+from omnigraph.manifest.state import manifest_schema
 from recovering import ADD, crash, opened, pending, people_at, raw_drift, shown
 from recovery_graph import FAST, RawGraph
 
@@ -184,6 +185,11 @@ def test_read_only_open_writes_nothing(path):
     operation = crash(path, Window.MUTATION_POST_TABLE_COMMIT)
     for name in ("_schema.pg", "_schema.ir.json", "__schema_state.json"):
         shutil.copy(path / name, path / f"{name}.staging")
+    manifest = RawGraph.attach(path).session.manifest
+    older = manifest_schema(2)
+    head = manifest.head(None).handle
+    written = manifest.dataset.write_rows(head, None, manifest.dataset.read(head).cast(older), replacing=True)
+    assert manifest.dataset.commit_overwrite(head, None, older, written) is not None
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     durable = []
     hear = listen(lambda event: durable.append(event) if isinstance(event, DurableOperation) else None)
@@ -193,7 +199,9 @@ def test_read_only_open_writes_nothing(path):
         assert reader.verify().pending == (operation,)
     assert durable == []
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+    assert RawGraph.attach(path).session.manifest.head(None).stamp == 2
     opened(path).close()
+    assert RawGraph.attach(path).session.manifest.head(None).stamp == 3
     assert not list(path.glob("*.staging"))
     assert_recovered(path, operation, RecoveryKind.ROLLED_BACK)
 

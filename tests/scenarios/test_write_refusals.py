@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from graphs import make_graph, run, unchanged
+from graphs import hear, make_graph, run, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import ConflictError, ConstraintViolation
+from omnigraph.core.events import DurableOperation
 from omnigraph.core.failpoints import Callback, Window, activate
+from omnigraph.core.ids import BranchName
 from omnigraph.manifest.branches import BranchStore
 
 
@@ -17,13 +19,34 @@ def graph(tmp_path: Path):
         yield made
 
 
-def test_schema_apply_lock_blocks_writes(graph: Graph) -> None:
+def test_schema_apply_lock_blocks_writes(graph: Graph, tmp_path: Path) -> None:
     branches = BranchStore(graph.session.manifest)
+    run(graph, 'insert Person { name: "first" }')
+    graph.branches.create("dev")
+    run(graph, 'insert Person { name: "there" }', branch="dev")
+    source = tmp_path / "people.jsonl"
+    source.write_text('{"type":"Person","data":{"name":"b"}}\n')
+    writes = {
+        "mutation": lambda: run(graph, 'insert Person { name: "a" }'),
+        "mutation on a branch": lambda: run(graph, 'insert Person { name: "a" }', branch="dev"),
+        "load": lambda: graph.load(source, mode="append", engine="local"),
+        "merge": lambda: graph.branches.merge("dev"),
+        "revert": lambda: graph.revert("main"),
+        "index build": graph.ensure_indices,
+        "new branch": lambda: graph.branches.create("other"),
+        "deletion of a branch": lambda: graph.branches.delete("dev"),
+    }
     branches.take_schema_apply_lock()
-    with unchanged(graph), pytest.raises(ConflictError, match="schema apply is in progress"):
-        run(graph, 'insert Person { name: "a" }')
+    for what, write in writes.items():
+        refused = pytest.raises(ConflictError, match="schema apply is in progress")
+        with unchanged(graph), unchanged(graph, BranchName("dev")), hear(everywhere=True) as heard, refused:
+            write()
+        # An index build looks again only when its files are there; nobody points at them.
+        assert {each.kind for each in heard.of(DurableOperation)} <= {"stage_index"}, what
+    assert graph.branches.list() == ["main", "dev"]
     branches.release_schema_apply_lock()
-    run(graph, 'insert Person { name: "a" }')
+    for write in writes.values():
+        write()
 
 
 def test_an_update_that_changes_no_value_is_a_commit(graph: Graph) -> None:

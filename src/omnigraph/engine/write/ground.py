@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from omnigraph.core.errors import ExpectedVersionMismatch, PreconditionFailed, ReadSetConflict
 from omnigraph.core.ids import show_branch
+from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.recovery.drift import drift_guard
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ def queue_keys(branch: Branch, tables: Iterable[TableKey]) -> list[QueueKey]:
 def check_authority(
     session: GraphSession, ground: Ground, head: Head, if_commit: CommitId | None, what: str
 ) -> None:
-    """Refuse a write whose ground is gone: the caller's condition, the branch itself, the schema."""
+    """Refuse a write whose ground is gone: the format, the caller's condition, the branch, the schema."""
     current = head.snapshot
     # Again, now that nothing can come between: no table may move for a publish that will be refused.
+    refuse_newer_format(head.stamp)
     session.manifest.refuse_during_schema_apply()
     if if_commit is not None and not session.commits.shows_rows_of(current.commit, if_commit):
         raise PreconditionFailed(expected=if_commit, actual=current.head)
