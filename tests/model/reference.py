@@ -72,7 +72,7 @@ def _aggregate(aggregate, members, values):
         case Function.COUNT:
             return len(known)
         case Function.SUM:
-            return float(sum(known)) if known else None
+            return sum(known) if known else None
         case Function.AVG:
             return sum(known) / len(known) if known else None
         case Function.MIN:

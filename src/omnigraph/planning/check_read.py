@@ -1,7 +1,7 @@
 """Type check of read queries: return, grouping, order, limit, offset."""
 
 from omnigraph.catalog.schema import Catalog
-from omnigraph.catalog.types import ScalarKind
+from omnigraph.catalog.types import FLOAT_KINDS, ScalarKind
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import Function, LiteralKind
 from omnigraph.language.source import Source, Span
@@ -122,7 +122,8 @@ class ReadCheck(MatchCheck):
                 return ir.Aggregate(call.function, operand, ir.I64)
             case Function.SUM | Function.AVG:
                 if type_.is_numeric and not isinstance(operand, ir.NodeRef):
-                    return ir.Aggregate(call.function, operand, ir.F64)
+                    whole = call.function is Function.SUM and type_.kind not in FLOAT_KINDS
+                    return ir.Aggregate(call.function, operand, ir.I64 if whole else ir.F64)
                 wanted = "a number"
             case _:
                 if type_.is_numeric or type_.is_string or (type_.is_scalar and type_.kind in _ORDERED_BY_MIN):

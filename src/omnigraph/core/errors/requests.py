@@ -140,6 +140,18 @@ class QueryRuntimeError(QueryError):
     kind = "query_execution"
 
 
+class SumOverflow(QueryRuntimeError):
+    """The sum of a group of integers does not fit I64."""
+
+    def __init__(self, argument: str) -> None:
+        super().__init__(
+            f"the sum of {argument} does not fit I64",
+            hint="sum over fewer rows or smaller groups; avg does not overflow",
+            details={"argument": argument},
+        )
+        self.argument = argument
+
+
 class ParamError(QueryError):
     """A parameter is missing, unknown or of the wrong type."""
 

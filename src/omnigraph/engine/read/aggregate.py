@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, expand, expand_edges, spans
@@ -26,6 +25,7 @@ from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import SEARCHES, fetches_of, pieces
 from omnigraph.engine.read.project import DENSE_CODES_MAX, aggregate_whole, ordered_groups
+from omnigraph.engine.read.sums import Sums, numbers_of
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 from omnigraph.planning.steps import Expand, Scan
@@ -230,7 +230,7 @@ class _Count:
             ordinals = frame[argument.variable]
             known = None if not len(ordinals) or ordinals.min() >= 0 else ordinals >= 0
         else:
-            _, known = _numbers_of(self._reading, argument, frame)
+            _, known = numbers_of(self._reading, argument, frame)
         self._counts += np.bincount(codes if known is None else codes[known], minlength=len(self._counts))
 
     def add_spans(
@@ -258,44 +258,35 @@ class _Count:
 
 
 class _Sum:
-    """The sum or the average of each group; null over no values."""
+    """The sum or the average of each group."""
 
     def __init__(self, reading: Reading, aggregate: ir.Aggregate, width: int) -> None:
         self._reading = reading
-        self._aggregate = aggregate
-        self._sums = np.zeros(width, np.float64)
-        self._counts = np.zeros(width, np.int64)
+        self._argument = aggregate.argument
+        self._width = width
+        self._sums = Sums(aggregate, width)
+        self.result = self._sums.result
 
     def add(self, codes: Codings, frame: Frame) -> None:
-        values, known = _numbers_of(self._reading, self._aggregate.argument, frame)
-        if known is not None:
-            codes, values = codes[known], values[known]
-        self._sums += np.bincount(codes, weights=values, minlength=len(self._sums))
-        self._counts += np.bincount(codes, minlength=len(self._counts))
+        self._sums.add(codes, *numbers_of(self._reading, self._argument, frame))
 
     def add_spans(
         self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
     ) -> None:
-        argument = self._aggregate.argument
+        argument = self._argument
         assert isinstance(argument, ir.PropertyRef)  # noqa: S101 - `folded_hop` saw to it
         if argument.variable in entries:
             values, known = _gather(self._reading, argument, entries[argument.variable])
             counts = lengths if known is None else _segments(known, lengths)
             if known is not None:
                 values = np.where(known, values, 0)
-            sums = _segments(values, lengths)
+            totals = _segments(values, lengths)
         else:
             values, known = _gather(self._reading, argument, frame[argument.variable])
             counts = lengths if known is None else lengths * known
-            sums = values.astype(np.int64) * counts
-        self._sums += np.bincount(codes, weights=sums, minlength=len(self._sums))
-        self._counts += _counted(codes, counts, len(self._counts))
-
-    def result(self, present: Codings) -> Any:
-        sums, counts = self._sums[present], self._counts[present]
-        if self._aggregate.function is Function.AVG:
-            sums = sums / np.maximum(counts, 1)
-        return pa.array(sums, pa.float64(), mask=counts == 0).cast(arrow_type(self._aggregate.type))
+            totals = values.astype(np.int64) * counts
+        self._sums.add_totals(codes, totals)
+        self._sums.count(_counted(codes, counts, self._width))
 
 
 class _Extreme:
@@ -347,21 +338,6 @@ def _gather(
     numbers = reading.image(reference.owner).numbers(reference.prop.name)
     assert numbers is not None  # noqa: S101 - the caller asked for a number property
     return numbers.gather(ordinals)
-
-
-def _numbers_of(
-    reading: Reading, argument: ir.Operand, frame: Frame
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """The values of an argument as numbers where it is one, and which rows have a value (None: all)."""
-    if isinstance(argument, ir.PropertyRef) and argument.type.is_scalar and argument.type.is_numeric:
-        return _gather(reading, argument, frame[argument.variable])
-    values = as_array(operand_values(reading, argument, frame), frame.rows)
-    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    if not argument.type.is_numeric:
-        return np.empty(0), known
-    # An integer above 2^53 is rounded, not refused.
-    filled = pc.fill_null(values.cast(pa.float64(), safe=False), 0.0)
-    return np.asarray(filled.to_numpy(zero_copy_only=False)), known
 
 
 # The last hop --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A whole column by ordinal, as small numbers or as floats: what groups and sums are made of."""
+"""A whole column by ordinal, as small numbers: what groups are made of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from omnigraph.arrays.types import Mask
     from omnigraph.engine.tables.images import TableImage
 
 
@@ -30,19 +29,6 @@ class Codes:
     def nbytes(self) -> int:
         """Bytes held."""
         return self.codes.nbytes + self.samples.nbytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
-    """A column of numbers as floats; zero where `known` is false."""
-
-    values: NDArray[np.float64]
-    known: Mask
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.values.nbytes + self.known.nbytes
 
 
 def encode(column: pa.Array) -> Codes:
@@ -63,13 +49,3 @@ def encode(column: pa.Array) -> Codes:
 def codes_of(image: TableImage, column: str) -> Codes:
     """The values of a column as small numbers, by ordinal; the last slot stands for no entity."""
     return encode(image.take(column, np.arange(image.extent, dtype=np.int64)))
-
-
-def numbers_of(image: TableImage, column: str) -> Numbers:
-    """The values of a column of numbers as floats, by ordinal; the last slot stands for no entity."""
-    ordinals = np.append(np.arange(image.extent, dtype=np.int64), -1)
-    values = image.take(column, ordinals)
-    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    # An integer above 2^53 is rounded, not refused.
-    filled = pc.fill_null(values.cast(pa.float64(), safe=False), 0.0)
-    return Numbers(np.asarray(filled.to_numpy(zero_copy_only=False)), known)

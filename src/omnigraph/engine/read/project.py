@@ -14,6 +14,7 @@ from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, entities
 from omnigraph.engine.read.limits import ORDINAL_BYTES
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import PIECE_ROWS, hold_fetches, hold_values
+from omnigraph.engine.read.sums import Sums, numbers_of
 from omnigraph.engine.search.evaluate import fuse, ranked_rows
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
@@ -32,13 +33,7 @@ SortColumns = list[tuple[pa.Array, str]]
 
 DENSE_CODES_MAX = 1 << 22
 """Up to so many codes are renumbered through a table; beyond that by sorting."""
-_AGGREGATES = {
-    Function.COUNT: "count",
-    Function.SUM: "sum",
-    Function.AVG: "mean",
-    Function.MIN: "min",
-    Function.MAX: "max",
-}
+_EXTREMES = {Function.MIN: "min", Function.MAX: "max"}
 
 
 def result_columns(reading: Reading, prepared: Prepared, frame: Frame) -> list[Any]:
@@ -417,17 +412,17 @@ def _aggregate(
     if aggregate.function is Function.COUNT and isinstance(aggregate.argument, ir.NodeRef):
         present = frame[aggregate.argument.variable] >= 0
         return pa.array(np.bincount(codes[present], minlength=groups), kind)
-    if aggregate.function in {Function.SUM, Function.AVG} and isinstance(aggregate.argument, ir.PropertyRef):
-        return _sums(reading, aggregate, frame, codes, groups).cast(kind)
     hold_values(reading, aggregate.argument, frame)
+    if aggregate.function in {Function.SUM, Function.AVG}:
+        sums = Sums(aggregate, groups)
+        sums.add(codes, *numbers_of(reading, aggregate.argument, frame))
+        return sums.result(np.arange(groups, dtype=np.int64))
     values = as_array(operand_values(reading, aggregate.argument, frame), frame.rows)
     if aggregate.function is Function.COUNT:
         known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
         return pa.array(np.bincount(codes[known], minlength=groups), kind)
-    if aggregate.function in {Function.SUM, Function.AVG}:
-        values = values.cast(pa.float64(), safe=False)  # an integer above 2^53 is rounded, not refused
     table = pa.table({"group": codes, "value": values})
-    name = _AGGREGATES[aggregate.function]
+    name = _EXTREMES[aggregate.function]
     done = table.group_by("group").aggregate([("value", name)])
     place = np.full(groups, -1, dtype=np.int64)
     place[np.asarray(done.column("group").to_numpy())] = np.arange(done.num_rows)
@@ -436,20 +431,3 @@ def _aggregate(
     if isinstance(result, pa.ChunkedArray):
         result = pa.concat_arrays(result.chunks) if result.num_chunks else pa.array([], result.type)
     return result.take(pa.array(place, mask=missing if missing.any() else None)).cast(kind)
-
-
-def _sums(
-    reading: Reading, aggregate: ir.Aggregate, frame: Frame, codes: NDArray[np.int64], groups: int
-) -> Any:
-    """Sums or averages of a number property, from its column by ordinal."""
-    assert isinstance(aggregate.argument, ir.PropertyRef)  # noqa: S101 - the caller asked
-    numbers = reading.numbers(aggregate.argument)
-    ordinals = frame[aggregate.argument.variable]
-    sums = np.bincount(codes, weights=numbers.values[ordinals], minlength=groups)
-    if numbers.known[:-1].all() and (not len(ordinals) or ordinals.min() >= 0):
-        counts = np.bincount(codes, minlength=groups)
-    else:
-        counts = np.bincount(codes[numbers.known[ordinals]], minlength=groups)
-    if aggregate.function is Function.AVG:
-        sums = sums / np.maximum(counts, 1)
-    return pa.array(sums, pa.float64(), mask=counts == 0)

@@ -17,7 +17,7 @@ from omnigraph.core.ids import TableKey
 from omnigraph.engine.edges.adjacency import EdgeTables
 from omnigraph.engine.edges.traverse import Neighbours
 from omnigraph.engine.read.chains import ChainAccess
-from omnigraph.engine.read.encoded import Codes, Numbers, codes_of, numbers_of
+from omnigraph.engine.read.encoded import Codes, codes_of
 from omnigraph.engine.read.formulas import formula_mask
 from omnigraph.engine.read.frame import entities_of
 from omnigraph.engine.read.pieces import PIECE_ROWS, pieces
@@ -197,9 +197,3 @@ class Reading:
         image, column = self.image(reference.owner), reference.prop.name
         key = (image.contents, "codes", column)
         return self.caches.derived.get(key, Codes, lambda: codes_of(image, column))
-
-    def numbers(self, reference: ir.PropertyRef) -> Numbers:
-        """See `numbers_of`; made once for each content of the table."""
-        image, column = self.image(reference.owner), reference.prop.name
-        key = (image.contents, "numbers", column)
-        return self.caches.derived.get(key, Numbers, lambda: numbers_of(image, column))

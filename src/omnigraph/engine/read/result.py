@@ -101,8 +101,19 @@ class Rows:
         return self.table
 
     def to_pandas(self) -> Any:
-        """The result as a pandas DataFrame."""
-        return self.table.to_pandas()
+        """The result as a pandas DataFrame. Whole numbers and booleans have the nullable types of pandas
+        (`Int64`, `boolean`, …), so that a null changes no value.
+        """
+        import pandas as pd  # noqa: PLC0415  only this needs it
+
+        types = {
+            pa.int32(): pd.Int32Dtype(),
+            pa.int64(): pd.Int64Dtype(),
+            pa.uint32(): pd.UInt32Dtype(),
+            pa.uint64(): pd.UInt64Dtype(),
+            pa.bool_(): pd.BooleanDtype(),
+        }
+        return self.table.to_pandas(types_mapper=types.get)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a row, with Python dates and date-times."""
