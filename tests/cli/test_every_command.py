@@ -27,6 +27,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("branch", "delete"): ["topic"],
     ("branch", "list"): [],
     ("branch", "merge"): ["topic"],
+    ("branch", "restore"): ["main", "--to", COMMIT],
     ("changes", "baseline"): ["--out", "out.jsonl"],
     ("changes", "poll"): [],
     ("commit", "changes"): [COMMIT],

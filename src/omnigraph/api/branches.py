@@ -53,6 +53,7 @@ class Commits:
         until_us: int | None = None,
         before: str | None = None,
         merged: bool = False,
+        upkeep: bool = True,
     ) -> list[CommitRecord]:
         """Commits of a branch, newest first.
 
@@ -62,7 +63,8 @@ class Commits:
 
         `actor` keeps those of one actor, `since_us` and `until_us` (both inclusive, microseconds since the
         epoch) those of a time, `before` those older than a commit of the branch. `merged` adds the commits of
-        branches that were merged into it; every commit then comes before its parents.
+        branches that were merged into it; every commit then comes before its parents. `upkeep=False` leaves
+        out commits that changed no row, such as those of index builds.
         """
         self._session.check_open()
         return self._session.commits.list(
@@ -73,6 +75,7 @@ class Commits:
             until_us=until_us,
             before=None if before is None else CommitId(before),
             merged=merged,
+            upkeep=upkeep,
         )
 
     def show(self, reference: str) -> CommitRecord:
@@ -190,6 +193,32 @@ class Branches:
             bulk=SPARK_WHEN_LARGE,
         )
 
+    def restore(
+        self, name: str, *, to: str, actor: str | None = None, cancel: Cancellation | None = None
+    ) -> MergeReport:
+        """Make a branch show the rows of a tag, a commit or another branch again, as a new commit.
+
+        ```python
+        graph.branches.restore("main", to="before-the-import", actor="ines")
+        ```
+
+        Nothing is lost: what the branch showed stays in its history. Without a difference nothing is written
+        and the report has no commit.
+        """
+        from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  most processes never do
+        from omnigraph.branching.revert import restore_branch  # noqa: PLC0415
+
+        branch = writable_branch(name)
+        self._session.check_open()
+        return restore_branch(
+            self._session,
+            branch,
+            to=resolve_commit(self._session, to).id,
+            actor=actor,
+            cancel=NEVER if cancel is None else cancel,
+            bulk=SPARK_WHEN_LARGE,
+        )
+
     def list(self) -> list[str]:
         """All branches, main first, then by name."""
         self._session.check_open()
@@ -216,7 +245,7 @@ def _refuse_pinned(session: GraphSession, reference: str) -> None:
         resolve_commit(session, reference)
         raise BadRequest(
             f"'{reference}' is a commit; a branch starts at the head of another branch",
-            hint="make the branch, then `omnigraph revert` what it should not have",
+            hint=f"make the branch, then `omnigraph branch restore NAME --to {reference}`",
         )
 
 

@@ -376,20 +376,20 @@ class Graph(Exports):
         graph.revert(graph.commits.list(actor="import")[0].id, actor="ines")
         ```
 
-        `commit` is an id, a tag, or a branch for its head. `parent` chooses which parent of a merge commit to
-        go back to (the first unless named). Raises `MergeConflicts` when later commits changed the same
-        entities.
+        `commit` is an id, a tag, or a branch for its newest commit that changed rows. `parent` chooses which
+        parent of a merge commit to go back to (the first unless named). Raises `MergeConflicts` when later
+        commits changed the same entities, `BadRequest` when there is nothing to take back.
         """
-        from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  most processes never revert
+        from omnigraph.branching import history  # noqa: PLC0415  most processes never revert
         from omnigraph.branching.revert import revert_commit  # noqa: PLC0415
 
         target = writable_branch(branch)
         self._session.check_open()
         return revert_commit(
             self._session,
-            resolve_commit(self._session, commit).id,
+            history.resolve_change(self._session, commit).id,
             branch=target,
-            parent=None if parent is None else resolve_commit(self._session, parent).id,
+            parent=None if parent is None else history.resolve_commit(self._session, parent).id,
             actor=actor,
             bulk=SPARK_WHEN_LARGE,
         )

@@ -343,6 +343,17 @@ def resolve_commit(session: GraphSession, text: str) -> CommitRecord:
         ) from None
 
 
+def resolve_change(session: GraphSession, text: str) -> CommitRecord:
+    """As `resolve_commit`, for who names what is to be taken back: the name of a branch means its newest
+    commit that changed rows.
+    """
+    try:
+        named = session.manifest.current(normalize_branch(text))
+    except BranchNotFound:
+        return resolve_commit(session, text)
+    return session.commits.newest_of_rows(named.commit)
+
+
 def _named_state(session: GraphSession, text: str) -> Snapshot | None:
     """What the branch or the tag of this name shows; None when there is neither."""
     try:

@@ -67,6 +67,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("diff",): _READ,
     ("blame",): _READ,
     ("revert",): _WRITE,
+    ("branch", "restore"): _WRITE,
     ("verify",): _DIRECT,
     ("recoveries",): _DIRECT,
     ("spark", "doctor"): _LOCAL,

@@ -178,7 +178,9 @@ def tag_delete(
 def revert(
     commit: Annotated[
         str,
-        typer.Argument(metavar="COMMIT", help="The commit to take back, a tag, or a branch for its head."),
+        typer.Argument(
+            metavar="COMMIT", help="The commit to take back, a tag, or a branch for its newest change."
+        ),
     ],
     branch: Branch = "main",
     parent: Annotated[
@@ -193,11 +195,12 @@ def revert(
     with writing(store, "revert", quiet=quiet) as graph:
         try:
             report = graph.revert(commit, branch=branch, parent=parent, actor=actor)
+            taken_back = commit if report.commit is None else report.commit.operation.partition(":")[2]
         except MergeConflicts as error:
             error.hint = "later commits changed these entities; revert those first, or change them by hand"
             raise
     if as_json:
-        output.document({"reverted": commit, **report.to_dict()})
+        output.document({"reverted": taken_back, **report.to_dict()})
         return
-    made = "nothing to take back" if report.commit is None else f"commit {report.commit.id}"
-    output.line(f"reverted {commit} on {branch}; {made}")
+    made = "" if report.commit is None else f"; commit {report.commit.id}"
+    output.line(f"reverted {taken_back} on {branch}{made}")

@@ -9,13 +9,22 @@ if TYPE_CHECKING:
     from omnigraph.manifest.commit_record import CommitRecord
 
 
-def lanes_of(commits: "Sequence[CommitRecord]") -> "Iterator[tuple[str, CommitRecord | None]]":
+def lanes_of(
+    commits: "Sequence[CommitRecord]", *, passed_over: "Sequence[CommitRecord]" = ()
+) -> "Iterator[tuple[str, CommitRecord | None]]":
     """The lines of the drawing: the marks of a commit and the commit, or marks between two commits.
 
     Every commit must come before its parents. The line to a parent that is not among the commits goes on to
-    the end: there is more history than is drawn.
+    the end: there is more history than is drawn. A line leads through commits of upkeep in `passed_over`.
     """
     lanes: list[CommitId] = []
+    hidden = {each.id: each.parents[0] for each in passed_over if each.is_upkeep and each.parents}
+
+    def drawn(parent: "CommitId") -> "CommitId":
+        while parent in hidden:
+            parent = hidden[parent]
+        return parent
+
     for commit in commits:
         if commit.id not in lanes:
             lanes.append(commit.id)
@@ -24,7 +33,7 @@ def lanes_of(commits: "Sequence[CommitRecord]") -> "Iterator[tuple[str, CommitRe
         if not commit.parents:
             del lanes[at]
             continue
-        parents = commit.parents
+        parents = [drawn(parent) for parent in commit.parents]
         lanes[at], merged = parents[0], parents[-1]
         if merged not in lanes:
             lanes.insert(at + 1, merged)

@@ -22,6 +22,9 @@ ActorFilter = Annotated[
 ]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only commits from then on.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only commits up to then.")]
+Upkeep = Annotated[
+    bool, typer.Option("--upkeep", help="Also commits that changed no row, such as those of index builds.")
+]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most this many.")]
 
 
@@ -126,6 +129,7 @@ def commit_list(
         str | None, typer.Option("--before", metavar="ID", help="Only commits older than this one.")
     ] = None,
     limit: Limit = None,
+    upkeep: Upkeep = False,
     as_json: Json = False,
 ) -> None:
     """List commits."""
@@ -137,6 +141,7 @@ def commit_list(
             since_us=moment_us(since, "--since"),
             until_us=moment_us(until, "--until"),
             before=before,
+            upkeep=upkeep,
         )
     if as_json:
         output.document({"commits": [commit_dict(commit) for commit in commits]})
@@ -145,14 +150,21 @@ def commit_list(
         output.line(f"{commit.id}  {_about(commit)}")
 
 
-def log(store: Store = None, branch: Branch = "main", limit: Limit = None, as_json: Json = False) -> None:
+def log(
+    store: Store = None,
+    branch: Branch = "main",
+    limit: Limit = None,
+    upkeep: Upkeep = False,
+    as_json: Json = False,
+) -> None:
     """Draw the history."""
     with reading(store) as graph:
-        commits = graph.commits.list(branch=branch, limit=limit, merged=True)
+        commits = graph.commits.list(branch=branch, merged=True)
+    shown = [commit for commit in commits if upkeep or not commit.is_upkeep][:limit]
     if as_json:
-        output.document({"commits": [commit_dict(commit) for commit in commits]})
+        output.document({"commits": [commit_dict(commit) for commit in shown]})
         return
-    for marks, commit in lanes_of(commits):
+    for marks, commit in lanes_of(shown, passed_over=() if upkeep else commits):
         if commit is None:
             output.line(marks)
             continue

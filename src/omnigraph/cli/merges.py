@@ -26,6 +26,14 @@ def register(branch_app: typer.Typer) -> None:
         ),
     )(branch_delete)
     branch_app.command(
+        "restore",
+        help=teach(
+            "Make a branch show an earlier state again, as a new commit.",
+            "omnigraph branch restore main --to before-the-import --store kb.omni",
+            more="What the branch showed stays in its history: restore to that commit to have it back.",
+        ),
+    )(branch_restore)
+    branch_app.command(
         "merge",
         help=teach(
             "Merge a branch into another as one commit, or change nothing.",
@@ -35,6 +43,30 @@ def register(branch_app: typer.Typer) -> None:
             more="ours is the branch merged into, theirs the one merged. Conflicts: exit status 3.",
         ),
     )(branch_merge)
+
+
+def branch_restore(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The branch.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="REF", help="What it shall show: a tag, a commit or a branch.")
+    ],
+    store: Store = None,
+    actor: Actor = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Restore a branch."""
+    with writing(store, "branch restore", quiet=quiet) as graph:
+        report = graph.branches.restore(name, to=to, actor=actor)
+    if as_json:
+        output.document({"restored": name, "to": to, **report.to_dict()})
+        return
+    for key, counts in sorted(report.stats.items()):
+        output.line(
+            f"{key.replace(':', ' ')}: {', '.join(f'{rows:,} {what}' for what, rows in counts.items())}"
+        )
+    made = "it shows that already" if report.commit is None else f"commit {report.commit.id}"
+    output.line(f"restored {name} to {to}; {made}")
 
 
 def branch_delete(

@@ -57,6 +57,11 @@ class CommitRecord:
         return self.parents[0] if self.parents else None
 
     @property
+    def is_upkeep(self) -> bool:
+        """Whether it changed no row: only where rows lie and how they are found is new."""
+        return self.operation in UPKEEP_OPERATIONS
+
+    @property
     def merged_parent(self) -> CommitId | None:
         """The head that was merged in, for a merge commit."""
         return self.parents[1] if len(self.parents) > 1 else None

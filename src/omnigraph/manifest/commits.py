@@ -27,7 +27,7 @@ from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
 from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
-from omnigraph.manifest.commit_record import UPKEEP_OPERATIONS, CommitRecord, record_from_json, record_to_json
+from omnigraph.manifest.commit_record import CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.lineage import Lineage
 from omnigraph.manifest.projection import KEY, Projection
@@ -286,7 +286,7 @@ class CommitLog:
         each further step.
         """
         while record.id != commit_id:
-            if record.operation not in UPKEEP_OPERATIONS or record.parent is None:
+            if not record.is_upkeep or record.parent is None:
                 return False
             if record.parent == commit_id:
                 return True
@@ -295,6 +295,12 @@ class CommitLog:
             except CommitNotFound:
                 return False
         return True
+
+    def newest_of_rows(self, record: CommitRecord) -> CommitRecord:
+        """The commit itself, or the newest one before it that changed rows."""
+        while record.is_upkeep and record.parent is not None:
+            record = self.show(record.parent)
+        return record
 
     def list(
         self,
@@ -306,10 +312,12 @@ class CommitLog:
         until_us: int | None = None,
         before: CommitId | None = None,
         merged: bool = False,
+        upkeep: bool = True,
     ) -> Records:
         """The history of a branch, newest first: inherited and own commits.
 
         `merged` adds those of branches that were merged into it; every commit comes before its parents.
+        `upkeep=False` leaves out the commits that changed no row.
         `since_us` and `until_us` bound the time (both included); `before` starts after that commit.
         """
         chosen: Records = []
@@ -317,7 +325,8 @@ class CommitLog:
         for record in self._history(branch, merged=merged):
             if limit is not None and len(chosen) >= limit:
                 break
-            if reached and _matches(record, actor, since_us, until_us):
+            shown = upkeep or not record.is_upkeep
+            if reached and shown and _matches(record, actor, since_us, until_us):
                 chosen.append(record)
             reached = reached or record.id == before
         if before is not None and not reached:
