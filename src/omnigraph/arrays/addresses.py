@@ -33,12 +33,12 @@ def fragments_of(addresses: Addresses) -> NDArray[np.uint64]:
 
 
 def offsets_of(addresses: Addresses) -> Offsets:
-    """The row within its fragment of each address."""
+    """For each address the row within its fragment."""
     return (addresses & _MASK).astype(np.int64)
 
 
 def addresses_of(fragments: int | NDArray[np.uint64], offsets: NDArray[np.integer]) -> Addresses:
-    """The addresses of rows of one fragment, or of as many fragments as rows."""
+    """The addresses of rows: all in one fragment, or each in a fragment of its own."""
     numbers = np.uint64(fragments) if isinstance(fragments, int) else fragments
     return (numbers << _BITS) | offsets.astype(np.uint64, copy=False)
 
@@ -49,7 +49,8 @@ def all_rows(fragment: int, physical_rows: int) -> Addresses:
 
 
 def by_fragment(ascending: Addresses) -> Iterator[tuple[int, NDArray[np.uint32], slice]]:
-    """Each fragment that ascending addresses name, its rows among them, and which of the addresses these are.
+    """For each fragment its number, its rows among the ascending addresses, and which of the addresses they
+    are.
 
     Cost: one pass, whatever the number of fragments.
     """

@@ -266,7 +266,9 @@ def _joined_by_text(newest_last: Sequence[KeySegment]) -> KeySegment:
 
 
 def _joined_by_hash(older: KeySegment, newer: KeySegment) -> KeySegment:
-    """For many keys: what the older one names alone, and the newer one; no key is hashed again."""
+    """For many keys: those that only the older segment names, then those of the newer one. No key is hashed
+    again.
+    """
     again, _ = newer.find(older.keys, older.hashes)
     kept, addresses, hashes = older.keys, older.addresses, older.hashes
     if again.any():

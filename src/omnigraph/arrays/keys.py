@@ -20,7 +20,7 @@ _MIX_B: Final = np.uint64(0xFF51_AFD7_ED55_8CCD)
 _MIX_A_INT: Final = int(_MIX_A)
 _MIX_B_INT: Final = int(_MIX_B)
 _HASHED_AT_ONCE: Final = 256
-"""Bytes of a key made one number; a multiple of eight."""
+"""How many bytes of a key are made one number at a time; a multiple of eight."""
 _WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 

@@ -1,4 +1,4 @@
-"""The names of the arrays that rows are told by."""
+"""Names for the arrays that say which rows are meant."""
 
 from typing import TypeAlias
 

@@ -130,7 +130,7 @@ class Action(Protocol):
     """What happens when execution reaches an activated window."""
 
     def __call__(self, window: Window) -> None:
-        """Happen."""
+        """Act at the window that was reached."""
         ...
 
 
@@ -141,7 +141,7 @@ class Pass:
     """Nothing happens (a step of a sequence)."""
 
     def __call__(self, window: Window) -> None:
-        """Happen."""
+        """Do nothing."""
 
 
 class Raise:
@@ -151,7 +151,7 @@ class Raise:
         self._exception = exception
 
     def __call__(self, window: Window) -> NoReturn:
-        """Happen."""
+        """Raise."""
         raise self._exception or InjectedFailure(f"injected at {window.value}")
 
 
@@ -162,7 +162,7 @@ class Callback:
         self._function = function
 
     def __call__(self, window: Window) -> None:
-        """Happen."""
+        """Call the function."""
         self._function(window)
 
 
@@ -173,7 +173,7 @@ class Exit:
         self._code = code
 
     def __call__(self, window: Window) -> NoReturn:  # noqa: ARG002  every action is told its window
-        """Happen."""
+        """End the process."""
         os._exit(self._code)
 
 
@@ -181,7 +181,7 @@ class Kill:
     """Have the system kill the process (SIGKILL), as an operator or the out-of-memory killer would."""
 
     def __call__(self, window: Window) -> None:  # noqa: ARG002  every action is told its window
-        """Happen."""
+        """Kill the process."""
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -189,7 +189,7 @@ class Interrupt:
     """Send the process what a terminal sends on Ctrl-C (SIGINT); the main thread is interrupted."""
 
     def __call__(self, window: Window) -> None:  # noqa: ARG002  every action is told its window
-        """Happen."""
+        """Interrupt the process."""
         os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -202,7 +202,7 @@ class Pause:
         self._seconds_max = seconds_max
 
     def __call__(self, window: Window) -> None:
-        """Happen."""
+        """Hold the thread that arrived."""
         self.reached.set()
         if not self._released.wait(self._seconds_max):
             raise TimeoutError(f"nobody released the pause at {window.value} within {self._seconds_max} s")
@@ -225,7 +225,7 @@ class Sequence:
         self._lock = threading.Lock()
 
     def __call__(self, window: Window) -> None:
-        """Happen."""
+        """Do the next action."""
         with self._lock:
             action = self._actions.pop(0) if self._actions else Pass()
         action(window)

@@ -18,7 +18,7 @@ Branch = BranchName | None
 
 MAIN: Final = "main"
 ENGINE_ACTORS: Final = "omnigraph:"
-"""How the actors begin under which the engine itself writes: recovery, repair."""
+"""The beginning of every actor under which the engine itself writes, such as recovery."""
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS: Final = 80
 _FNV_OFFSET: Final = 0xCBF29CE484222325
@@ -98,9 +98,10 @@ def fnv1a64(text: str) -> int:
 
 
 def refuse_reserved_actor(actor: str | None) -> None:
-    """Nobody may sign as the engine: its commits say that a dead writer's work was settled.
+    """Refuse an actor that is reserved or empty.
 
-    Nor as nobody: who has no name leaves the actor out.
+    Commits of the engine say that a dead writer's work was settled, so nobody else may sign as the engine. A
+    caller without a name leaves the actor out.
     """
     if actor is not None and not actor.strip():
         raise BadRequest("the actor is empty", hint="name somebody, or leave the actor out")

@@ -10,7 +10,7 @@ GIB: Final = 1024 * MIB
 PUBLISHER_RETRY_BUDGET: Final = 5
 """Attempts of one publish while all expectations still hold."""
 REPREPARE_ATTEMPTS_MAX: Final = 32
-"""Runs of a relaxed write whose read set keeps moving."""
+"""How often a relaxed write is prepared when what it read keeps moving."""
 MUTATION_ROWS_MAX: Final = 100_000
 """Rows one mutation may stage per type; a load has no ceiling."""
 MUTATION_BYTES_DEFAULT: Final = 256 * MIB
@@ -24,7 +24,9 @@ EXTERNAL_BLOB_OBJECT_BYTES_MAX: Final = 256 * MIB
 EXTERNAL_BLOB_BATCH_BYTES_MAX: Final = 32 * MIB
 """Bytes of external blobs a load holds at once, unless one alone has more."""
 EXTERNAL_BLOB_CACHE_BYTES: Final = 16 * MIB
-"""External blobs one task or mutation remembers, so that several rows of one source read it once."""
+"""Bytes of external blobs that one task or mutation remembers, so that a source named by several rows is read
+once.
+"""
 EXTERNAL_BLOB_THREADS: Final = 8
 """Requests for external blobs that one task or mutation has under way."""
 EXTERNAL_BLOB_WAIT_S_MAX: Final = 60.0
@@ -62,7 +64,9 @@ LEASE_SHARED_MS_MAX: Final = 100
 """How long the threads of one process may keep the lease by overlapping before other processes get a turn."""
 LEASE_POLL_MS_MIN: Final = 0.2
 LEASE_POLL_MS_MAX: Final = 5.0
-"""Pauses between two looks at a lease another process holds; they grow from the first to the second."""
+"""The pauses between two looks at a lease that another process holds. They grow from the first number to the
+second.
+"""
 LEASE_EXPIRY_S: Final = 15
 """Object stores: a lease not renewed for this long is free. It is renewed three times as often."""
 LEASE_CLOCK_SKEW_S_MAX: Final = 5
@@ -76,14 +80,14 @@ COMMIT_PROJECTION_BATCH: Final = 64
 UNCOVERED_FRAGMENTS_MAX: Final = 32
 """Fragments without index coverage that make the reconciler run after a publish."""
 SMALL_FRAGMENTS_MAX: Final = 32
-"""Fragments of about one size that the reconciler writes as one; each of them makes every commit of its table
-dearer by microseconds.
+"""This many fragments of about one size are written as one: each fragment makes every commit of its table
+some microseconds slower.
 """
 FOLDED_ROWS_MAX: Final = 64 * 1024
 FOLDED_BYTES_MAX: Final = 32 * MIB
-"""More than either is never rewritten after a write: that is work for a time of its own."""
+"""The reconciler rewrites no more than this after a write. What is larger waits for a time of its own."""
 BULK_INDEX_ROWS_MIN: Final = 10_000
-"""Rows of one table in one load from which its declared indexes are built at the end of the load."""
+"""A load with this many rows for one table builds the declared indexes of the table at its end."""
 
 # Languages
 SOURCE_BYTES_MAX: Final = 64 * MIB
@@ -124,9 +128,11 @@ EMBED_DEADLINE_MS_DEFAULT: Final = 60_000
 EMBED_TIMEOUT_MS_DEFAULT: Final = 30_000
 EMBED_RETRY_ATTEMPTS_DEFAULT: Final = 4
 EMBED_RETRY_BACKOFF_MS_DEFAULT: Final = 200
-"""How long embedding may take, how long one request; how often it is tried, after what pause (settings)."""
+"""The time limits of embedding and of one request, the number of attempts, and the pause between them. All of
+them are settings.
+"""
 EMBED_PAUSE_S_MAX: Final = 30.0
-"""A provider that wants to be left alone for longer is not asked again."""
+"""A provider that asks for a longer pause is not asked again."""
 EMBED_ANSWER_BYTES_MAX: Final = 64 * MIB
 """Bytes of one answer of an embedding provider."""
 

@@ -60,14 +60,16 @@ class Settings:
     query_seconds: int | None = None
     """The time limit of one query; None: no limit."""
     vector_probes: int | None = None
-    """None: `nearest` is exact. A number: large vector indexes are made of many parts, and a search looks
-    into that many of them, the nearest ones."""
+    """None: `nearest` is exact. A number: large vector indexes have many parts, and a search looks into this
+    many of the nearest ones.
+    """
     blob_sources: tuple[str, ...] = ()
     """Places below which external blobs may be read: addresses, or directories of this machine. In the
     environment they are separated by blanks."""
     embed_provider: str | None = None
-    """Who embeds the texts of queries; None: nobody, unless an address or a model is set. Its key is in the
-    environment only and never in here: settings are shown, and sent to workers."""
+    """Who embeds the texts of queries; None: nobody, unless an address or a model is set. The key is only in
+    the environment and never in here, because settings are shown and sent to workers.
+    """
     embed_base_url: str | None = None
     embed_model: str | None = None
     embed_deadline_ms: int = limits.EMBED_DEADLINE_MS_DEFAULT
@@ -173,7 +175,7 @@ def _file_values(file: Path | str) -> dict[str, Any]:
 
 
 def is_set(value: Any) -> bool:
-    """Whether a yes-or-no setting says yes: everything does but nothing, `0` and `false`."""
+    """Whether a yes-or-no setting says yes. Everything says yes except an empty text, `0` and `false`."""
     return str("" if value is None else value).strip().lower() not in {"", "0", "false"}
 
 
@@ -186,7 +188,7 @@ def _positive(value: Any, default: int) -> int:
 
 
 def _or_none(value: Any, default: int) -> int:
-    """As `_positive`, but 0 is given and means no limit."""
+    """As `_positive`, except that 0 means no limit."""
     return 0 if str(value).strip() == "0" else _positive(value, default)
 
 
@@ -196,7 +198,7 @@ def _word(value: Any) -> str | None:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """A list of a file, or words of the environment."""
+    """A list from a file, or words from the environment."""
     if value is None:
         return ()
     if isinstance(value, str):

@@ -37,7 +37,7 @@ OPERATION: Final = "ensure_indices"
 RESTAGES_MAX: Final = 2
 """Builds thrown away because the table moved meanwhile; after that the queue is held while building."""
 FOLD_OPERATION: Final = "optimize"
-"""What a commit is called in which fragments were folded as well."""
+"""The operation that a commit names when fragments were folded as well."""
 
 WINDOWS: Final = Windows(pre_publish=Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT)
 FOLD_WINDOWS: Final = Windows(pre_publish=Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
@@ -114,7 +114,7 @@ class ColumnReport:
     coverage: Coverage
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON says it."""
+        """The JSON form."""
         state = {"state": "Indexed"} if isinstance(self.coverage, Indexed) else _degraded(self.coverage)
         return {
             "type_name": self.type_name,
@@ -191,7 +191,7 @@ class IndexesEnsured:
     """The commit that shows the indexes; None when there was nothing to do."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON says it."""
+        """The JSON form."""
         return {
             "branch": self.branch,
             "built": [{"type_name": owner, "index": name} for owner, name in self.built],

@@ -88,7 +88,7 @@ class PublishedStates(Protocol):
         ...
 
     def readable(self, branches: Sequence[Branch] | None = None) -> dict[Branch, Snapshot]:
-        """What these branches show, or all: of those that can be read."""
+        """What these branches show, or all of them; those that cannot be read are left out."""
         ...
 
     def published_since(self, branch: Branch, newest: Mapping[str, int]) -> bool:
@@ -148,8 +148,8 @@ class CommitLog:
     def complete(self, branches: Sequence[Branch] | None = None) -> None:
         """Write every commit of these branches, or of all, that the commit tables lack.
 
-        A branch that was named must be complete afterwards; among all of them a damaged one is told as a
-        warning and stops nobody else. Cost when none is lacking: a few probes per branch.
+        A branch that was named must be complete afterwards. Among all of them, a damaged one is reported as a
+        warning and does not stop the others. Cost when none is lacking: a few probes per branch.
         """
         newest = self._newest_versions()
         named = (None, *self._states.branches()) if branches is None else branches
@@ -163,7 +163,9 @@ class CommitLog:
         self._write(missing)
 
     def complete_before_deletion(self, branch: BranchName) -> None:
-        """Write the commits of a branch that goes; of a damaged one those that can still be read."""
+        """Write the commits of a branch that is about to be deleted; of a damaged one, those that can still
+        be read.
+        """
         self._newest_versions()  # what fails here is not the branch's fault, and nothing may be lost to it
         with self._lock:
             queued = dict(self._pending)
@@ -211,9 +213,9 @@ class CommitLog:
     def _missing_of(
         self, branches: Sequence[Branch], queued: Mapping[CommitId, CommitRecord]
     ) -> tuple[dict[CommitId, CommitRecord], bool]:
-        """The commits that the table lacks of these branches and of the queue, and whether that is all.
+        """The commits of these branches and of the queue that the table lacks, and whether these are all.
 
-        A branch whose head or history is damaged is told as a warning and left out; main never is.
+        A branch whose head or history is damaged is reported as a warning and left out; main never is.
         """
         heads = self._states.readable(branches)
         found = self._missing(queued.values(), queued)
@@ -344,7 +346,8 @@ class CommitLog:
     def lineage(self) -> pa.Table:
         """Ids, both parents, branch and manifest version of every commit (columns `LINEAGE_COLUMNS`).
 
-        Commits the tables lack are not written now, unless they are many: who asks is about to write.
+        Commits that the tables lack are not written now unless they are many, because the caller is about to
+        write.
         """
         return self._known_rows(LINEAGE_COLUMNS, kept_back_max=COMMIT_PROJECTION_BATCH)
 
@@ -364,8 +367,8 @@ class CommitLog:
             self._lineage_ids = ids
         self._lineage.add_records(missing.values())
         if not all_known and (lost := self._lineage.unknown_parents()):
-            # Where a line ends that in truth goes on, an older commit would be taken for what two have in
-            # common.
+            # If a line ended here that really goes on, an older commit would be taken for the common
+            # ancestor.
             raise StoragePermanent(
                 f"not all of the history is known: commit {min(lost)} was made on a branch that is damaged",
                 hint="run `omnigraph verify`; restore the branch from a backup, or delete it",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lance.fragment import DataFile, FragmentMetadata
 
 CLOCK_STEP_SECONDS_MAX: Final = 2.5
-"""No file system counts the times of its files in longer steps (the longest known one is two seconds)."""
+"""File times move in shorter steps on every known file system; the longest known step is two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ def is_contention(error: BaseException) -> bool:
 
 
 class Watch:
-    """A state of a branch that nothing has followed, as probes of local files tell.
+    """Whether a state of a branch is still the newest, told by probes of local files.
 
-    Two probes tell it exactly: the file that the next version will have is absent, and the hint that every
-    commit rewrites is the one that was seen. Made where the state was found to be the newest; while it is at
-    rest, so is the branch.
+    Two probes tell it exactly: the file of the next version is absent, and the hint that every commit
+    rewrites is the one that was seen. A watch is made where the state was found to be the newest; while it is
+    at rest, so is the branch.
 
-    Both lie in one directory. Once that has been left alone for longer than a file system's clock takes to
-    move on, the time of its last change tells as much as the two probes do: whatever is made, replaced or
-    removed there from then on gives it another one. Before that two changes could have one time.
+    Both files lie in one directory. Once the directory has been left alone for longer than a step of the file
+    system's clock, the time of its last change tells as much as the two probes: every file that is made,
+    replaced or removed there from then on changes it. Before that, two changes could have the same time.
     """
 
     __slots__ = ("_directory", "_hint", "_next", "_seen", "_settled", "_settling")
@@ -82,7 +82,7 @@ class Watch:
         self._seen = _signs(hint)
         # A stamp is only ever compared, so threads may set these in any order.
         self._settling: tuple[int, int, float] | None = None
-        """A stamp of the directory and from when on it will be older than its clock's steps."""
+        """A stamp of the directory, and when it will be older than a step of the clock."""
         self._settled: tuple[int, int] | None = None
         """The stamp with which the two probes found the branch at rest, when it was old enough."""
 

@@ -108,7 +108,7 @@ class RecoveryLog:
         raise RowLevelCasContention(attempts=PUBLISHER_RETRY_BUDGET)
 
     def _make_found_durable(self, version: int) -> None:
-        """Who recorded it may have died before its sync, and the sidecar goes on the strength of the row."""
+        """Sync the row: whoever wrote it may have died before that, and it is why the sidecar is deleted."""
         self._dataset.sync_found(self._dataset.version_file(None, version))
 
 

@@ -128,7 +128,7 @@ class ManifestStore:
         self.tags: Final = TagStore(self)
         self._heads: dict[Branch, Head] = {}
         self._watched: tuple[Head, Watch] | None = None
-        """The head of main, when its being the newest can be told cheaply."""
+        """The head of main, where it is cheap to tell that it is the newest."""
         self._past: OrderedDict[tuple[Branch, str | None, int], Snapshot] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -147,7 +147,8 @@ class ManifestStore:
     def drop_unfinished_creation(self) -> None:
         """Remove what a power cut left torn of a creation, so that it can be repeated.
 
-        Only versions up to the first state: an acknowledged one is whole, and a later one is none of its own.
+        Only versions up to the first state are removed: an acknowledged one is whole, and later ones are not
+        part of the creation.
         """
         torn = find_torn_manifest(self.root, MANIFEST, None)
         if torn is not None and torn.version <= _FIRST_STATE:
@@ -362,10 +363,10 @@ class ManifestStore:
         return sorted(BranchName(unquote(f.removesuffix(suffix))) for f in files if f.endswith(suffix))
 
     def readable(self, branches: Sequence[Branch] | None = None) -> dict[Branch, Snapshot]:
-        """What these branches show, or all without internal ones: of those that can be read.
+        """What these branches show, or all but internal ones; those that cannot be read are left out.
 
-        One that is damaged is told as a warning and stops nobody else. A failure that may pass is raised: not
-        knowing must not look like an answer.
+        A damaged one is reported as a warning and does not stop the others. A failure that may pass is
+        raised: not knowing must not look like an answer.
         """
         found: dict[Branch, Snapshot] = {}
         for branch in (None, *self.branches()) if branches is None else branches:
@@ -444,7 +445,8 @@ class ManifestStore:
         """Return once a state that somebody is about to build on survives a power cut.
 
         Its publisher, or the creator of its branch, may have died before its sync. What lies before the state
-        needs none: who published it has built on that. Cost: one or two probes, once it was done.
+        needs no sync: whoever published it has built on that. Cost: one or two probes when it was done
+        before.
         """
         names = [self.dataset.version_file(branch, manifest_version)]
         if branch is not None:

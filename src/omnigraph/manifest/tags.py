@@ -78,7 +78,9 @@ class TagStore:
         return tuple(sorted(name for name, (home, _) in self.places().items() if home == branch))
 
     def places(self) -> dict[str, tuple[Branch, int]]:
-        """The branch and the manifest version every tag names. One that a power cut left torn is none."""
+        """The branch and the manifest version every tag names. A tag that a power cut left torn does not
+        count.
+        """
         return {name: place for name, place in self._store.dataset.tags().items() if place is not None}
 
     def torn(self) -> "list[str]":

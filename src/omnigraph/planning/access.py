@@ -39,5 +39,5 @@ class Choice(Generic[W]):
         return Choice(((None, way),))
 
     def at(self, rows: float) -> W:
-        """The way for so many rows."""
+        """The way for this many rows."""
         return next(way for rows_max, way in self.ways if rows_max is None or rows <= rows_max)

@@ -1,4 +1,5 @@
-"""The one printer of filters: a filter is a value first, and gets its text, SQL of the table format, here.
+"""The one printer of filters. A filter is a value first; its text, in the SQL of the table format, is made
+here.
 
 A filter is a formula of typed tests: a column, and values of the column's own kind. No other module joins
 names and literals to a text, so quoting, casts and the habits of the table format are known in one place.

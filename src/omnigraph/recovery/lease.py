@@ -152,9 +152,9 @@ class Lease:
         return True
 
     def _may_enter(self, hold: Hold) -> bool:
-        """Whether it is this one's turn: to take the lock, or beside others who have it (then it has it too).
+        """Whether it is this hold's turn: to take the lock, or to join those who have it already.
 
-        Who came earlier goes first, and who wants to be alone keeps later ones out.
+        Whoever came earlier goes first, and a hold that wants to be alone keeps later ones out.
         """
         earlier = [each for each in self._line.before(hold) if each.thread != hold.thread]
         if not earlier:

@@ -307,7 +307,7 @@ class ObjectLock:
         return None
 
     def contended(self) -> bool:
-        """Always: who polls an object leaves no trace."""
+        """Always: a process that polls an object leaves no trace."""
         return True
 
     def _take_over(

@@ -51,7 +51,7 @@ BROKEN: Final = (
 def settle_or_wait(
     context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_hash: str | None = None
 ) -> RecoveryRecord | None:
-    """As `settle`; but a branch that is damaged stops nobody else: what was interrupted there waits."""
+    """As `settle`, but a damaged branch does not stop the others: what was interrupted there waits."""
     try:
         return settle(context, sidecar, mode, schema_hash=schema_hash)
     except BROKEN as error:

@@ -364,7 +364,7 @@ class SidecarStore:
         self._adapter.discard_text(prepared)
 
     def unfinished(self, *, age_s_min: float) -> tuple[PreparedText, ...]:
-        """Sidecars that were begun at least so long ago and never got their name; they cover nothing."""
+        """Sidecars that were begun at least `age_s_min` ago and never got their name; they cover nothing."""
         found = self._adapter.unfinished(RECOVERY, age_s_min=age_s_min)
         return tuple(each for each in found if each.name.endswith(".json"))
 

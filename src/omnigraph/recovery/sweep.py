@@ -17,7 +17,7 @@ from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
 from omnigraph.recovery.sidecar import Sidecar
 
 UNFINISHED_AGE_S_MIN: Final = 2 * LEASE_WAIT_S_MAX
-"""From this age on a sidecar without a name has no writer: nobody waits half as long for the lease."""
+"""A sidecar without a name that is this old has no writer: nobody waits even half as long for the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX
 
 
 def _drop_unfinished(context: RecoveryContext) -> None:
-    """Remove sidecars without a name that writers left who died while they wrote them.
+    """Remove sidecars without a name, left by writers that died while they wrote them.
 
     Nobody writes one while this has the lease alone, and whoever waits for it gives up sooner than these are
     old. A writer that waited longer, for writers of its own process, writes its sidecar again.

@@ -74,7 +74,7 @@ class Line(Generic[PlaceT]):
         return list(itertools.takewhile(lambda each: each is not place, self.places()))
 
     def leave(self, place: PlaceT) -> None:
-        """Give the place up. A second call does nothing. Whose turn it is now, the caller knows and wakes."""
+        """Give the place up. A second call does nothing. The caller wakes whoever is next."""
         place.left = True
         if place.number is not None:
             self._places.pop(place.number, None)

@@ -8,7 +8,7 @@ from typing import Final
 from omnigraph.core.errors import StorageNotFound, StoragePermanent
 
 TEMPORARY: Final = re.compile(r"#\d+$")
-"""How the names end that a local write uses before it is whole."""
+"""The ending of the names that a local write uses until it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ class StorageAdapter(ABC):
         """Drop a prepared text that will not be placed."""
 
     def unfinished(self, name: str, *, age_s_min: float) -> tuple[PreparedText, ...]:  # noqa: ARG002
-        """Texts directly below that were begun at least so long ago and have no name, for `discard_text`.
+        """Prepared texts directly below, at least `age_s_min` old and still without a name, for
+        `discard_text`.
 
-        Their writers died, or have waited as long: `place_text` writes one again that was dropped meanwhile.
+        Their writers died, or are still waiting: `place_text` writes a text again that was dropped meanwhile.
         A store that takes a text whole has none.
         """
         return ()
@@ -109,9 +110,9 @@ class StorageAdapter(ABC):
         """A token for exactly this incarnation of the object; None when it does not exist. One request."""
 
     def identities(self, names: tuple[str, ...]) -> tuple[object, ...]:
-        """A token each, as `identity` gives one, to be compared with what an earlier call gave; nothing else.
+        """One token per name, as `identity` gives it, only to be compared with those of an earlier call.
 
-        What every read asks first, so a store may answer in whatever form is cheapest.
+        Every read asks this first, so a store may answer in whatever form is cheapest.
         """
         return tuple(self.identity(name) for name in names)
 

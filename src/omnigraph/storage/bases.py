@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class BaseOutsideGraph(StoragePermanent):
-    """A version uses files of a place that is no branch of its own table. Nobody of this graph wrote that."""
+    """A version uses files of a place that is not a branch of its own table. No writer of this graph wrote
+    that.
+    """
 
     def __init__(self, file: str, base: str) -> None:
         super().__init__(
@@ -39,7 +41,7 @@ class Bases:
         self._root = root
         self._adapter = adapter
         self._moved = False
-        """Whether a manifest was met that was written in another place: the next one may be such, too."""
+        """Whether a manifest was met that was written in another place: the next one may be, too."""
 
     def open(
         self, location: str, branch: Branch, version: int | None, session: "Session | None" = None

@@ -48,7 +48,7 @@ class _Source(Protocol):
     """One kind of place."""
 
     def size(self, uri: BlobUri) -> int | None:
-        """The bytes of the object; None when only reading tells. Raises BlobSourceError."""
+        """The size of the object; None when only reading it tells. Raises BlobSourceError."""
         ...
 
     def read(self, uri: BlobUri) -> bytes:
@@ -130,7 +130,7 @@ class BlobSources:
             size = self._source(uri).size(uri)
         except OmnigraphError as refused:
             return refused
-        if size is None:  # as much as it may be: it is read alone
+        if size is None:  # not known, so it counts as the largest allowed and is read alone
             return EXTERNAL_BLOB_OBJECT_BYTES_MAX
         return size if size <= EXTERNAL_BLOB_OBJECT_BYTES_MAX else _too_large(size)
 
@@ -142,7 +142,7 @@ class BlobSources:
         return content
 
     def _on_threads(self, function: Callable[[BlobUri], Result], uris: Sequence[BlobUri]) -> list[Result]:
-        """The function over the objects; several requests are under way at once where they have to wait."""
+        """Apply the function to the objects, several at once where requests have to wait."""
         if len(uris) < 2 or all(uri.scheme == FILE for uri in uris):
             return [function(uri) for uri in uris]
         with ThreadPoolExecutor(min(EXTERNAL_BLOB_THREADS, len(uris)), "omnigraph-blobs") as pool:
@@ -214,7 +214,7 @@ class _Files:
         if not any(path == place or path.startswith(place.rstrip("/") + "/") for place in self._places):
             raise _outside(uri)
         try:
-            # Not waiting for the writer of a pipe; and what became a link meanwhile is not followed.
+            # Does not wait for the writer of a pipe, and does not follow what became a link meanwhile.
             number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise _unreadable(uri, os.strerror(error.errno or errno.EIO)) from None

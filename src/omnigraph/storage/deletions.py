@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WITHOUT_RUNS: Final = 12346
 _WITH_RUNS: Final = 12347
 _OFFSETS_FROM: Final = 4
-"""Containers from which a bitmap with runs also has a table of their positions."""
+"""A bitmap with runs and at least this many containers also has a table of their positions."""
 _ARRAY_MAX: Final = 4096
 """Values a container holds as a sorted list; more are held as bits."""
 _BITS_BYTES: Final = 8192

@@ -177,7 +177,7 @@ class DirectoryLedger:
 
 
 class FileLedger:
-    """Which files this process has seen made durable, content and name: the last of them.
+    """Which files this process has seen made durable, in content and name. Only the last ones are remembered.
 
     A file is known by path and incarnation, so one that was removed and made again counts as new.
     Thread-safe.

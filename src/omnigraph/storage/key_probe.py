@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 FEW_KEYS_MAX: Final = 500
-"""So few keys are always looked up by an `IN` list, index or not."""
+"""Up to this many keys are always looked up by an `IN` list, with or without an index."""
 
 ROWS_PER_PROBED_KEY_MIN: Final = 50
 """With an index `IN` lists win while the table has this many rows per key (measured on a million rows)."""

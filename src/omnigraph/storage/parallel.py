@@ -9,7 +9,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 EACH_MIN: Final = 4
-"""Pieces of work from which on a second thread is worth its start."""
+"""From this many pieces of work, a second thread is worth starting."""
 
 
 def side_by_side(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:

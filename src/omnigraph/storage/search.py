@@ -114,7 +114,7 @@ class TableSearch:
 
         Cost: the metadata of the index.
         """
-        # Told to leave the centroids out, or it warns on stderr that one day it will.
+        # Lance is told to leave the centroids out; otherwise it warns on stderr that it will do so one day.
         os.environ.setdefault("LANCE_INCLUDE_VECTOR_CENTROIDS", "false")
         with substrate(lambda: circumstances(self._pool, handle)):
             found = lance_dataset(handle).stats.index_stats(name)

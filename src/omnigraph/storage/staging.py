@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ROWS_PER_FILE_MAX: Final = 1024 * 1024
 KEY_COLUMN: Final = "id"
 SIDE_BY_SIDE_ROWS_MIN: Final = 256
-"""Replaced rows from which on they are hidden while the new ones are written."""
+"""From this many replaced rows, they are hidden while the new ones are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,6 @@ class Work:
     """What a staged handle keeps for its commit."""
 
     operation: "LanceOperation.BaseOperation | None"
-    """None while deletion files cannot be written yet: before a fork."""
     """The Lance operation; None while its deletion files cannot be written yet (before a fork)."""
     stamp: Stamp
     new_fragments: "tuple[FragmentMetadata, ...]" = ()
@@ -480,7 +479,7 @@ def _require_unique(keys: Any, handle: SnapshotHandle) -> None:
     if len(keys) < 2:
         return
     given = keys.drop_null()
-    # Made, not counted: that takes half the time.
+    # Making the distinct keys takes half the time of counting them.
     if len(given.unique()) != len(given):
         raise InternalError(f"the rows staged for '{handle.table_key}' name one id twice")
 
