@@ -47,9 +47,11 @@ def test_the_order_in_which_a_graph_is_found(here: Run, place: Path) -> None:
     assert read(here, "--profile", "first", env={**personal, "OMNIGRAPH_STORE": "two.omni"}) == "one"
     assert read(here, env=personal) == "three"
     both = here(*COUNT, env={**personal, "OMNIGRAPH_STORE": "two.omni"})
-    assert both.out.split()[1] == "three"
-    assert "warning: defaults.store" in both.err
-    assert "comes before OMNIGRAPH_STORE" in both.err
+    assert (both.out.split()[1], both.err) == ("two", "")
+    assert read(here, env={**personal, "OMNIGRAPH_STORE": ""}) == "three"
+    served = home(place, "defaults: {server: quay}\nservers: {quay: {url: 'https://localhost:1'}}\n")
+    assert read(here, env={**served, "OMNIGRAPH_STORE": "two.omni"}) == "two"
+    personal = home(place, "defaults: {store: three.omni}\nprofiles: {first: {store: one.omni}}\n")
     assert here("--profile", "first", *COUNT, env=personal).out.split()[1] == "one"
     assert read(here, env={**home(place, ""), "OMNIGRAPH_STORE": "two.omni"}) == "two"
 
@@ -205,3 +207,17 @@ def test_a_profile_is_refused_where_no_graph_is_looked_for(
     personal = home(place, "profiles: {a: {store: one.omni}}\n")
     assert "--profile" in here(*command, "--profile", "a", env=personal, rc=2).err
     assert here("version", env={**personal, "OMNIGRAPH_PROFILE": "nobody"}).rc == 0
+
+
+def test_tracebacks_are_asked_for_by_the_environment_or_the_file(here: Run, place: Path) -> None:
+    def traced(text: str, **env: str) -> bool:
+        failed = here(*COUNT, "--store", "nowhere.omni", env={**home(place, text), **env}, rc=None)
+        assert "error: no graph at" in failed.err
+        return "Traceback" in failed.err
+
+    asked = "settings: {debug: true}\n"
+    assert not traced("")
+    assert traced(asked)
+    assert traced("", OMNIGRAPH_DEBUG="1")
+    assert not traced(asked, OMNIGRAPH_DEBUG="0")
+    assert traced(asked, OMNIGRAPH_DEBUG="")

@@ -1,4 +1,4 @@
-"""Which graph a command means: flags first, then the profile, the personal file, the environment."""
+"""Which graph a command means: flags first, then the environment, then the personal file."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.cli import config as personal
-from omnigraph.cli import output
 from omnigraph.core.errors import ActorNotSettable, BadRequest, UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def resolve(store: str | None) -> Scope | None:
     name = flags.profile or os.environ.get(personal.PROFILE_VARIABLE)
     if name:
         return _of_profile(config, name, flags)
-    return _of_defaults(config, flags)
+    return _of_environment_or_defaults(config, flags)
 
 
 def _check_single(flags: Flags, origin: str) -> None:
@@ -86,20 +85,17 @@ def _of_profile(config: personal.Config, name: str, flags: Flags) -> Scope:
     return Scope(profile.kind, str(profile.target), origin, flags.graph or profile.default_graph)
 
 
-def _of_defaults(config: personal.Config, flags: Flags) -> Scope | None:
-    exported = os.environ.get(personal.STORE_VARIABLE)
+def _of_environment_or_defaults(config: personal.Config, flags: Flags) -> Scope | None:
     for kind, target, origin in (
+        ("store", os.environ.get(personal.STORE_VARIABLE), personal.STORE_VARIABLE),
         ("server", config.defaults.get("server"), "defaults.server"),
         ("store", config.defaults.get("store"), "defaults.store"),
-        ("store", exported, personal.STORE_VARIABLE),
     ):
         if not target:
             continue
-        if exported and exported != target:
-            # Whoever exports it means it; that a file at home decides must not stay unsaid.
-            output.note(f"warning: {origin} of '{config.path}' comes before {personal.STORE_VARIABLE}")
         if kind == "store":
             _check_single(flags, origin)
+            return Scope(kind, target, origin)
         return Scope(kind, target, origin, flags.graph or config.defaults.get("default_graph"))
     return None
 
@@ -110,7 +106,7 @@ def addressed(store: str | None) -> str:
     if scope is None:
         raise UsageError(
             "no graph addressed",
-            hint="pass --store URI, name a --profile, give config.yaml a default, or set OMNIGRAPH_STORE",
+            hint="pass --store URI, name a --profile, set OMNIGRAPH_STORE, or give config.yaml a default",
         )
     if scope.kind == "server" and given.get().actor is not None:
         raise ActorNotSettable(

@@ -5,11 +5,12 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, Final
 
 import typer
 
-from omnigraph.cli import output
+from omnigraph.cli import config, output
 from omnigraph.core.errors import (
     InternalError,
     MergeConflicts,
@@ -23,8 +24,12 @@ CONFLICTS_SHOWN_MAX: Final = 20
 
 
 def debugging() -> bool:
-    """Whether the user asked for tracebacks."""
-    return is_set(os.environ.get("OMNIGRAPH_DEBUG"))
+    """Whether the user asked for tracebacks: by the environment, else by the personal file."""
+    said = os.environ.get("OMNIGRAPH_DEBUG", "").strip()
+    if not said:
+        with suppress(OmnigraphError):  # perhaps the file is what is wrong
+            said = config.load().settings.get("debug")
+    return is_set(said)
 
 
 def from_parser(error: typer.TyperException) -> UsageError:

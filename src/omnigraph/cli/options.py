@@ -13,7 +13,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URI",
-        help="The graph: a directory or s3://bucket/prefix; else --profile, config.yaml, OMNIGRAPH_STORE.",
+        help="The graph: a directory or s3://bucket/prefix; else --profile, OMNIGRAPH_STORE, config.yaml.",
     ),
 ]
 Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to work on.")]

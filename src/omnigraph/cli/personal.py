@@ -32,8 +32,8 @@ def register(profile_app: typer.Typer, config_app: typer.Typer) -> None:
             "Show the settings in effect and where each comes from.",
             "omnigraph config show",
             more=(
-                "The graph comes from flags, the profile, the defaults of config.yaml, then OMNIGRAPH_STORE;"
-                " settings from flags, the environment, config.yaml, then the built-in default."
+                "Everything comes from flags, then the environment, then config.yaml, then the built-in"
+                " default; for the graph a profile comes before OMNIGRAPH_STORE."
             ),
         ),
     )(config_show)

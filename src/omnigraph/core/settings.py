@@ -1,7 +1,7 @@
 """What an operator can set, from the environment and from an optional TOML file. The environment wins."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -96,49 +96,80 @@ class Settings:
     ) -> "Settings":
         """Read `OMNIGRAPH_*` over the `[settings]` table of `file` over `values` over the defaults.
 
-        A number that cannot be read or is not positive counts as not given. A durability nobody knows is an
-        error: guessing there would decide about the safety of data.
+        A blank text, and a number that cannot be read or is not positive, counts as not given. A durability
+        nobody knows is an error: guessing there would decide about the safety of data.
         """
-        values = {**(values or {}), **(_file_values(file) if file is not None else {})}
-        if "embed_api_key" in values:
+        files = {**(values or {}), **(_file_values(file) if file is not None else {})}
+        if "embed_api_key" in files:
             raise BadRequest("a key does not belong into a file", hint="set OMNIGRAPH_EMBED_API_KEY")
-        values |= _environment_values(os.environ if environ is None else environ)
+        given = _Given(_environment_values(os.environ if environ is None else environ), files)
         default = cls()
+        cache_dir = given.value("cache_dir")
         return cls(
-            durability=_durability(values.get("durability"), default.durability),
-            cache_bytes=_positive(values.get("cache_bytes"), default.cache_bytes),
-            cache_dir=Path(values["cache_dir"]) if values.get("cache_dir") else default.cache_dir,
-            expand_access=_expand_access(values.get("expand_access"), default.expand_access),
-            load_concurrency=_positive(values.get("load_concurrency"), default.load_concurrency),
-            maintenance_concurrency=_positive(
-                values.get("maintenance_concurrency"), default.maintenance_concurrency
+            durability=_durability(given.value("durability"), default.durability),
+            cache_bytes=given.positive("cache_bytes", default.cache_bytes),
+            cache_dir=default.cache_dir if cache_dir is None else Path(cache_dir),
+            expand_access=_expand_access(given.value("expand_access"), default.expand_access),
+            load_concurrency=given.positive("load_concurrency", default.load_concurrency),
+            maintenance_concurrency=given.positive(
+                "maintenance_concurrency", default.maintenance_concurrency
             ),
-            merge_staging_dir=Path(values.get("merge_staging_dir") or default.merge_staging_dir),
-            spark_master=str(values.get("spark_master") or default.spark_master),
-            spark_conf={name: str(value) for name, value in values.get("spark_conf", {}).items()},
-            bulk_rows_in_process_max=_positive(
-                values.get("bulk_rows_in_process_max"), default.bulk_rows_in_process_max
+            merge_staging_dir=Path(given.value("merge_staging_dir") or default.merge_staging_dir),
+            spark_master=str(given.value("spark_master") or default.spark_master),
+            spark_conf=given.texts_by_name("spark_conf"),
+            bulk_rows_in_process_max=given.positive(
+                "bulk_rows_in_process_max", default.bulk_rows_in_process_max
             ),
-            bulk_bytes_in_process_max=_positive(
-                values.get("bulk_bytes_in_process_max"), default.bulk_bytes_in_process_max
+            bulk_bytes_in_process_max=given.positive(
+                "bulk_bytes_in_process_max", default.bulk_bytes_in_process_max
             ),
-            mutation_bytes=_positive(values.get("mutation_bytes"), default.mutation_bytes),
-            query_memory_bytes=_positive(values.get("query_memory_bytes"), default.query_memory_bytes),
-            query_seconds=_positive(values.get("query_seconds"), 0) or None,
-            vector_probes=_positive(values.get("vector_probes"), 0) or None,
-            blob_sources=_texts(values.get("blob_sources")),
-            embed_provider=_word(values.get("embed_provider")),
-            embed_base_url=_word(values.get("embed_base_url")),
-            embed_model=_word(values.get("embed_model")),
-            embed_deadline_ms=_or_none(values.get("embed_deadline_ms"), default.embed_deadline_ms),
-            embed_timeout_ms=_positive(values.get("embed_timeout_ms"), default.embed_timeout_ms),
-            embed_retry_attempts=_positive(values.get("embed_retry_attempts"), default.embed_retry_attempts),
-            embed_retry_backoff_ms=_positive(
-                values.get("embed_retry_backoff_ms"), default.embed_retry_backoff_ms
-            ),
-            embeddings_mock=is_set(values.get("embeddings_mock")),
-            debug=is_set(values.get("debug")),
+            mutation_bytes=given.positive("mutation_bytes", default.mutation_bytes),
+            query_memory_bytes=given.positive("query_memory_bytes", default.query_memory_bytes),
+            query_seconds=given.positive("query_seconds", 0) or None,
+            vector_probes=given.positive("vector_probes", 0) or None,
+            blob_sources=_texts(given.value("blob_sources")),
+            embed_provider=_word(given.value("embed_provider")),
+            embed_base_url=_word(given.value("embed_base_url")),
+            embed_model=_word(given.value("embed_model")),
+            embed_deadline_ms=given.number("embed_deadline_ms", default.embed_deadline_ms, least=0),
+            embed_timeout_ms=given.positive("embed_timeout_ms", default.embed_timeout_ms),
+            embed_retry_attempts=given.positive("embed_retry_attempts", default.embed_retry_attempts),
+            embed_retry_backoff_ms=given.positive("embed_retry_backoff_ms", default.embed_retry_backoff_ms),
+            embeddings_mock=is_set(given.value("embeddings_mock")),
+            debug=is_set(given.value("debug")),
         )
+
+
+class _Given:
+    """What was said about settings, the first who says something that can be read decides."""
+
+    def __init__(self, *layers: Mapping[str, Any]) -> None:
+        self._layers = layers
+
+    def values(self, name: str) -> Iterator[Any]:
+        for layer in self._layers:
+            value = layer.get(name)
+            if value is not None and str(value).strip():
+                yield value
+
+    def value(self, name: str) -> Any:
+        return next(self.values(name), None)
+
+    def number(self, name: str, default: int, *, least: int) -> int:
+        return next((n for n in map(_whole, self.values(name)) if n is not None and n >= least), default)
+
+    def positive(self, name: str, default: int) -> int:
+        return self.number(name, default, least=1)
+
+    def texts_by_name(self, name: str) -> dict[str, str]:
+        """A setting that is itself a mapping: who comes first decides about each of its members."""
+        found: dict[str, str] = {}
+        for value in self.values(name):
+            if not isinstance(value, Mapping):
+                raise BadRequest(f"the setting '{name}' is a table of names and values")
+            members = cast("Mapping[str, Any]", value)
+            found = {**{str(key): str(member) for key, member in members.items()}, **found}
+        return found
 
 
 def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -179,17 +210,11 @@ def is_set(value: Any) -> bool:
     return str("" if value is None else value).strip().lower() not in {"", "0", "false"}
 
 
-def _positive(value: Any, default: int) -> int:
+def _whole(value: Any) -> int | None:
     try:
-        number = int(value)
+        return int(value)
     except (TypeError, ValueError):
-        return default
-    return number if number > 0 else default
-
-
-def _or_none(value: Any, default: int) -> int:
-    """As `_positive`, except that 0 means no limit."""
-    return 0 if str(value).strip() == "0" else _positive(value, default)
+        return None
 
 
 def _word(value: Any) -> str | None:

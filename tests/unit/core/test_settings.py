@@ -107,3 +107,18 @@ def test_a_key_is_refused_in_files_and_never_part_of_the_settings(tmp_path: Path
         assert "hush" not in str(caught.value.to_dict())
         assert "OMNIGRAPH_EMBED_API_KEY" in (caught.value.hint or "")
     assert "hush" not in repr(Settings.from_environment({"OMNIGRAPH_EMBED_API_KEY": "hush"}))
+
+
+def test_what_cannot_be_read_leaves_the_file_its_say(tmp_path: Path) -> None:
+    file = tmp_path / "omnigraph.toml"
+    file.write_text(
+        '[settings]\ndurability = "os"\nload_concurrency = 3\nembed_deadline_ms = 0\nspark_master = "local[1]"\n'
+        'cache_dir = "/kept"\ndebug = true\n[settings.spark_conf]\n"spark.a" = 1\n"spark.b" = 2\n'
+    )
+    blank = {"DURABILITY": "", "LOAD_CONCURRENCY": "many", "EMBED_DEADLINE_MS": "-1", "SPARK_MASTER": " "}
+    blank |= {"CACHE_DIR": "", "DEBUG": "", "SPARK_CONF_b": "3"}
+    found = Settings.from_environment({f"OMNIGRAPH_{name}": text for name, text in blank.items()}, file)
+    assert (found.durability, found.load_concurrency, found.embed_deadline_ms) == ("os", 3, 0)
+    assert (found.spark_master, found.cache_dir, found.debug) == ("local[1]", Path("/kept"), True)
+    assert found.spark_conf == {"spark.a": "1", "spark.b": "3"}
+    assert not Settings.from_environment({"OMNIGRAPH_DEBUG": "0"}, file).debug
