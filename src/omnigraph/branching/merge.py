@@ -76,7 +76,7 @@ def branch_merge(
         refuse_conflicts(plan)
         record = MergeRecord("merge", actor, plan.source.head)
         published = write_merge(session, plan, record, cancel, course)
-    return MergeReport.of(plan, actor, published.commit)
+        return MergeReport.of(plan, actor, published.commit)
 
 
 def preview_merge(

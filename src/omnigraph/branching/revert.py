@@ -61,7 +61,7 @@ def revert_commit(
         # Not a merge in the history: the parent it takes the old values from is an ancestor already.
         record = MergeRecord(f"revert:{commit_id}", actor, None)
         published = write_merge(session, plan, record, cancel, course)
-    return MergeReport.of(plan, actor, published.commit)
+        return MergeReport.of(plan, actor, published.commit)
 
 
 def restore_branch(
