@@ -7,7 +7,7 @@ import pytest
 import omnigraph
 from graphs import make_graph
 from interrupting import interrupted_at
-from omnigraph.branching import merge, writing
+from omnigraph.branching import merge, merge_writing
 from omnigraph.engine.write import forks, ground, parts, protocol, records, syncs
 from omnigraph.maintenance import indices
 from omnigraph.manifest import publisher
@@ -66,7 +66,7 @@ def test_an_interrupt_at_any_line_of_a_merge_tells_the_truth(tmp_path, inherits,
         stop = interrupted_at(
             number,
             lambda: graph.branches.merge(source, into=target),  # noqa: B023
-            {merge, writing, *CARRYING},
+            {merge, merge_writing, *CARRYING},
             set(),
         )
         if stop is None:
