@@ -56,8 +56,12 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
             )
         if snapshot.branch == branch:
             _refuse_common_ground(session, branch)
-        session.manifest.delete_branch(branch)
-        return BranchDeletion(branch, _remove_forks(session, branch, snapshot))
+        if session.manifest.delete_branch(branch):
+            return BranchDeletion(branch, _remove_forks(session, branch, snapshot))
+        # After a power cut the branch may be there again, and then it needs them.
+        return BranchDeletion(
+            branch, tuple(key for key, each in snapshot.entries.items() if each.branch == branch)
+        )
 
 
 def _deletable(name: str) -> BranchName:

@@ -180,3 +180,12 @@ def listen(listener: Listener, *, everywhere: bool = False) -> Generator[None]:
                 remaining = list(_everywhere)
                 remaining.remove(listener)
                 _everywhere = tuple(remaining)
+
+
+@contextmanager
+def tidying(what: str) -> Generator[None]:
+    """Clear away once an outcome is decided: a failure in here is a warning and changes nothing about it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  whatever it is, it is not the failure of the operation
+        emit(Warned(what, str(error)))

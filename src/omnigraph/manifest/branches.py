@@ -8,11 +8,13 @@ from omnigraph.core.errors import (
     BadRequest,
     BranchHasChildren,
     ConflictError,
+    OmnigraphError,
     SnapshotNotFound,
     StorageError,
     StoragePermanent,
     TagExists,
 )
+from omnigraph.core.events import Warned, emit, tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, show_branch
 from omnigraph.manifest.migrations import refuse_newer_format
@@ -79,7 +81,8 @@ class BranchStore:
                 # What it shows is known: reading it back would cost more than making it.
                 return replace(shown, branch=branch)
             except BaseException:
-                self.remove(branch)
+                with tidying(f"branch '{branch}' could not be taken back"):
+                    self.remove(branch)
                 raise
 
     def _still_there(self, branch: Branch, wanted: Snapshot) -> Snapshot:
@@ -99,8 +102,8 @@ class BranchStore:
         dataset = self._store.dataset
         dataset.sync(dataset.version_file(branch, version), branch_reference(MANIFEST, branch))
 
-    def delete(self, name: str) -> None:
-        """Remove a branch from the manifest; from then on it does not exist.
+    def delete(self, name: str) -> bool:
+        """Remove a branch from the manifest; from then on it does not exist. Returns as `remove` does.
 
         Its commits are written to the commit tables first: history that was merged elsewhere stays whole.
         Forks of tables are left to the caller. A damaged branch can be deleted like any other. Raises
@@ -117,7 +120,7 @@ class BranchStore:
             if children:
                 raise BranchHasChildren(branch, children)
             store.commits.complete_before_deletion(branch)
-            self.remove(branch)
+            return self.remove(branch)
 
     def _parent_of(self, other: BranchName, deleted: BranchName) -> Branch:
         """The branch that another one was made from. Raises ConflictError when that cannot be told."""
@@ -133,15 +136,26 @@ class BranchStore:
                 hint=f"delete '{other}' first, or restore its reference from a backup",
             ) from error
 
-    def remove(self, branch: BranchName) -> None:
-        """Make sure that no branch of this name exists, nor anything of its storage in the manifest."""
+    def remove(self, branch: BranchName) -> bool:
+        """Make sure that no branch of this name exists, nor anything of its storage in the manifest.
+
+        Raises only while the branch is still there. Once it is gone a failure is a warning: leftovers are
+        removed by the next branch of that name. Returns whether it stays away after a power cut; if that is
+        not known, its storage is kept, because a reference that comes back must find it.
+        """
         store = self._store
         store.forget(branch)
         if store.branch_exists(branch):
             # The reference goes first and durably: a reference without storage could not be opened.
             store.adapter.delete(branch_reference(MANIFEST, branch))
-            store.dataset.sync_directory(f"{MANIFEST}/_refs/branches")
-        self._clear_leftover(branch)
+            try:
+                store.dataset.sync_directory(f"{MANIFEST}/_refs/branches")
+            except OmnigraphError as error:
+                emit(Warned(f"branch '{branch}' is gone, but may come back after a power cut", str(error)))
+                return False
+        with tidying(f"states of the deleted branch '{branch}' remain"):
+            self._clear_leftover(branch)
+        return True
 
     def _clear_leftover(self, branch: BranchName) -> None:
         """Remove storage that no reference names: it would block a branch of this name."""

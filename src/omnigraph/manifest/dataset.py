@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from omnigraph.core.errors import StorageNotFound
-from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
+from omnigraph.core.errors import OmnigraphError, StorageNotFound, StoragePrecondition
+from omnigraph.core.events import DurableOperation, StorageCall, emit, listening, tidying
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.bases import Bases
@@ -32,7 +32,7 @@ from omnigraph.storage.durability import (
     make_found_durable,
     sync_directories,
 )
-from omnigraph.storage.failures import Circumstances, is_commit_conflict, substrate
+from omnigraph.storage.failures import Circumstances, UnsyncedCommit, is_commit_conflict, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference, tag_reference
 from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
@@ -333,7 +333,10 @@ class ControlDataset:
                 raise
             return self.settle_contention(handle.version, branch, rows)
         emit(DurableOperation("commit_control", self.location, "after"))
-        self.sync(self.version_file(branch, made.version))
+        try:
+            self.sync(self.version_file(branch, made.version))
+        except OmnigraphError as error:
+            raise UnsyncedCommit(self.location, cause=str(error)) from error
         return made
 
     def settle_contention(
@@ -400,19 +403,28 @@ class ControlDataset:
         return found
 
     def create_tag(self, name: str, branch: Branch, version: int) -> None:
-        """Name one version. The caller has seen that the name is free."""
+        """Name one version, durably, or leave no tag. Raises StoragePrecondition when the name is taken."""
         emit(StorageCall("create_tag", self.location))
-        reference = version if branch is None else (branch, version)
+        if self._adapter.exists(tag_reference(self.location, name)):
+            raise StoragePrecondition(f"{self.location}: there is a tag '{name}' already")
+        reference: Any = version if branch is None else (branch, version)
         emit(DurableOperation("create_tag", self.location, "before"))
-        with substrate(self._about_writing(None)):
-            self.open_head(None).tags.create(name, reference)
-        emit(DurableOperation("create_tag", self.location, "after"))
-        self.sync(tag_reference(self.location, name))
+        try:
+            with substrate(self._about_writing(None)):
+                self.open_head(None).tags.create(name, reference)
+            emit(DurableOperation("create_tag", self.location, "after"))
+            self.sync(tag_reference(self.location, name))
+        except BaseException:
+            # Lance may fail after the tag is there, and one that is not durable must not be seen.
+            with tidying(f"the tag '{name}' could not be taken back"):
+                self._adapter.delete(tag_reference(self.location, name))
+            raise
 
     def delete_tag(self, name: str) -> None:
         """Forget a tag; one that is gone already is fine."""
         self._adapter.delete(tag_reference(self.location, name))
-        self.sync_directory(f"{self.location}/_refs/tags")
+        with tidying(f"the tag '{name}' is gone, but may come back after a power cut"):
+            self.sync_directory(f"{self.location}/_refs/tags")
 
     def discard(self, rows: WrittenRows) -> None:
         """Remove data files that are proven to be pointed at by nothing."""

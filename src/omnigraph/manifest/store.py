@@ -385,9 +385,9 @@ class ManifestStore:
         """Make a branch that shows what `from_branch` shows now (`BranchStore.create`)."""
         return self.references.create(name, from_branch)
 
-    def delete_branch(self, name: str) -> None:
+    def delete_branch(self, name: str) -> bool:
         """Remove a branch from the manifest (`BranchStore.delete`)."""
-        self.references.delete(name)
+        return self.references.delete(name)
 
     def branch_exists(self, branch: Branch) -> bool:
         """Whether the branch exists. Cost: one probe."""

@@ -88,6 +88,17 @@ class CommitUncertain(RecoveryRequired):
         self.table_key = table_key
 
 
+class UnsyncedCommit(RecoveryRequired):
+    """A commit is there for everybody to see, and the device did not confirm that it keeps it."""
+
+    def __init__(self, target: str, *, cause: str) -> None:
+        super().__init__(
+            f"{target}: the commit is visible, but whether it survives a power cut is not known: {cause}",
+            hint="do not repeat the write: it is there; look after the storage device, then verify the graph",
+        )
+        self.target = target
+
+
 class ForeignCommit(RecoveryRequired):
     """This commit landed, but on top of one this writer did not know: its result must not be published."""
 

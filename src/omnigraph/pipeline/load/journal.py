@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.ir import schema_hash
 from omnigraph.core.clock import boot_id
-from omnigraph.core.errors import Cancelled, CommitNotFound, LoadNotFound, LoadNotResumable, StorageError
+from omnigraph.core.errors import (
+    Cancelled,
+    CommitNotFound,
+    LoadNotFound,
+    LoadNotResumable,
+    StorageNotFound,
+)
+from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, show_branch
 from omnigraph.pipeline.checks.exchange import IN_STORE
@@ -31,6 +38,7 @@ from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.recovery.process_lock import FileLock, LockHeld, ObjectLock, ProcessLock
 from omnigraph.storage.durability import DurabilityMode
+from omnigraph.storage.failures import translated
 from omnigraph.storage.fragments import remove_fragments
 from omnigraph.storage.handles import NO_NUMBER, Fragment
 from omnigraph.storage.layout import LOADS, GraphRoot, load_record_name
@@ -192,16 +200,16 @@ class Journal:
 
     def end(self) -> None:
         """Nothing is left to resume. The record goes first: by it a task that still runs knows."""
-        with contextlib.suppress(StorageError):  # a record that stays names files; it harms nobody
-            self._adapter.delete(load_record_name(self.load_id))
-            self._adapter.delete_prefix(self._out_of_reach())
+        self._adapter.delete(load_record_name(self.load_id))
+        self._adapter.delete_prefix(self._out_of_reach())
 
     def _out_of_reach(self) -> str:
         """Where the files of the load now are: no task that still runs can put another one there."""
         name = f"{LOADS}/{self.load_id}"
         if self._root.is_local:
-            with contextlib.suppress(FileNotFoundError):
-                Path(self._root.local_path(name)).rename(self._root.local_path(f"{name}.ended"))
+            path = self._root.local_path(name)
+            with contextlib.suppress(StorageNotFound), translated(path):
+                Path(path).rename(f"{path}.ended")
                 return f"{name}.ended"
         return name
 
@@ -232,14 +240,17 @@ def only_driver(session: "GraphSession", load_id: str, *, new: bool) -> Generato
 
 
 def _give_up(session: "GraphSession", load_id: str, held: LockHeld | None, name: str) -> None:
-    if session.root.is_local:
-        for suffix in _LOCK_SUFFIXES:
-            Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
+    """Let go of the load. It has ended, so nothing here may say otherwise."""
+    with tidying(f"the lock of the load {load_id} remains"):
+        if session.root.is_local:
+            for suffix in _LOCK_SUFFIXES:
+                Path(session.root.local_path(f"{LOADS}/{load_id}{suffix}")).unlink(missing_ok=True)
     if held is not None:
         held.release()
-    # A released lock stays as an object. Without a record nobody can want it any more.
-    if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
-        session.adapter.delete(name)
+    with tidying(f"the lock of the load {load_id} remains"):
+        # A released lock stays as an object. Without a record nobody can want it any more.
+        if not session.root.is_local and not session.adapter.exists(load_record_name(load_id)):
+            session.adapter.delete(name)
 
 
 # --- entries, written by tasks ---
@@ -453,7 +464,8 @@ def check_graph(
     differences = Differences()
     settled = _settled_by(session, record)
     if settled is not None:
-        Journal(session.root, record.id).end()
+        with tidying(f"files of the load {record.id} remain"):
+            Journal(session.root, record.id).end()
         differences.found.append(f"commit {settled} settled it")
     if schema_hash(session.catalog_of(snapshot)) != record.schema:
         differences.found.append("the schema has changed")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import BadRequest
+from omnigraph.core.events import tidying
 from omnigraph.core.ids import OperationId, new_ulid
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 from omnigraph.engine.session import GraphSession
@@ -176,7 +177,8 @@ def _put_away(load: Load) -> None:
     """Take away the journal and the workspace of a load that ended, unless another run may need them."""
     if load.resumable:
         return
-    load.journal.end()
+    with tidying(f"files of the load {load.operation_id} remain"):
+        load.journal.end()
     if load.workspace is not None:
         shutil.rmtree(load.workspace, ignore_errors=True)
 
