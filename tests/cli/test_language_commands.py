@@ -215,3 +215,21 @@ def test_a_plan_over_a_broken_schema_is_a_schema_error(here: Run, files: Path) -
     text = here("schema", "plan", "--from", "harbor.pg", "--schema", "broken.pg", rc=1)
     assert "broken.pg:1:" in text.err
     assert text.err.splitlines()[-1].startswith(("error: ", "hint: "))
+
+
+def test_a_mistake_in_a_query_is_told_once(here: Run, files: Path) -> None:
+    """With its place and its hint; the last line counts."""
+    here("init", "twice.omni", "--schema", "harbor.pg")
+    wrong = "query q() { match { $s: Ship  $s.nothing = 1  $s.tonnage = null } return { $s } }"
+    told = here("query", "-e", wrong, "--store", "twice.omni", rc=1).err
+    assert told.count("has no property 'nothing'") == 1
+    assert told.count("nothing compares with null") == 1
+    assert told.count("hint: ") == 1
+    assert told.splitlines()[-1] == "error: the query has 2 errors"
+    one = here("query", "-e", wrong.replace("$s.nothing = 1", ""), "--store", "twice.omni", rc=1).err
+    assert one.count("hint: ") == 1
+    assert one.splitlines()[-1] == "error: the query has 1 error"
+    (files / "broken.pg").write_text("node Ship { imo: Strin @key }")
+    schema = here("init", "other.omni", "--schema", "broken.pg", rc=1).err
+    assert schema.count("found 'Strin'") == 1
+    assert schema.splitlines()[-1] == "error: the schema has 1 error"

@@ -146,7 +146,10 @@ def clauses(draw, scope: Scope, depth: int) -> str:
     form = draw(st.integers(0, 7))
     if form in {0, 1} and depth < 2:
         inner = scope.child()
-        first = draw(traversals(inner)) if scope.of("A") and draw(st.booleans()) else draw(filters(inner))
+        if form == 0 and depth == 0 and draw(st.integers(0, 3)) == 0:
+            first = f"not {{ {draw(traversals(inner.child()))} }}"
+        else:
+            first = draw(traversals(inner)) if scope.of("A") and draw(st.booleans()) else draw(filters(inner))
         rest = [draw(clauses(inner, depth + 1)) for _ in range(draw(st.integers(0, 1)))]
         word = "not"
         if form == 1:

@@ -158,7 +158,7 @@ def test_a_csv_record_may_be_longer_than_a_block(graph, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_records, "RECORD_BYTES_MAX", 4000)
     with pytest.raises(ResourceLimit) as caught:
         graph.load(tmp_path / "T.csv", mode="overwrite", engine="local")
-    assert "T.csv:3: record_bytes of one record is 5,002, at most 4,000" in (caught.value.hint or "")
+    assert "T.csv:3: 5,002 bytes in one record; at most 4,000 are allowed" in (caught.value.hint or "")
     report = graph.load(tmp_path / "T.csv", mode="overwrite", engine="local", rejects=tmp_path / "rejects")
     assert (report.records_read, report.records_refused, set(rows(graph))) == (3, 1, {1, 3})
     kept = json.loads((tmp_path / "rejects" / "rejects.jsonl").read_text())
@@ -168,8 +168,9 @@ def test_a_csv_record_may_be_longer_than_a_block(graph, tmp_path, monkeypatch):
         "resource_limit",
     )
     monkeypatch.setattr(csv_records, "RECORD_BYTES_MAX", 2000)
-    with pytest.raises(ResourceLimit, match="record_bytes"):  # more than a reader holds, as with a long line
+    with pytest.raises(ResourceLimit, match="bytes in one record") as caught:  # more than a reader holds
         graph.load(tmp_path / "T.csv", mode="overwrite", engine="local", rejects=tmp_path / "more")
+    assert caught.value.resource == "record_bytes"
 
 
 # --- columns ------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from omnigraph.core.errors import (
     MergeConflicts,
     OmnigraphError,
     PreconditionFailed,
+    QueryError,
+    SourceFailure,
     UsageError,
 )
 from omnigraph.core.settings import is_set
@@ -87,15 +89,19 @@ def conflict_line(table_key: str, message: str, kind: str) -> str:
 
 
 def _show_text(error: OmnigraphError) -> None:
-    findings = getattr(error, "diagnostics", ())
-    if findings:
-        from omnigraph.language.diagnostics import render
+    message, hint = error.message, error.hint
+    if isinstance(error, SourceFailure) and error.diagnostics:
+        from omnigraph.language.diagnostics import Severity, render
 
-        for finding in findings:
+        for finding in error.diagnostics:
             output.note(render(finding))
+        wrong = [each for each in error.diagnostics if each.severity is Severity.ERROR]
+        if any(each.message in message for each in wrong):  # it was printed with its place
+            text = "query" if isinstance(error, QueryError) else "schema"
+            message, hint = f"the {text} has {len(wrong)} error{'' if len(wrong) == 1 else 's'}", None
     if isinstance(error, MergeConflicts):
         for conflict in error.conflicts[:CONFLICTS_SHOWN_MAX]:
             output.note(conflict_line(conflict["table_key"], conflict["message"], conflict["kind"]))
-    output.note(f"error: {error.message}")
-    if error.hint:
-        output.note(f"hint: {error.hint}")
+    output.note(f"error: {message}")
+    if hint:
+        output.note(f"hint: {hint}")

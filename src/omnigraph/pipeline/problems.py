@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from omnigraph.core.errors.faults import over_limit_text
+
 PROBLEMS_KEPT_PER_KIND_MAX: Final = 100
 """Problems of one kind that a report spells out; the totals count every one."""
 
@@ -73,7 +75,7 @@ def over_limit(order: int, resource: str, actual: int, limit: int) -> Problem:
     return Problem(
         kind="resource_limit",
         order=order,
-        message=f"{resource} of one record is {actual:,}, at most {limit:,}",
+        message=over_limit_text(resource, actual, limit),
         property=resource,
         limit=limit,
         actual=actual,

@@ -147,7 +147,7 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
             return BlobSourceError(_placed(first) + tail)
         case "resource_limit":
             return ResourceLimit(
-                resource=first.property or "record",
+                resource=first.property or "record_bytes",
                 limit=first.limit or 0,
                 actual=first.actual or 0,
                 hint=_placed(first),

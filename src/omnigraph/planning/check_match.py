@@ -92,10 +92,10 @@ class MatchCheck(OperandCheck):
         scope = Scope(draft.scope)
         before = len(self.diagnostics)
         block = self.block(clauses, scope)
-        if not scope.mentioned and len(self.diagnostics) == before:
+        if not scope.needed and len(self.diagnostics) == before:
             opening = Span(span.start, span.start + len(word))
             message = f"this {word}-block uses no variable from outside"
-            hint = "mention one in a traversal, a filter or a binding of the block itself"
+            hint = "mention one in a traversal, a filter or a binding of the block, or of a block inside it"
             self.report("T9", opening, message, hint=hint)
         if word == "maybe":
             for name, bound in scope.own.items():

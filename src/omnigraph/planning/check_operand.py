@@ -43,8 +43,6 @@ class Scope:
     def __init__(self, parent: "Scope | None" = None) -> None:
         self.parent = parent
         self.own: dict[str, Bound] = {}
-        self.mentioned: set[str] = set()
-        """Variables of enclosing blocks that this block mentions itself."""
         self.needed: set[str] = set()
         """Variables of enclosing blocks that this block or one inside it mentions."""
 
@@ -56,7 +54,6 @@ class Scope:
         scope = self.parent
         while scope is not None:
             if name in scope.own:
-                self.mentioned.add(name)
                 for inner in passed:
                     inner.needed.add(name)
                 return scope.own[name]

@@ -7,6 +7,7 @@ import pytest
 
 from omnigraph.core import errors
 from omnigraph.core.errors import FACTS, KINDS, OmnigraphError, Retry
+from omnigraph.core.errors.faults import CEILINGS
 
 SOURCES = Path(inspect.getfile(errors)).parents[2]
 
@@ -275,12 +276,33 @@ def test_a_ceiling_names_resource_limit_and_actual() -> None:
         resource="mutation_rows", limit=100_000, actual=100_001, type_name="Ship", hint="use load"
     )
     assert error.exit_status == 8
+    assert error.message == "Ship: 100,001 rows in one mutation; at most 100,000 are allowed"
     assert error.to_dict()["resource_limit"] == {
         "resource": "mutation_rows",
         "limit": 100_000,
         "actual": 100_001,
         "type_name": "Ship",
     }
+
+
+def test_every_ceiling_has_words_for_people() -> None:
+    """Of every name that a refusal is raised with somewhere in the sources."""
+    named: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            given = [each.value for each in node.keywords if each.arg == "resource"]
+            if "over_limit" in ast.unparse(node.func) or "_refuse_size" in ast.unparse(node.func):
+                given += node.args
+            named |= {
+                value.value
+                for each in given
+                for value in ast.walk(each)
+                if isinstance(value, ast.Constant) and isinstance(value.value, str)
+            }
+    assert named == set(CEILINGS)
+    assert not any("_" in words for words in CEILINGS.values())
 
 
 def test_violations_are_capped_and_counted_and_the_first_is_the_headline() -> None:

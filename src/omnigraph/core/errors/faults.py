@@ -12,6 +12,24 @@ from omnigraph.core.errors.base import (
 from omnigraph.core.errors.kinds import Retry
 from omnigraph.core.errors.state import RowLevelCasContention
 
+CEILINGS: Final = {
+    "mutation_rows": "rows in one mutation",
+    "mutation_bytes": "bytes in one mutation",
+    "query_memory_bytes": "bytes of memory",
+    "array_bytes": "bytes in one array",
+    "record_bytes": "bytes in one record",
+    "record_structure": "brackets, commas and colons in one record",
+    "blob_range_bytes": "bytes in one read of a blob",
+    "external_blob_uri_bytes": "bytes in the address of an external blob",
+    "external_blob_object_bytes": "bytes in one external blob",
+}
+"""What the ceilings count, in words. Their names are for programs and stay."""
+
+
+def over_limit_text(resource: str, actual: int, limit: int) -> str:
+    """How far a ceiling was passed, for people."""
+    return f"{actual:,} {CEILINGS.get(resource, resource)}; at most {limit:,} are allowed"
+
 
 class ResourceLimit(LimitError):
     """A stated ceiling: what, how much is allowed, how much was asked."""
@@ -35,7 +53,7 @@ class ResourceLimit(LimitError):
         if place is not None:
             detail["place"] = place
         super().__init__(
-            f"{subject}{resource} would be {actual:,}; at most {limit:,} are allowed",
+            f"{subject}{over_limit_text(resource, actual, limit)}",
             hint=hint,
             details={"resource_limit": detail},
         )

@@ -29,7 +29,12 @@ HTML_ROWS_MAX: Final = 50
 class Rows:
     """The result of one read query, at one commit. Nothing changes it.
 
-    Two columns may carry the same name; row objects then keep the later value.
+    ```python
+    rows[0], rows[-3:], rows["friend.name"], len(rows), list(rows)
+    ```
+
+    A number gives one row, a slice some, a name the values of a column. Two columns may carry the same name;
+    rows and `rows[name]` then keep the later one.
     """
 
     __slots__ = ("_columns", "_names", "branch", "commit_id", "query_name", "schema", "snapshot")
@@ -86,8 +91,12 @@ class Rows:
     def __getitem__(self, index: int) -> dict[str, Any]: ...
     @overload
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """One row, or the rows of a slice."""
+    @overload
+    def __getitem__(self, index: str) -> list[Any]: ...
+    def __getitem__(self, index: int | slice | str) -> dict[str, Any] | list[Any]:
+        """One row, the rows of a slice, or the values of a column. Raises IndexError, KeyError."""
+        if isinstance(index, str):
+            return self._values(index)
         columns = cast("Sequence[Any]", self._columns)
         if isinstance(index, slice):
             return _row_dicts(self._names, [column[index] for column in columns])
@@ -95,6 +104,12 @@ class Rows:
             raise IndexError(f"there is no row {index} in a result of {len(self)}")
         place = index % len(self)
         return _row_dicts(self._names, [column[place : place + 1] for column in columns])[0]
+
+    def _values(self, name: str) -> list[Any]:
+        for mine, column in zip(reversed(self._names), reversed(self._columns), strict=True):
+            if mine == name:
+                return list(column) if isinstance(column, list) else python_values(column)
+        raise KeyError(f"there is no column '{name}'; the columns are {', '.join(self._names)}")
 
     def to_arrow(self) -> pa.Table:
         """The result as an Arrow table."""
