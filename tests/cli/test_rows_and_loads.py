@@ -1,6 +1,5 @@
 """query and load through the command: formats, targets, statuses, streams."""
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -33,6 +32,7 @@ RECORDS = """{"type":"Ship","data":{"imo":"S1","name":"Aurora","tonnage":900}}
 """
 STORE = ("--store", "harbor.omni")
 LOCAL = ("--engine", "local", *STORE)
+LOAD = ("load", "--data", "harbor.jsonl", "--mode", "merge", *LOCAL)
 
 
 @pytest.fixture(scope="module")
@@ -255,21 +255,21 @@ def test_a_destructive_load_on_a_remote_graph_needs_consent(here: Run, place: Pa
     assert "--yes" in here(*arguments, rc=5).err
 
 
-def test_progress_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from omnigraph.cli.progress import TerminalListener
-    from omnigraph.core.events import Progress, Warned
+def test_progress_as_lines_of_json(here: Run, place: Path) -> None:
+    ran = here("--progress", "json", *LOAD, "--quiet")
+    said = [json.loads(line)["progress"] for line in ran.err.splitlines()]
+    assert said
+    assert {one["operation"] for one in said} <= {"load", "index"}
+    assert all({"stage", "done", "total", "unit", "rate", "seconds_left"} <= one.keys() for one in said)
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
 
-    for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
-        monkeypatch.setattr("sys.stderr", stream)
-        listener = TerminalListener()
-        listener(Progress("load", "stage", 3, 10, "tasks"))
-        assert ("load: stage 3/10 tasks" in stream.getvalue()) is drawn
-        listener(Warned("careful", "it is late"))
-        assert "warning: careful: it is late\n" in stream.getvalue()
+@pytest.mark.parametrize("form", ["auto", "bar", "none"])
+def test_progress_says_nothing_in_a_pipe(here: Run, place: Path, form: str) -> None:
+    assert here(*LOAD, "--quiet", "--progress", form).err == ""
+
+
+def test_an_unknown_form_of_progress_is_refused(here: Run, place: Path) -> None:
+    assert "--progress takes auto, bar, json, none" in here(*LOAD, "--progress", "loud", rc=2).err
 
 
 def test_a_tag_names_what_is_read(here: Run, place: Path) -> None:

@@ -412,3 +412,24 @@ def test_advice_to_run_a_missing_command_is_found() -> None:
     assert set().union(*map(advised, strings('f"{x}: run `omnigraph repair` {y}"'))) == {"repair"}
     assert set().union(*map(advised, code_of_page("# a\n\n```sh\nomnigraph cleanup\n```\n"))) == {"cleanup"}
     assert set().union(*map(advised, code_of_page("see `omnigraph optimize`"))) == {"optimize"}
+
+
+IMPORTED_AS = {"pylance": "lance", "pyyaml": "yaml"}
+
+
+def test_every_dependency_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    named = {re.split(r"[<>=!\[]", each)[0] for each in project["project"]["dependencies"]}
+    imported = {
+        name.split(".")[0]
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert {name for name in named if IMPORTED_AS.get(name, name) not in imported} == set()

@@ -28,6 +28,7 @@ from omnigraph.branching.merge_step import MergeStep
 from omnigraph.branching.merge_validation import TableRows, Verdict, check_merged
 from omnigraph.core.errors import BadRequest, ConflictError, InternalError, TypeNotFound
 from omnigraph.core.ids import show_branch
+from omnigraph.core.progress import Steps
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def plan_between(
         action, origins = touched[key]
         return _plan_table(session, deltas, action, key, origins, source, target, resolution)
 
-    planned = session.share(plan_table, list(touched), threads=TABLES_AT_ONCE)
+    compared = Steps("merge", "compare", len(touched), "tables")
+    planned = session.share(compared.counting(plan_table), list(touched), threads=TABLES_AT_ONCE)
     _refuse_unused_entries(resolution, planned)
     planned = keep_edges(session, source, target, planned)
     steps = [step for step, _ in planned]

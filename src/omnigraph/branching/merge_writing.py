@@ -17,7 +17,8 @@ from omnigraph.branching.equality import chunk_rows, in_fields, read_rows
 from omnigraph.branching.merge_plan import TableAction
 from omnigraph.core.errors import InternalError
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import CommitId, OperationId, new_ulid
+from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.core.progress import Steps
 from omnigraph.engine.write.afterwards import offer_index_work
 from omnigraph.engine.write.ground import Ground, WhenMoved
 from omnigraph.engine.write.parts import StagedPart, Switch, TableWrite, Windows, WriteIntent
@@ -61,11 +62,12 @@ def write_merge(
     """
     operation_id = OperationId(new_ulid())
     written = {step.table_key: step for step in plan.steps if step.writes_rows}
-    tables = session.share(
-        lambda key: stage_step(session, written[key], plan.target, operation_id),
-        list(written),
-        threads=TABLES_AT_ONCE,
-    )
+
+    def stage(key: TableKey) -> TableWrite:
+        return stage_step(session, written[key], plan.target, operation_id)
+
+    staging = Steps("merge", "write", len(written), "tables")
+    tables = session.share(staging.counting(stage), list(written), threads=TABLES_AT_ONCE)
     failpoint(Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE)
     staged = Staged(
         _intent(plan, record, operation_id),

@@ -18,13 +18,14 @@ NO_CLIENT: Final = "this version opens graphs by their storage and has no client
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The addressing flags of the command line that the commands themselves do not declare."""
+    """The flags of the command line that the commands themselves do not declare."""
 
     server: str | None = None
     cluster: str | None = None
     graph: str | None = None
     profile: str | None = None
     actor: str | None = None
+    progress: str | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> "Flags":

@@ -62,9 +62,18 @@ def _root(
             "-v", "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
         ),
     ] = False,
+    progress: Annotated[
+        str,
+        typer.Option(
+            "--progress",
+            metavar="FORM",
+            help="How long work says how far it is, on stderr: auto (a bar on a terminal), bar, json (a line"
+            " a second) or none. Goes with every command, before or behind it.",
+        ),
+    ] = "auto",
 ) -> None:
-    # The option acts in its callback, before a command is looked for.
-    del version
+    # The version acts in its callback; progress is taken out before a command is looked for.
+    del version, progress
 
 
 @app.command(help=teach("Print the version and the storage format.", "omnigraph version --json"))

@@ -14,6 +14,7 @@ _GLOBAL_FLAGS: Final[Mapping[str, bool]] = {
     "--graph": True,
     "--cluster": True,
     "--profile": True,
+    "--progress": True,
     "--yes": False,
     "--quiet": False,
     "--json": False,
@@ -34,7 +35,7 @@ _CREATE: Final = ("creates a graph at its argument", _NONE)
 _LOCAL: Final = ("works on files only", _NONE)
 
 # Flags no command declares: they are taken out before the command is parsed.
-_TAKEN_OUT: Final = ("--server", "--cluster", "--graph", "--profile")
+_TAKEN_OUT: Final = ("--server", "--cluster", "--graph", "--profile", "--progress")
 
 COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("version",): _LOCAL,

@@ -37,7 +37,17 @@ end
 complete -c omnigraph -a '(__omnigraph_complete)'
 """
 SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-_GLOBAL: Final = ("--help", "--version", "--store", "--profile", "--as", "--quiet", "--yes", "--json")
+_GLOBAL: Final = (
+    "--help",
+    "--version",
+    "--store",
+    "--profile",
+    "--as",
+    "--quiet",
+    "--yes",
+    "--json",
+    "--progress",
+)
 
 
 def register(app: typer.Typer) -> None:

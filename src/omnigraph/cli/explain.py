@@ -18,8 +18,6 @@ from omnigraph.cli.parameters import (
     parameters,
     query_source,
 )
-from omnigraph.cli.progress import TerminalListener
-from omnigraph.core.events import listen
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +54,7 @@ def explain(
     check_one_state(branch, at)
     source = query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with reading(store) as graph, naming(file, param), listen(TerminalListener()):
+    with reading(store) as graph, naming(file, param):
         found = graph.explain(source, values, name=name, analyze=analyze, branch=branch, at=at)
     if as_json:
         output.document(found.to_dict())

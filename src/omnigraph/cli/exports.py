@@ -1,5 +1,6 @@
 """The export command."""
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,16 +22,14 @@ from omnigraph.cli.parameters import (
     parameters,
     query_source,
 )
-from omnigraph.cli.progress import TerminalListener
 from omnigraph.core.errors import UsageError
-from omnigraph.core.events import listen
 from omnigraph.pipeline.options import SourceFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from omnigraph.api.graph import Graph
-    from omnigraph.core.settings import Settings
     from omnigraph.pipeline.output.export import ExportReport
 
 
@@ -119,14 +118,16 @@ def export(
     if out is None:
         if as_json or overwrite or engine is ExportEngine.SPARK:
             raise UsageError("--json, --overwrite and --engine spark describe files", hint="pass --out PATH")
-        with reading(store) as graph, naming(file, param), listen(TerminalListener(quiet=quiet)):
+        # Rows on a terminal and a bar over them would be read by nobody.
+        with reading(store, quiet=quiet or sys.stdout.isatty()) as graph, naming(file, param):
             for chunk in _stream(graph, wanted):
                 output.write_bytes(chunk)
         return
     uri = addressed(store)
     settings = spark_settings(spark_master, spark_conf)
     with naming(file, param):
-        report = _write(uri, settings, wanted, out, engine, overwrite=overwrite, quiet=quiet)
+        opened = reading(store, settings=settings, quiet=quiet)
+        report = _write(opened, wanted, out, engine, overwrite=overwrite)
     if as_json:
         output.document({"uri": uri, **report.to_dict()})
     elif not quiet:
@@ -157,31 +158,23 @@ def _stream(graph: "Graph", wanted: _Wanted) -> "Iterator[bytes]":
 
 
 def _write(
-    uri: str,
-    settings: "Settings",
+    opened: "AbstractContextManager[Graph]",
     wanted: _Wanted,
     out: str,
     engine: ExportEngine,
     *,
     overwrite: bool,
-    quiet: bool,
 ) -> "ExportReport":
-    from omnigraph.api.graph import open_read_only
-
-    listener = TerminalListener(quiet=quiet)
-    with open_read_only(uri, settings=settings) as graph, listen(listener, everywhere=True):
-        try:
-            return graph.export_to(
-                out,
-                format=None if wanted.form is None else wanted.form.value,
-                types=wanted.types,
-                query=wanted.query,
-                name=wanted.name,
-                params=wanted.values if wanted.query is not None else None,
-                branch=wanted.branch,
-                at=wanted.at,
-                engine=engine.value,
-                overwrite=overwrite,
-            )
-        finally:
-            listener.clear()
+    with opened as graph:
+        return graph.export_to(
+            out,
+            format=None if wanted.form is None else wanted.form.value,
+            types=wanted.types,
+            query=wanted.query,
+            name=wanted.name,
+            params=wanted.values if wanted.query is not None else None,
+            branch=wanted.branch,
+            at=wanted.at,
+            engine=engine.value,
+            overwrite=overwrite,
+        )

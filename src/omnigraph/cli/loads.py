@@ -103,9 +103,6 @@ def load(
     as_json: Json = False,
 ) -> None:
     """Load files into a graph."""
-    from omnigraph.cli.progress import TerminalListener
-    from omnigraph.core.events import listen
-
     uri = addressed(store)
     if resumable:
         _list_resumable(uri, as_json=as_json)
@@ -116,10 +113,9 @@ def load(
     settings = spark_settings(spark_master, spark_conf)
     if engine is EngineName.SPARK:
         _start_spark(settings, data)
-    listener = TerminalListener(quiet=quiet)
     opened = writing(uri, "load", quiet=quiet, settings=settings, blob_sources=blob_source)
-    with opened as graph, listen(listener, everywhere=True):
-        try:
+    try:
+        with opened as graph:
             report = graph.load(
                 sources,
                 mode="" if mode is None else mode.value,
@@ -133,13 +129,10 @@ def load(
                 format=None if form is None else form.value,
                 type_name=type_name,
             )
-        except OmnigraphError as error:
-            listener.clear()
-            if not as_json:
-                _show_problems(error)
-            raise
-        finally:
-            listener.clear()
+    except OmnigraphError as error:
+        if not as_json:
+            _show_problems(error)
+        raise
     _show(uri, report, as_json=as_json)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from omnigraph.cli import output
 from omnigraph.cli.addressing import addressed
 from omnigraph.cli.addressing import settings as effective_settings
+from omnigraph.cli.progress import reporting
 from omnigraph.core.errors import ConfirmationRequired
 
 if TYPE_CHECKING:
@@ -43,14 +44,17 @@ def confirm(action: str, uri: str, *, yes: bool, as_json: bool) -> None:
 
 
 @contextmanager
-def reading(store: str | None) -> "Generator[Graph]":
+def reading(
+    store: str | None, *, settings: "Settings | None" = None, quiet: bool = False
+) -> "Generator[Graph]":
     """The addressed graph, opened so that nothing of it can change, not even by recovery."""
     # Before anything heavy is imported: a graph that is not named fails at once.
-    uri, settings = addressed(store), effective_settings()
-    from omnigraph.api.graph import open_read_only
+    uri, chosen = addressed(store), settings or effective_settings()
+    with reporting(quiet=quiet):
+        from omnigraph.api.graph import open_read_only
 
-    with open_read_only(uri, settings=settings) as graph:
-        yield graph
+        with open_read_only(uri, settings=chosen) as graph:
+            yield graph
 
 
 @contextmanager
@@ -73,7 +77,10 @@ def writing(
     try:
         from omnigraph.api.graph import open_graph
 
-        with open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph:
+        with (
+            reporting(quiet=quiet),
+            open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph,
+        ):
             known = ""
             yield graph
             known = "the command is complete"

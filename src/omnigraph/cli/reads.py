@@ -23,9 +23,7 @@ from omnigraph.cli.parameters import (
     parameters,
     query_source,
 )
-from omnigraph.cli.progress import TerminalListener
 from omnigraph.core.errors import UsageError
-from omnigraph.core.events import listen
 
 if TYPE_CHECKING:
     from omnigraph.engine.read.result import Rows
@@ -81,7 +79,7 @@ def query(
         raise UsageError("arrow is not for a terminal", hint="send it to a file or a pipe")
     source = query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with reading(store) as graph, naming(file, param), listen(TerminalListener()):
+    with reading(store) as graph, naming(file, param):
         rows = graph.query(source, values, name=name, branch=branch, at=at)
     print_rows(rows, chosen, csv_null=csv_null, with_metadata=with_metadata)
 

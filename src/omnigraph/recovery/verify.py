@@ -11,6 +11,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
 from omnigraph.core import html
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.ids import Branch, TableKey, node_table_key, show_branch
+from omnigraph.core.progress import Steps
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.schema_state import staged_schema_files
@@ -166,6 +167,9 @@ def _tables(
         tally.tables += 1
         yield from _told(Rule.PIN_EXISTS, f"{key} on {where}", _pin(context, snapshot.branch, entry, handle))
     ids: dict[TableKey, pa.ChunkedArray] = {}
+    read = Steps(
+        "verify", f"read {where}", sum(entry.row_count for entry in snapshot.entries.values()), "rows"
+    )
     for key, handle in handles.items():
         where_table = f"{key} on {where}"
         try:
@@ -174,23 +178,35 @@ def _tables(
             yield Violation(Rule.PIN_EXISTS, where_table, f"rows cannot be read: {error}")
             continue
         tally.rows += len(ids[key])
+        read.advance(len(ids[key]))
         yield from _rows(snapshot.entries[key], ids[key], where_table)
+    checked = Steps("verify", f"check {where}", len(handles), "tables")
     for key, handle in handles.items():
-        table_type = catalog.type_of(key) if key in declared else None
-        if table_type is None:
-            continue
-        missing = set(table_type.arrow_schema.names) ^ set(handle.schema.names)
-        if missing:
-            names = ", ".join(sorted(missing))
-            yield Violation(Rule.COLUMNS, f"{key} on {where}", f"columns differ from the schema: {names}")
-            continue
-        if key not in ids:
-            continue
-        place = f"{key} on {where}"
-        yield from _told(Rule.PIN_EXISTS, place, _keys(context, table_type, handle, place))
-        if isinstance(table_type, EdgeType):
-            ends = _endpoints(context, table_type, handle, ids, where)
-            yield from _told(Rule.PIN_EXISTS, place, ends)
+        if key in declared:
+            yield from _rules(context, catalog.type_of(key), handle, ids, where)
+        checked.advance()
+
+
+def _rules(
+    context: RecoveryContext,
+    table_type: TableType,
+    handle: SnapshotHandle,
+    ids: "dict[TableKey, pa.ChunkedArray]",
+    where: str,
+) -> Iterator[Violation]:
+    """Columns, keys and ends of one table against its declaration."""
+    key = handle.table_key
+    missing = set(table_type.arrow_schema.names) ^ set(handle.schema.names)
+    if missing:
+        names = ", ".join(sorted(missing))
+        yield Violation(Rule.COLUMNS, f"{key} on {where}", f"columns differ from the schema: {names}")
+        return
+    if key not in ids:
+        return
+    place = f"{key} on {where}"
+    yield from _told(Rule.PIN_EXISTS, place, _keys(context, table_type, handle, place))
+    if isinstance(table_type, EdgeType):
+        yield from _told(Rule.PIN_EXISTS, place, _endpoints(context, table_type, handle, ids, where))
 
 
 def _pin(

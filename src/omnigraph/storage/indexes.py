@@ -7,13 +7,14 @@ import os
 import threading
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
+from omnigraph.core.progress import Steps
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
@@ -186,11 +187,15 @@ def _build_all(
             # fail meanwhile.
             return _build(pool.private(handle.location, handle.branch, handle.version), *each)
 
+    steps = Steps("index", f"build {handle.table_key}", len(wanted), "indexes")
     with giving_back() if large else nullcontext():
         if len(wanted) < 2:
-            return [build(each) for each in wanted]
+            return [steps.counting(build)(each) for each in wanted]
         with ThreadPoolExecutor(len(wanted), thread_name_prefix="omnigraph-index") as threads:
-            return list(threads.map(build, wanted))
+            begun = [threads.submit(build, each) for each in wanted]
+            for _ in as_completed(begun):
+                steps.advance()
+            return [each.result() for each in begun]
 
 
 def _build(dataset: "LanceDataset", plan: IndexPlan, fragments: list[int]) -> "Index":

@@ -17,7 +17,7 @@ def stopped_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callab
     """A load that is interrupted in its first stage; its tasks, which go on."""
     late: list[Callable[[], Any]] = []
 
-    def interrupted(_self: LocalExecutor, _stage: str, function: Any, items: Any) -> Any:
+    def interrupted(_self: LocalExecutor, _stage: str, function: Any, items: Any, _sizes: Any) -> Any:
         late.extend((lambda item=item: function(item)) for item in items)
         raise KeyboardInterrupt
 

@@ -3,6 +3,7 @@
 import codecs
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -240,6 +241,22 @@ def _text_bytes(split: Split) -> int:
         with reading(split.name):
             return int(pq.read_metadata(split.path).num_rows) * TEXT_BYTES_PER_ROW
     return Path(split.path).stat().st_size * (1 if split.compression is None else TEXT_PER_PACKED_BYTE)
+
+
+def stored_bytes(splits: Sequence[Split]) -> list[int]:
+    """The bytes of its file that each split stands for; those of one file are taken to be alike."""
+    pieces = Counter(split.path for split in splits)
+    sizes = {path: Path(path).stat().st_size // count for path, count in pieces.items()}
+    return [sizes[split.path] for split in splits]
+
+
+def expected_bytes(split: Split) -> int | None:
+    """About how many bytes a reader of the split will have read at its end; None where nobody can tell."""
+    if split.format is SourceFormat.PARQUET:
+        return None  # its rows take other bytes in memory than in the file
+    if split.end is not None:
+        return split.end - split.start
+    return _text_bytes(split) - split.start
 
 
 def read_chunks(split: Split, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:

@@ -57,6 +57,7 @@ from omnigraph.pipeline.load.stage_split import (
     SplitResult,
     StageTask,
     prove_nothing_lost,
+    sizes_of,
     stage_split,
 )
 from omnigraph.pipeline.load.target import TargetBranch
@@ -299,7 +300,7 @@ class Load:
         self._reused = len(done)
         with self._timed("stage"):
             tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits if split.number not in done]
-            fresh = self.executor.map("stage", stage_journaled, tasks)
+            fresh = self.executor.map("stage", stage_journaled, tasks, sizes_of(tasks))
         by_split = {result.split: result for result in (*fresh, *(result for result, _ in done.values()))}
         results = [by_split[split.number] for split in self.splits]
         prove_nothing_lost(results)
@@ -397,7 +398,7 @@ class Load:
             if split.number in affected
         ]
         old = [fragment for number in affected for fragment in staged.results[number].staged()]
-        for result in self.executor.map("stage again", stage_split, tasks):
+        for result in self.executor.map("stage again", stage_split, tasks, sizes_of(tasks)):
             before = staged.results[result.split]
             if result.records != before.records:
                 raise InternalError("the input changed while it was loaded")

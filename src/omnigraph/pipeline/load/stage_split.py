@@ -6,7 +6,7 @@ call the same functions; neither knows which one it is.
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,7 @@ from omnigraph.engine.write.values import value_findings
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
 from omnigraph.pipeline.input.reader import SplitReader
 from omnigraph.pipeline.input.records import ParsedRows, keep
+from omnigraph.pipeline.input.sources import expected_bytes, stored_bytes
 from omnigraph.pipeline.load.blobs import BlobFinding, ExternalBlobs
 from omnigraph.pipeline.load.ids import new_ids
 from omnigraph.pipeline.load.patch import filled_from_committed
@@ -36,7 +37,7 @@ from omnigraph.pipeline.plan import (
     unique_space,
 )
 from omnigraph.pipeline.problems import Problem, ProblemLog, order_of
-from omnigraph.pipeline.spark.executors import raise_if_stopped
+from omnigraph.pipeline.spark.executors import part_done, raise_if_stopped
 from omnigraph.storage.fragments import (
     open_pinned,
     open_tables,
@@ -97,6 +98,11 @@ class StageTask:
     write_facts: bool = True
 
 
+def sizes_of(tasks: Sequence[StageTask]) -> list[int]:
+    """The stored bytes each task reads."""
+    return stored_bytes([task.split for task in tasks])
+
+
 def stage_split(task: StageTask) -> SplitResult:
     """Read one split and stage its rows by type. Memory is bounded whatever the size of the split."""
     stage = _SplitStage(task)
@@ -109,11 +115,14 @@ def stage_split(task: StageTask) -> SplitResult:
 
 def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
     reader = SplitReader(task.plan.catalog, task.split, presence=task.plan.mode is LoadMode.PATCH)
+    expected = expected_bytes(task.split)
     for parsed in reader.parsed(stage.result.log):
         raise_if_stopped()
         for rows in parsed:
             stage.take(rows)
         stage.write_out(STAGED_BYTES_MAX)
+        if expected:
+            part_done(reader.bytes / expected)
     stage.write_out(0)
     stage.facts.flush()
     result = stage.result

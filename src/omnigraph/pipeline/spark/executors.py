@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
-from omnigraph.core.events import Progress, emit
+from omnigraph.core.progress import Steps
 from omnigraph.core.settings import Settings
 from omnigraph.storage.memory import give_back
 
@@ -40,8 +40,18 @@ class Executor(Protocol):
         """Whether every task sees the temporary directory of this machine."""
         ...
 
-    def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Run the function over every item. The first failure stops the stage and is raised."""
+    def map(
+        self,
+        stage: str,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        sizes: Sequence[int] | None = None,
+    ) -> list[Result]:
+        """Run the function over every item. The first failure stops the stage and is raised.
+
+        `sizes` are the bytes each item stands for. Where the pieces run in this process, progress is told in
+        bytes then, also in the middle of a piece (`part_done`).
+        """
         ...
 
 
@@ -50,6 +60,29 @@ def raise_if_stopped() -> None:
     stop = _stop.get()
     if stop is not None and stop.is_set():
         raise Cancelled("the load was stopped; nothing was changed")
+
+
+class _Part:
+    """How far one piece is, in the unit of its stage."""
+
+    def __init__(self, steps: Steps, size: int) -> None:
+        self._steps, self._size, self._done = steps, size, 0
+
+    def reach(self, fraction: float) -> None:
+        now = int(self._size * min(fraction, 1.0))
+        if now > self._done:
+            self._steps.advance(now - self._done)
+            self._done = now
+
+
+_part: contextvars.ContextVar[_Part | None] = contextvars.ContextVar("part", default=None)
+
+
+def part_done(fraction: float) -> None:
+    """Called by a piece of work now and then: so much of it is done, from 0 to 1."""
+    part = _part.get()
+    if part is not None:
+        part.reach(fraction)
 
 
 class LocalExecutor:
@@ -69,36 +102,37 @@ class LocalExecutor:
         """See `Executor.shares_files`."""
         return True
 
-    def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def map(
+        self,
+        stage: str,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        sizes: Sequence[int] | None = None,
+    ) -> list[Result]:
         """See `Executor.map`."""
-        results: list[Result] = []
-        threads = min(self._threads, len(items))
-        if threads <= 1:
-            for item in items:
-                results.append(function(item))
-                self._report(stage, len(results), len(items))
-            return results
+        weights, unit = ([1] * len(items), "tasks") if sizes is None else (sizes, "bytes")
+        steps = Steps(self._operation, stage, sum(weights), unit)
         stop = threading.Event()
 
-        def work(pair: tuple[contextvars.Context, Item]) -> Result:
-            context, item = pair
-            context.run(_stop.set, stop)
-            return context.run(function, item)
+        def work(numbered: tuple[int, Item]) -> Result:
+            part = _Part(steps, weights[numbered[0]])
+            _stop.set(stop)
+            _part.set(part)
+            result = function(numbered[1])
+            part.reach(1)
+            return result
 
+        threads = min(self._threads, len(items))
+        if threads <= 1:
+            return [contextvars.copy_context().run(work, each) for each in enumerate(items)]
         with ThreadPoolExecutor(threads, "omnigraph-load") as pool:
-            pairs = [(contextvars.copy_context(), item) for item in items]
+            begun = [pool.submit(contextvars.copy_context().run, work, each) for each in enumerate(items)]
             try:
-                for result in pool.map(work, pairs):
-                    results.append(result)
-                    self._report(stage, len(results), len(items))
+                return [each.result() for each in begun]
             except BaseException:
                 stop.set()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-        return results
-
-    def _report(self, stage: str, done: int, total: int) -> None:
-        emit(Progress(operation=self._operation, stage=stage, done=done, total=total, unit="tasks"))
 
 
 class SparkExecutor:
@@ -120,8 +154,15 @@ class SparkExecutor:
             return False
         return self.runtime.master.startswith("local[")
 
-    def map(self, stage: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """See `Executor.map`."""
+    def map(
+        self,
+        stage: str,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        sizes: Sequence[int] | None = None,
+    ) -> list[Result]:
+        """See `Executor.map`. Spark tells of a task when it has ended, so progress counts tasks."""
+        del sizes
         if not items:
             return []
         packed, count = pickle.dumps((function, list(items))), len(items)
