@@ -147,7 +147,7 @@ def test_a_tag_given_for_a_branch_is_said_to_be_one(graph, tmp_path):
     for attempt in attempts:
         with unchanged(graph), pytest.raises(BranchNotFound, match="branch 'v1' does not exist") as caught:
             attempt()
-        assert caught.value.hint == "'v1' is a tag: it can be read at, and never written; name a branch"
+        assert caught.value.hint == "'v1' is a tag: it can be read but never written; name a branch"
     with pytest.raises(BranchNotFound) as caught:
         people(graph, "bob", branch="v2")
     assert "tag" not in (caught.value.hint or "")
@@ -328,7 +328,7 @@ def test_the_feed_starts_after_a_commit(graph):
     assert [block.commit.id for block in page.blocks] == [second.id]
     with pytest.raises(CommitNotFound):
         graph.feed.start("after:01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    with pytest.raises(BadRequest, match="no start of a feed"):
+    with pytest.raises(BadRequest, match="not a start of a feed"):
         graph.feed.start("yesterday")
 
 

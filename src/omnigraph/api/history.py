@@ -148,7 +148,7 @@ def feed_filter(
     """The filter of these names. Raises `BadRequest` for a kind or operation that does not exist."""
     for kind in kinds or ():
         if kind not in {"node", "edge"}:
-            raise BadRequest(f"'{kind}' is no kind of entity", hint="use node or edge")
+            raise BadRequest(f"'{kind}' is not a kind of entity", hint="use node or edge")
     chosen = change_ops(ops)
     return FeedFilter(
         None if not types else tuple(types),
@@ -161,7 +161,7 @@ def change_ops(names: Sequence[str] | None) -> Sequence[ChangeOp] | None:
     """The operations of these names. Raises `BadRequest` for a name that is none."""
     for name in names or ():
         if name not in set(ChangeOp):
-            raise BadRequest(f"'{name}' is no operation", hint="use insert, update or delete")
+            raise BadRequest(f"'{name}' is not an operation", hint="use insert, update or delete")
     return None if names is None else [ChangeOp(name) for name in names]
 
 

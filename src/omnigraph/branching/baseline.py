@@ -30,7 +30,7 @@ class Baseline:
     resume_cursor: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The baseline as JSON says it."""
+        """The JSON form."""
         return {"snapshot_commit_id": self.snapshot_commit_id, "resume_cursor": self.resume_cursor}
 
 
@@ -39,8 +39,8 @@ def write_baseline(
 ) -> Baseline:
     """Write what a branch shows to a file, durably and whole, then give the cursor behind it.
 
-    The cursor is never in the file: who has one has a complete file. Raises `ConflictError` when the file was
-    replaced meanwhile; the former file and nothing else is there then.
+    The cursor is never in the file: whoever has one has a complete file. Raises `ConflictError` when the file
+    was replaced meanwhile; the former file and nothing else is there then.
     """
     target = Path(path)
     try:

@@ -35,10 +35,10 @@ class Blamed:
     commit: CommitRecord
     before: bool = False
     said: Any = None
-    """The value as JSON says it; of a blob its size, or where it is."""
+    """The value in its JSON form; for a blob its size, or where it is."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON says it."""
+        """The JSON form."""
         return {
             "property": self.property,
             "value": self.said,
@@ -65,7 +65,7 @@ class Blame:
         raise KeyError(name)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON says it."""
+        """The JSON form."""
         origins = [each.to_dict() for each in self.properties]
         return {"type": self.type_name, "id": self.id, "properties": origins}
 

@@ -270,7 +270,7 @@ def _find(known: pa.StringArray, wanted: pa.StringArray) -> tuple[Mask, NDArray[
         found = pc.index_in(wanted, value_set=known)
         present = np.asarray(found.is_valid().to_numpy(zero_copy_only=False), np.bool_)
         return present, np.asarray(found.drop_null().to_numpy(), np.int64)
-    # From many rows on the hash of our own is several times as fast.
+    # For many rows our own hash is several times as fast.
     present, at = KeySegment(known, np.arange(len(known), dtype=np.uint64)).find(wanted, hash_keys(wanted))
     return present, at[present].astype(np.int64)
 

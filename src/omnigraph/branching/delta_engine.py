@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local"
 TABLES_AT_ONCE: Final = max(2, min(OVERLAP_THREADS, os.cpu_count() or 1))
-"""Tables a merge works at at once; more than there are processors only take turns at the interpreter."""
+"""How many tables a merge works on at once; more than there are processors would only take turns."""
 
 
 class BulkDeltas(Protocol):

@@ -44,7 +44,7 @@ class Cause:
     commit: CommitRecord
 
     def to_dict(self) -> dict[str, Any]:
-        """The cause as JSON says it."""
+        """The JSON form."""
         commit = self.commit
         optional = {
             "parent_commit_id": commit.parent,
@@ -70,7 +70,7 @@ class FeedBlock:
     changes: tuple[EntityChange, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The block as JSON says it."""
+        """The JSON form."""
         changes = [each.to_dict() for each in self.changes]
         return {"cause": Cause(self.commit).to_dict(), "changes": changes}
 
@@ -89,7 +89,7 @@ class FeedPage:
     """On the last page: whether the branch still shows the commit the poll ended at."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The page as JSON says it."""
+        """The JSON form."""
         optional = {
             "next_page_token": self.next_page_token,
             "cursor": self.cursor,
@@ -110,7 +110,7 @@ class ChangesPage:
     next_page_token: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The page as JSON says it."""
+        """The JSON form."""
         more = {} if self.next_page_token is None else {"next_page_token": self.next_page_token}
         return {**FeedBlock(self.commit, self.changes).to_dict(), **more}
 
@@ -130,7 +130,7 @@ def start_cursor(
         return write_token(session, branch, chosen, Place(history[-1]))
     word, _, commit_id = start.partition(":")
     if word != "after" or not commit_id:
-        raise BadRequest(f"'{start}' is no start of a feed", hint="use now, beginning or after:COMMIT")
+        raise BadRequest(f"'{start}' is not a start of a feed", hint="use now, beginning or after:COMMIT")
     if commit_id not in history:
         raise CommitNotFound(commit_id)
     return write_token(session, branch, chosen, Place(CommitId(commit_id)))

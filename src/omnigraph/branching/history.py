@@ -81,7 +81,7 @@ class EntityChange:
         return tuple(n for n in {**before, **after} if n not in both or not same_value(before[n], after[n]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The change as JSON says it: an insert has only `after`, a delete only `before`."""
+        """The JSON form: an insert has only `after`, a delete only `before`."""
         sides = {"before": self.before, "after": self.after}
         return {
             "kind": self.kind,
@@ -160,9 +160,8 @@ class Diff:
             start, stop = start - count, stop - count
 
     def within(self, start: int, size: int) -> tuple[int, int]:
-        """How many changes from a position on weigh about so many bytes, and what they weigh.
-
-        At least one, if there is one.
+        """How many changes from a position on weigh about `size` bytes, and what they weigh. At least one, if
+        there is one.
         """
         found = weight = 0
         for table in self.tables:
@@ -194,7 +193,7 @@ class Diff:
         return {key: counts for key, counts in counted.items() if any(counts.values())}
 
     def json_lines(self) -> Iterator[bytes]:
-        """One change a line."""
+        """One change per line."""
         for change in self:
             yield orjson.dumps(change.to_dict()) + b"\n"
 
@@ -344,7 +343,7 @@ def resolve_commit(session: GraphSession, text: str) -> CommitRecord:
 
 
 def resolve_change(session: GraphSession, text: str) -> CommitRecord:
-    """As `resolve_commit`, for who names what is to be taken back: the name of a branch means its newest
+    """As `resolve_commit`, for a caller that takes something back: the name of a branch means its newest
     commit that changed rows.
     """
     try:

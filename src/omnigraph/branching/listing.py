@@ -23,7 +23,7 @@ class BranchDetail:
     updated_at_us: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The detail as JSON says it."""
+        """The JSON form."""
         return {
             "name": self.name,
             "head_commit_id": self.head,
@@ -34,7 +34,7 @@ class BranchDetail:
 
 
 def branch_details(session: GraphSession) -> list[BranchDetail]:
-    """Every branch by name, main included; a damaged one is told as a warning and left out.
+    """Every branch by name, main included; a damaged one is reported as a warning and left out.
 
     Cost: one walk of the history per branch.
     """

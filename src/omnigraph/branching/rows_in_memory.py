@@ -43,7 +43,7 @@ class HeldRows:
 
 
 def may_hold(fragments: Sequence[Fragment], rows: int, row_bytes: int) -> bool:
-    """Whether so many rows are few enough to be held: those of `fragments`, and single ones of others."""
+    """Whether these rows are few enough to be held: those of `fragments`, and single ones of others."""
     if rows > MERGE_HELD_ROWS_MAX or rows * row_bytes > MERGE_HELD_BYTES_MAX:
         return False
     # What texts and lists really weigh is only known of what is stored.

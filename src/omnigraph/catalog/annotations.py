@@ -47,7 +47,7 @@ def read_type_annotations(
     for node in nodes:
         name = node.name.text
         if name in _FLAGS or name == "embed":
-            message = f"{label}: @{name} belongs to a property or, with parentheses, into the body"
+            message = f"{label}: @{name} belongs to a property or, with parentheses, in the body"
             findings.report(Code.MISPLACED_ANNOTATION, node.span, message)
         elif not _metadata(node, label, read, seen, findings):
             if name == "default" or name in _NEED_ARGUMENTS:

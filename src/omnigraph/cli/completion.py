@@ -73,7 +73,7 @@ def completion(
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print the candidates for the last word, one a line; nothing when the shell should offer files."""
+    """Print the candidates for the last word, one per line; nothing when the shell should offer files."""
     try:
         for candidate in candidates(words):
             output.line(candidate)

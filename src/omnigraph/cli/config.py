@@ -93,10 +93,10 @@ def home() -> Path:
 
 @cache
 def load() -> Config:
-    """Read the file, once a command. Keys nobody knows are named on stderr and ignored: a file made for a
-    newer version still works.
+    """Read the file, once per command.
 
-    Raises BadRequest for a file that is not what it should be, IoFailure for one that cannot be read.
+    Keys nobody knows are named on stderr and ignored: a file made for a newer version still works. Raises
+    BadRequest for a file that is not what it should be, IoFailure for one that cannot be read.
     """
     path = home() / "config.yaml"
     try:
@@ -159,7 +159,7 @@ class _Reader:
         if value is None:
             return None
         if not isinstance(value, str) or not value.strip():
-            raise self._wrong(f"{where}.{key} is not a text")
+            raise self._wrong(f"{where}.{key} is not text")
         return value
 
     def named(self, value: Any, where: str, member: str) -> dict[str, str]:

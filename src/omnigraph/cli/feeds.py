@@ -107,7 +107,7 @@ def poll(
     types: Types = None,
     ops: Ops = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Keep polling; one JSON block and one cursor a line.")
+        bool, typer.Option("--follow", help="Keep polling; one JSON block and one cursor per line.")
     ] = False,
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="Between two polls, as in 2s.")

@@ -20,7 +20,9 @@ from omnigraph.cli.startup import spare_pandas
 from omnigraph.core.errors import OmnigraphError
 
 OBJECTS_BEFORE_COLLECTING: Final = 50_000
-"""Modules that are loaded make only objects that stay: looking through them again and again finds nothing."""
+"""Loading modules makes only objects that stay; the collector would look through them again and again for
+nothing.
+"""
 
 
 def main() -> None:

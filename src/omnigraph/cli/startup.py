@@ -65,6 +65,6 @@ class _PyarrowFinder(MetaPathFinder):
 
 
 def spare_pandas() -> None:
-    """Arrange it for this process. Does nothing when pyarrow is already loaded."""
+    """Do so for this process. Does nothing when pyarrow is already loaded."""
     if "pyarrow" not in sys.modules:
         sys.meta_path.insert(0, _PyarrowFinder())

@@ -101,7 +101,7 @@ class Settings:
         """
         files = {**(values or {}), **(_file_values(file) if file is not None else {})}
         if "embed_api_key" in files:
-            raise BadRequest("a key does not belong into a file", hint="set OMNIGRAPH_EMBED_API_KEY")
+            raise BadRequest("a key does not belong in a file", hint="set OMNIGRAPH_EMBED_API_KEY")
         given = _Given(_environment_values(os.environ if environ is None else environ), files)
         default = cls()
         cache_dir = given.value("cache_dir")

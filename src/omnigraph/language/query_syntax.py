@@ -395,4 +395,4 @@ class QueryParser(MutationParser):
 
 
 def _digits_hint(word: str, found: Token) -> str | None:
-    return f"{word} takes digits, no parameter" if found.kind is Kind.VARIABLE else None
+    return f"{word} takes digits, not a parameter" if found.kind is Kind.VARIABLE else None

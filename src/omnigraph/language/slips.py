@@ -19,7 +19,7 @@ _INSTEAD_OF_OPERATOR: Final = {
 _LATER_PARTS: Final = {
     "where": _FILTERS,
     "select": "the result is written return { ... }",
-    "group": "rows are grouped by the columns that are no aggregates",
+    "group": "rows are grouped by the columns that are not aggregates",
     "having": "results of aggregates cannot be filtered; order by them and limit",
     "skip": "rows are skipped by offset, after order and limit",
 }

@@ -143,7 +143,7 @@ class CommitLog:
         try:
             self.flush()
         except OmnigraphError as error:
-            emit(Warned("the commit tables could not be extended; this is made up for later", str(error)))
+            emit(Warned("the commit tables could not be extended; they will be completed later", str(error)))
 
     def complete(self, branches: Sequence[Branch] | None = None) -> None:
         """Write every commit of these branches, or of all, that the commit tables lack.
@@ -408,7 +408,11 @@ class CommitLog:
             try:
                 self._write(missing)
             except OmnigraphError as error:
-                emit(Warned("the commit tables could not be extended; this is made up for later", str(error)))
+                emit(
+                    Warned(
+                        "the commit tables could not be extended; they will be completed later", str(error)
+                    )
+                )
         stored = self._commits.read([*columns])
         extra = _commit_rows(missing.values()).select([*columns])
         lacking = extra.filter(pc.invert(pc.is_in(extra[KEY], value_set=stored[KEY].combine_chunks())))

@@ -58,6 +58,6 @@ def refuse_taken(name: BranchName, existing: Iterable[str]) -> None:
 def unknown_branch(name: str, existing: Iterable[str], *, is_tag: bool = False) -> BranchNotFound:
     """The error for a branch that does not exist, with near names; `is_tag` when a tag has the name."""
     if is_tag:
-        hint = f"'{name}' is a tag: it can be read at, and never written; name a branch"
+        hint = f"'{name}' is a tag: it can be read but never written; name a branch"
         return BranchNotFound(name, hint=hint)
     return BranchNotFound(name, candidates=difflib.get_close_matches(name, [MAIN, *existing], CANDIDATES_MAX))

@@ -114,7 +114,7 @@ class OperandCheck(Typing):
         if param is not None:
             return param
         if variable.is_anonymous:
-            self.report("", variable.span, "'$_' has no name to use it by")
+            self.report("", variable.span, "'$_' cannot be used by name")
             return None
         bound = self._visible(variable.name, variable.span, scope)
         if bound is None:
@@ -337,6 +337,6 @@ def is_aggregate(expression: tree.Expression) -> bool:
 def id_hint(owner: NodeType | EdgeType, variable: str) -> str:
     """Where `id` was asked for as a property."""
     if isinstance(owner, EdgeType):
-        return "the id of an edge cannot be read; an edge is told by its ends and its properties"
+        return "the id of an edge cannot be read; an edge is identified by its ends and its properties"
     key = f"; a {owner.name} is found by {' and '.join(owner.key)}" if owner.key else ""
     return f"the id of a node is {'the node' if variable == '_' else f'${variable}'} itself{key}"

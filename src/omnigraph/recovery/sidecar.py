@@ -224,7 +224,7 @@ class _Members:
     def text(self, member: str) -> str:
         value = self._required(member)
         if not isinstance(value, str) or not value:
-            raise _MalformedError(f"'{member}' must be a text")
+            raise _MalformedError(f"'{member}' must be text")
         return value
 
     def optional_text(self, member: str) -> str | None:

@@ -27,7 +27,7 @@ class BaseOutsideGraph(StoragePermanent):
 
     def __init__(self, file: str, base: str) -> None:
         super().__init__(
-            f"{file}: the version uses files below '{base}', which is no part of this graph",
+            f"{file}: the version uses files below '{base}', which is not part of this graph",
             hint="a graph reads no files of other places; restore this file from a backup of the graph",
         )
         self.file = file

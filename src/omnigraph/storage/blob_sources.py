@@ -84,7 +84,7 @@ class BlobSources:
             uri = blob_uri(text)
         except NotAnAddress as refused:
             raise BlobPolicyError(
-                f"'{shown_address(text)}' is no address of an external blob: {refused}",
+                f"'{shown_address(text)}' is not the address of an external blob: {refused}",
                 hint="supply bytes as base64:<text>",
             ) from None
         if not any(uri.lies_in(base) for base in self._bases):

@@ -182,7 +182,7 @@ def test_bounds_are_settings():
         ({"OMNIGRAPH_EMBED_PROVIDER": "nobody"}, "no embedding provider 'nobody'"),
         ({"OMNIGRAPH_EMBED_PROVIDER": "openai"}, "'openai' needs a key"),
         ({"OMNIGRAPH_EMBED_PROVIDER": "openai", "OPENAI_API_KEY": "  "}, "'openai' needs a key"),
-        ({"OMNIGRAPH_EMBED_PROVIDER": "openai", "OPENAI_API_KEY": "s3cret\nx"}, "signs that no key has"),
+        ({"OMNIGRAPH_EMBED_PROVIDER": "openai", "OPENAI_API_KEY": "s3cret\nx"}, "characters that no key has"),
         ({"OMNIGRAPH_EMBED_BASE_URL": "ftp://s3cret"}, "not an http or https address"),
         ({"OMNIGRAPH_EMBED_BASE_URL": "http://u:s3cret@host/v1"}, "without credentials"),
         ({"OMNIGRAPH_EMBED_BASE_URL": "http://host/v1?key=s3cret"}, "without credentials"),

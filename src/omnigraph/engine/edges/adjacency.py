@@ -55,8 +55,8 @@ OVERLAY_SHARE_MAX: Final = 0.25
 """An overlay of more changes than this share of the edges is folded at once."""
 WIDE_SHARE: Final = 0.25
 WIDE_READS_MIN: Final = 3
-"""After so many steps from at least this share of the nodes an overlay is folded in the background, however
-small it is: correcting every node costs such a step more than the whole index does.
+"""After this many steps from at least this share of the nodes, an overlay is folded in the background,
+however small it is: correcting every node costs such a step more than the whole index does.
 """
 STATES_KEPT_MAX: Final = 64
 

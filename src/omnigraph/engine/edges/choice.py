@@ -114,7 +114,7 @@ def choose(
 
 
 def nodes_asked(tables: EdgeTables, direction: Direction, nodes: int, hops: int) -> float:
-    """About how many nodes are expanded over all hops, from so many on."""
+    """About how many nodes are expanded over all hops, starting from this many."""
     most = float(max(tables.heads(direction).row_count, 1))
     degree = tables.edges.row_count / most
     total = front = min(nodes, most)

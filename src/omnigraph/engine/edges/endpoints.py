@@ -78,10 +78,10 @@ class Endpoints:
 
 
 def resolve(tables: EdgeTables, check: Callable[[], None] | None = None) -> Endpoints:
-    """The ends of all edges of a state. `check` is called between batches and may raise; who gives one
-    builds in the background.
+    """The ends of all edges of a state.
 
-    Cost: both end columns are streamed; the two sides are looked up on two threads, in the background on one.
+    `check` is called between batches and may raise; a caller that gives one builds in the background. Cost:
+    both end columns are streamed; the two sides are looked up on two threads, in the background on one.
     """
     sources, targets = _resolve_from(tables, 0, check)
     return _whole_edges(sources, targets, tables.edges.row_count)

@@ -45,7 +45,7 @@ COLUMNS: Final = {
 
 
 def look_up(tables: EdgeTables, direction: Direction, nodes: Ordinals, claim: Claim) -> Found:
-    """The edges of some nodes (ascending, each once), each edge once a node, in the order of the edges.
+    """The edges of some nodes (ascending, each once), in the order of the edges, each edge once per node.
 
     Cost: one index probe per chunk of nodes, and what it finds.
     """

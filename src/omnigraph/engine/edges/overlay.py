@@ -31,7 +31,7 @@ Ends = NDArray[np.int32]
 
 NO_NODE: Final = -1
 MAPPED_NODES_MIN: Final = 4096
-"""From so many nodes on a map over all ordinals is faster than a search for each."""
+"""From this many nodes, a map over all ordinals is faster than a search for each."""
 
 _NOTHING: Final[Packed] = np.empty(0, np.uint64)
 NO_ORDINALS: Final[Ordinals] = np.empty(0, np.int64)

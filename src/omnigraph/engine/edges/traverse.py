@@ -19,7 +19,7 @@ Claim = Callable[[int], None]
 """Told how many pairs a step is about to hold, before it holds them; raises when that is too much."""
 
 FEW_NODES = 8
-"""So many nodes are expanded one by one: a vectorised step costs as much as that many slices."""
+"""Up to this many nodes are expanded one by one: a vectorised step costs as much as this many slices."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -108,7 +108,7 @@ def _offsets(heads: Ordinals, head_count: int) -> Ordinals:
 
 
 def expand(index: AnyNeighbours, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals]:
-    """All `(row, neighbour)` pairs of the working rows, each distinct neighbour once a row."""
+    """All `(row, neighbour)` pairs of the working rows, each distinct neighbour once per row."""
     if not isinstance(index, Neighbours):
         return index.expand(nodes, claim)
     if len(nodes) <= FEW_NODES:
@@ -156,7 +156,7 @@ def _joined(parts: Sequence[npt.NDArray[np.integer]]) -> Ordinals:
 
 
 def expand_edges(index: AnyIncidence, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals, Ordinals]:
-    """All `(row, neighbour, edge)` triples of the working rows, one an edge."""
+    """All `(row, neighbour, edge)` triples of the working rows, one per edge."""
     if not isinstance(index, Incidence):
         return index.expand_edges(nodes, claim)
     rows, positions = _positions(index.offsets, nodes, claim)

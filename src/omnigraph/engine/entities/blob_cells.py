@@ -33,15 +33,14 @@ class Blob:
     commit_id: str
     size: int | None = None
     etag: str | None = None
-    """The same for the same bytes, another for others."""
+    """Equal for equal bytes, different for different ones."""
     uri: str | None = None
     content: bytes = field(default=b"", repr=False)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes from `start` up to `end`, not with it; to the end of the value unless it is given.
+        """The bytes from `start` up to but not including `end`, or up to the end of the value. At most 4 MiB.
 
-        At most 4 MiB. Raises `BlobRange` unless start <= end <= size, `ResourceLimit`, and `BadRequest` for a
-        reference.
+        Raises `BlobRange` unless start <= end <= size, `ResourceLimit`, and `BadRequest` for a reference.
         """
         stop = self._stop(start, end)
         if stop - start > BLOB_RANGE_BYTES_MAX:

@@ -85,7 +85,7 @@ def file_columns(table_type: TableType) -> list[str]:
 def ahead(
     session: GraphSession, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Result]:
-    """The function over the items, in order, a few items ahead of the caller on other threads."""
+    """Apply the function to the items, in order, a few items ahead of the caller on other threads."""
     threads = max(1, min(session.settings.load_concurrency, os.cpu_count() or 1))
     window: deque[Future[Result]] = deque()
     source: Any = items

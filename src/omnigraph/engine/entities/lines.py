@@ -55,7 +55,7 @@ def json_lines(rows: pa.Table | pa.RecordBatch, table_type: TableType) -> bytes:
 
 
 def object_lines(rows: pa.Table) -> bytes:
-    """Any rows as one JSON object a line. Numbers that JSON cannot say are text, as in a query's answer."""
+    """Any rows as one JSON object per line. Numbers that JSON cannot say are text, as in a query's answer."""
     if rows.num_rows == 0:
         return b""
     pieces: list[Piece] = []

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from omnigraph.manifest.state import Snapshot
 
 LABELS: Final = ("name", "title", "label")
-"""Properties that tell people what a node is, in this order; else its id does."""
+"""Properties that tell people what a node is, in this order; without them its id does."""
 EDGES_READ_MAX: Final = 2_000
-"""Edges of one type and direction read for one hop: a picture of more would be black."""
+"""How many edges of one type and direction are read for one hop: a picture of more would be black."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,10 @@ class Neighbourhood:
 def neighbourhood(
     session: GraphSession, snapshot: Snapshot, type_name: str, entity_id: str, *, hops: int, nodes_max: int
 ) -> Neighbourhood:
-    """What lies within so many hops of a node, whatever the direction of its edges.
+    """What lies within some hops of a node, whatever the direction of its edges.
 
-    Raises `TypeNotFound`, `EntityNotFound`. Cost: two filtered reads per edge type and hop, one a node type.
+    Raises `TypeNotFound`, `EntityNotFound`. Cost: two filtered reads per edge type and hop, one per node
+    type.
     """
     catalog = session.catalog_of(snapshot)
     start = named_type(catalog, type_name)

@@ -58,13 +58,13 @@ class ScanAccess(NamedTuple):
 
     path: ScanPath
     rows: int = 0
-    """Of the table."""
+    """The rows of the table."""
     columns: frozenset[str] = frozenset()
-    """What a test reads."""
+    """The columns the test reads."""
     filter: FilterText | None = None
     """The test, for the table format."""
     indexes: tuple[str, ...] = ()
-    """Those of the table that can answer it."""
+    """The indexes of the table that can answer the test."""
 
     @property
     def how(self) -> str:
@@ -103,9 +103,9 @@ class Accesses(NamedTuple):
     folded: steps.Expand | None
     """The last hop, when it is counted and summed without being made."""
     scans: Mapping[steps.Scan, ScanAccess]
-    """Without that of a chain, which is by key."""
+    """The ways of scans, except that of a chain, which is by key."""
     expands: Mapping[steps.Expand, Choice[Access]]
-    """Without those of a chain, which are in memory."""
+    """The ways edges are followed, except in a chain, where they are in memory."""
     searches: Mapping[int, Choice[SearchAccess]]
     """By the identity of the search."""
 
@@ -245,7 +245,7 @@ def incidence(reading: Reading, step: steps.Expand, nodes: int) -> AnyIncidence:
 
 
 def _way(reading: Reading, tables: EdgeTables, step: steps.Expand, nodes: int) -> tuple[Access, Access]:
-    """The way an edge is followed from so many nodes, and the one where more are met than expected."""
+    """The way an edge is followed from this many nodes, and the way when more are met than expected."""
     choice = reading.accesses.expands.get(step, IN_MEMORY)
     access = beyond = choice.ways[-1][1]
     if len(choice.ways) > 1:

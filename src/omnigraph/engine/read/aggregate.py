@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 BLOCK_ROWS: Final = 1 << 16
 """Rows a match begins with that are taken at a time."""
 EXTREME_PARTS_MAX: Final = 64
-"""Tables of least or greatest values that are kept before they become one."""
+"""Tables of least or greatest values that are kept before they are joined to one."""
 
 _SUMMED: Final = frozenset({Function.SUM, Function.AVG})
 
@@ -146,7 +146,7 @@ class _Groups:
         self.width = width
         self._rows = np.zeros(width, np.int64)
         self.codes: Codings = np.zeros(0, np.int64)
-        """Of the rows counted last."""
+        """The groups of the rows counted last."""
 
     @staticmethod
     def of(reading: Reading, plan: ir.ReadPlan) -> _Groups | None:
@@ -299,7 +299,7 @@ class _Extreme:
         self._width = width
         self._parts: list[pa.Table] = []
         self._rows = 0
-        """Of all parts."""
+        """The rows of all parts."""
 
     def add(self, codes: Codings, frame: Frame) -> None:
         values = as_array(operand_values(self._reading, self._aggregate.argument, frame), frame.rows)

@@ -30,7 +30,7 @@ Link: TypeAlias = Callable[["Reading", "AnyNeighbours | None", Nodes], Nodes | N
 """One step, over the index it was given: the nodes it leads to; None when they are too many for a list."""
 
 FEW_LINKS: Final = 160
-"""So many nodes are followed in lists; beyond that numpy is faster."""
+"""Up to this many nodes are followed in lists; beyond that numpy is faster."""
 
 
 class ChainAccess(NamedTuple):
@@ -49,7 +49,7 @@ class ChainAccess(NamedTuple):
         return 1 + len(self.indexes)
 
     def variable_after(self, done: int) -> str:
-        """The variable its nodes stand for after so many steps."""
+        """The variable its nodes stand for after this many steps."""
         return self.chain.variables[done - 1]
 
     @property
@@ -69,7 +69,7 @@ class ChainAccess(NamedTuple):
         return f"it starts at one node and keeps one variable; left for arrays beyond {FEW_LINKS} nodes"
 
     def why_left(self, done: int) -> str:
-        """The reason it did no more than so many steps."""
+        """The reason it stopped after this many steps."""
         return f"left after {done} of {self.steps} steps, for more than {FEW_LINKS} nodes"
 
 

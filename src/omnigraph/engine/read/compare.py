@@ -35,7 +35,7 @@ _TWO_64 = 2.0**64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """One value a row."""
+    """One value per row."""
 
     array: pa.Array
     type: PropertyType

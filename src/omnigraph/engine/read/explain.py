@@ -143,7 +143,7 @@ class Operator:
             self.requests, self.bytes = cost.requests, cost.bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON says it; unknown members are left out."""
+        """The JSON form; unknown members are left out."""
         members: dict[str, Any] = {
             "operator": self.name,
             "detail": self.detail,
@@ -165,7 +165,7 @@ class Operator:
         return {name: value for name, value in members.items() if value is not None}
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """As text, an operator a line."""
+        """The text form, one operator per line."""
         facts: list[str] = []
         if self.estimated_rows is not None:
             facts.append(f"about {_counted(self.estimated_rows, 'row')}")
@@ -225,7 +225,7 @@ class Explanation:
     """The largest set of working rows, in bytes."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON says it."""
+        """The JSON form."""
         members: dict[str, Any] = {
             "query_name": self.query_name,
             "graph_commit_id": self.commit_id,

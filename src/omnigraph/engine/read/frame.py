@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 FEW_ROWS: Final = 48
-"""So many rows are handled one by one: a vectorised step costs as much as that many Python steps."""
+"""Up to this many rows are handled one by one: a vectorised step costs as much as this many Python steps."""
 EXTENT_PER_ROW_MAX: Final = 256
-"""A table over all ordinals is used for at least one row in so many ordinals."""
+"""A table over all ordinals is used when there is at least one row for this many ordinals."""
 
 PRODUCT_ROWS: Final = 1 << 18
 """Rows of a product that are made between two looks at the limits."""

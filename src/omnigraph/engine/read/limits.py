@@ -42,7 +42,7 @@ class Limits:
             self.check()
 
     def claim_bytes(self, size: int) -> None:
-        """Refuse to hold so many bytes at once beyond the memory limit; the refusal says where."""
+        """Refuse to hold this many bytes at once when the memory limit is lower; the refusal says where."""
         if size > self.memory_bytes_max:
             raise ResourceLimit(
                 resource="query_memory_bytes",
@@ -54,7 +54,7 @@ class Limits:
         self.peak_bytes = max(self.peak_bytes, size)
 
     def claim_values(self, size: int) -> None:
-        """Refuse values that exceed the memory limit beside what is held; `check` otherwise."""
+        """Refuse values that exceed the memory limit together with what is held; otherwise `check`."""
         self.claim_bytes(self.held_bytes + size)
         self.check()
 

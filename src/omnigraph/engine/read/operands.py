@@ -44,7 +44,7 @@ def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> 
 
 
 def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Values:
-    """The values of an expression, one a row or one for all."""
+    """The values of an expression, one per row or one for all rows."""
     match operand:
         case ir.Literal() | ir.Param():
             return Constant(reading.value(operand), operand.type)

@@ -28,10 +28,13 @@ PIECE_ROWS: Final = 1 << 18
 """Working rows that a step looks at between two looks at its limits."""
 PIECE_BYTES_MAX: Final = 64 * MIB
 PIECE_SHARE: Final = 8
-"""Values fetched at a time: so many bytes, or one of so many parts of the memory limit if that is less."""
+"""Values are fetched up to `PIECE_BYTES` at a time, or up to one part in `PIECE_SHARE` of the memory limit if
+that is less.
+"""
 UNMEASURED_ROWS_MAX: Final = SAMPLED_ROWS_MAX
-"""The values of so few rows are not counted: that would cost as much as fetching them, and they may be read
-without their column."""
+"""The values of up to this many rows are not counted: that would cost as much as fetching them, and they may
+be read without their column.
+"""
 
 Fetch: TypeAlias = tuple[TableImage, str, Ordinals]
 """A column and the ordinals whose values are fetched, one for each working row."""

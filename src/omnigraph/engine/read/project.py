@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SortColumns = list[tuple[pa.Array, str]]
 
 DENSE_CODES_MAX = 1 << 22
-"""Up to so many codes are renumbered through a table; beyond that by sorting."""
+"""Up to this many codes are renumbered through a table; beyond that by sorting."""
 _EXTREMES = {Function.MIN: "min", Function.MAX: "max"}
 
 
@@ -197,7 +197,7 @@ def _distinct(plan: ir.ReadPlan, columns: list[Any]) -> tuple[list[Any], Any]:
 
 
 def _group_codes(columns: list[Any]) -> NDArray[np.int64]:
-    """One number a row; equal exactly where all columns are equal, null being equal to null."""
+    """One number per row; equal exactly where all columns are equal, null being equal to null."""
     rows = len(columns[0])
     codes = np.zeros(rows, dtype=np.int64)
     for column in columns:

@@ -51,7 +51,7 @@ INDEX_AT_HAND_SECONDS: Final = 1.0
 
 
 def _forget(_: int) -> None:
-    """What becomes of a count that nobody asked for."""
+    """Takes a count that nobody asked for."""
 
 
 _UNMEASURED: Final = nullcontext[Callable[[int], None]](_forget)
@@ -117,7 +117,8 @@ class Reading:
             entry = self.snapshot.entries.get(TableKey(key))
             if entry is None:
                 raise TypeAbsentAtSnapshot(owner.name)
-            # Of two threads that come first one image counts: ordinals of two need not agree.
+            # Two threads may make an image at once; only one of them counts, because their ordinals need not
+            # agree.
             found = self.view.images.setdefault(key, self.caches.image(self.session, entry))
         return found
 

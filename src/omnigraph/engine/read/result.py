@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TEXT: Final = pa.string()
 _NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64()})
 FEW_VALUES: Final = 3
-"""So few values are converted one by one: looking at their type would take longer."""
+"""Up to this many values are converted one by one: looking at their type would take longer."""
 
 HTML_ROWS_MAX: Final = 50
 """Rows a notebook shows; the rest is counted."""
@@ -63,7 +63,7 @@ class Rows:
 
     @property
     def arrays(self) -> tuple[pa.Array, ...]:
-        """One array a column, in projection order."""
+        """One array per column, in projection order."""
         arrays = tuple(
             pa.array(column, field.type) if isinstance(column, list) else column
             for column, field in zip(self._columns, self.schema, strict=True)
@@ -131,11 +131,11 @@ class Rows:
         return self.table.to_pandas(types_mapper=types.get)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a row, with Python dates and date-times."""
+        """One dictionary per row, with Python dates and date-times."""
         return _row_dicts(self._names, self._columns)
 
     def json_rows(self) -> list[dict[str, Any]]:
-        """One dictionary a row, holding only what JSON can say."""
+        """One dictionary per row, holding only what JSON can say."""
         names = self.columns
         values = [json_values(column) for column in self.table.columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
@@ -197,9 +197,9 @@ def python_values(array: Any) -> list[Any]:
 
 
 def json_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """A column as JSON says it: ISO dates, UTC date-times with milliseconds, exact numbers.
+    """A column as JSON values: ISO dates, UTC date-times with milliseconds, exact numbers.
 
-    Only text, finite numbers and booleans are themselves in JSON; how anything else is said `lines` decides.
+    Text, finite numbers and booleans are themselves in JSON. How anything else is said is decided in `lines`.
     """
     flat = flat_array(column)
     kind = flat.type

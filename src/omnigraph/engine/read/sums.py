@@ -30,7 +30,9 @@ _LOW: Final = (1 << _BITS) - 1
 _HIGH_MAX: Final = 1 << (63 - _BITS)
 """A total whose upper part is below this, and not below its negative, fits I64."""
 EXACT_ROWS: Final = 1 << 20
-"""So many numbers of 32 bits are added up in doubles without rounding: 20 and 32 bits are less than 53."""
+"""Up to this many numbers of 32 bits are added up in doubles without rounding: 20 and 32 bits are less than
+53.
+"""
 
 
 class Sums:
@@ -53,7 +55,7 @@ class Sums:
         self.count(np.bincount(codes, minlength=len(self._counts)))
 
     def add_totals(self, codes: Codings, values: NDArray[Any]) -> None:
-        """As `add`, of values that are counted otherwise."""
+        """As `add`, for values that are counted elsewhere."""
         if not self._whole:
             self._floats += np.bincount(codes, weights=values, minlength=len(self._counts))
             return

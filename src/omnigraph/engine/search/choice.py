@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 MEMORY_SHARE: Final = 2
 """One column may fill the cache of derived structures divided by this; a larger one is read in parts."""
 FETCHED_ROWS_MAX: Final = 256
-"""Up to so many vectors are fetched by themselves when the column is not in memory."""
+"""Up to this many vectors are fetched by themselves when the column is not in memory."""
 EXACT_ROWS_MAX: Final = 20_000
-"""Up to so many candidates comparing all of them is faster than asking an index."""
+"""Up to this many candidates, comparing all of them is faster than asking an index."""
 INDEX_USES_MAX: Final = 2
-"""Text searches of one state that an index answers before its text is analysed and kept in memory."""
+"""How many text searches of one state an index answers before its text is analysed and kept in memory."""
 COMPARED_BYTES_MAX: Final = 64 * MIB
-"""Up to so many bytes of vectors in memory are compared in the time an index takes to answer at all."""
+"""Up to this many bytes of vectors in memory are compared in the time an index takes to answer at all."""
 USES_KEPT_MAX: Final = 4096
 POSTINGS_BYTES_PER_LETTER: Final = 4
 SAMPLE_ROWS: Final = 512
 INDEXED_FUNCTIONS: Final = frozenset({Function.SEARCH, Function.MATCH_TEXT})
 """Text searches that a full-text index answers, alone or with a look at the rows it names."""
 SPARE_ROWS: Final = 8
-"""An index is asked for at least so many rows more than wanted: it compares in single precision."""
+"""An index is asked for at least this many more rows than wanted: it compares in single precision."""
 
 
 class Path(StrEnum):
@@ -119,7 +119,7 @@ def search_choice(reading: Reading, search: ir.SearchExpr) -> Choice[Access]:
 
 
 def exact_way(choice: Choice[Access], candidates: int) -> Access:
-    """The way to compare every one of so many candidates."""
+    """The way to compare every one of this many candidates."""
     exact = [(rows_max, way) for rows_max, way in choice.ways if way.exact]
     return next(
         (way for rows_max, way in exact if rows_max is None or candidates <= rows_max),

@@ -32,7 +32,7 @@ EmbeddedTexts = dict[tuple[str, int], Vectors]
 """By text and dimension."""
 
 MOCK_PROVIDERS: Final = ("mock", "offline")
-"""Names of the embedder that needs nobody; the second is the same in plain words."""
+"""Names of the embedder that needs no provider; the second says the same in plain words."""
 MOCK_MODEL: Final = "mock"
 PROVIDER_DEFAULT: Final = "openai-compatible"
 KEY_VARIABLE: Final = "OMNIGRAPH_EMBED_API_KEY"

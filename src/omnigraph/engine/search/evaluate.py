@@ -96,7 +96,7 @@ def search_matches(reading: Reading, search: ir.Search, frame: Frame) -> tuple[M
 def _matches(reading: Reading, search: ir.Search, query: str) -> tuple[Ordinals, Mask | None]:
     """The rows that match; and by ordinal whether a row has a text, when that is at hand.
 
-    Looked for once a run, however often working rows ask.
+    Searched for once per run, however often working rows ask.
     """
     known = reading.searched.matched.get(id(search))
     if known is None:
@@ -267,7 +267,7 @@ def ranked_rows(
 ) -> tuple[NDArray[np.int64], SortKeys]:
     """The rows a leading search ranks, ascending by position, with the keys that order them best first.
 
-    With a `depth` only those that can be among the first so many: equal keys are all kept, so that what
+    With a `depth`, only rows that can be among the first `depth`. Equal keys are all kept, so that what
     breaks ties later decides among all of them.
     """
     with reading.measured(ranking) as done:

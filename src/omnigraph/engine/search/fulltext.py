@@ -30,7 +30,7 @@ BM25_B: Final = 0.75
 Scores = NDArray[np.float64]
 
 SPARSE_SHARE: Final = 8
-"""Scores of fewer rows than the table has, divided by this, are added up by sorting."""
+"""Scores are added up by sorting when they concern fewer rows than the table has divided by this."""
 
 _NONE: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _Occurrences = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
@@ -63,7 +63,7 @@ class TextSegment:
     known: Mask
     """Whether the document has a text at all."""
     token_count: int
-    """Of all documents together."""
+    """The tokens of all documents together."""
     absent: NDArray[np.int64]
     """Documents that were not there when the segment was made; it says nothing about them."""
 
@@ -97,7 +97,7 @@ class TextSegment:
         return slice(int(self.starts[code]), int(self.starts[code + 1]))
 
     def near(self, words: Sequence[str], edits: int) -> Iterable[int]:
-        """The tokens at most so many edits away from one of the words, each once."""
+        """The tokens at most `edits` edits away from one of the words, each once."""
         close = [np.flatnonzero(edit_distances(self.vocabulary, word, edits) <= edits) for word in words]
         return np.unique(np.concatenate(close)).tolist() if close else []
 
@@ -198,7 +198,7 @@ class TextIndex:
         return self._summed(rows, weights)
 
     def _summed(self, rows: list[Ordinals], weights: list[Scores]) -> tuple[Ordinals, Scores]:
-        """One sum a row, added in the order of the tokens, so that equal documents get equal sums."""
+        """One sum per row, added in the order of the tokens, so that equal documents get equal sums."""
         if not rows:
             return _NONE, np.empty(0, np.float64)
         if len(rows) == 1:

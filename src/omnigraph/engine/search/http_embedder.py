@@ -72,7 +72,9 @@ def http_embedder(settings: Settings, environ: Mapping[str, str]) -> HttpEmbedde
             )
     if not all("!" <= sign <= "~" for sign in key):
         raise _misconfigured(
-            name, f"the key for the embedding provider '{name}' has signs that no key has", "set it again"
+            name,
+            f"the key for the embedding provider '{name}' has characters that no key has",
+            "set it again",
         )
     return HttpEmbedder(
         provider=name,
@@ -109,7 +111,7 @@ def _misconfigured(name: str, message: str, hint: str) -> EmbedderError:
 
 
 class _Passing(Exception):  # noqa: N818  not a failure yet: perhaps the next attempt succeeds
-    """An attempt failed in a way that may pass; `wait_s` is how long the provider wants to be left alone."""
+    """An attempt failed in a way that may pass; `wait_s` is how long the provider asks us to wait."""
 
     def __init__(self, error: EmbedderError, wait_s: float = 0.0) -> None:
         super().__init__()
@@ -227,7 +229,9 @@ class HttpEmbedder:
         return _Passing(failure, _seconds(error.headers.get("Retry-After"))) if passing else failure
 
     def _said(self, error: urllib.error.HTTPError, end: float) -> str:
-        """What the provider says about it, in one short line. About keys nothing: it may repeat a part."""
+        """What the provider says about it, in one short line. Nothing about keys: the provider may repeat
+        part of one.
+        """
         if error.code in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
             return ""
         try:

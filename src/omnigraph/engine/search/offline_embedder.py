@@ -1,4 +1,4 @@
-"""The embedder that needs nobody: a vector follows from the bytes of a text alone. For tests."""
+"""The embedder that needs no provider: a vector follows from the bytes of a text alone. For tests."""
 
 from __future__ import annotations
 

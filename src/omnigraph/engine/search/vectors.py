@@ -28,7 +28,7 @@ Scores = NDArray[np.float64]
 Vector = NDArray[np.float32]
 
 UNIT_ROUNDOFF: Final = 2.0**-24
-"""Of single precision."""
+"""The rounding unit of single precision."""
 SQUARE_MAX: Final = 1e30
 """Squared lengths up to this never overflow on the way to a distance in single precision."""
 GATHER_SHARE: Final = 0.25
@@ -190,7 +190,7 @@ def distances_of(column: Any, query: Vector) -> Scores:
 
 
 def _matrix(column: Any, known: NDArray[np.bool_], width: int) -> NDArray[np.float32]:
-    """The vectors that are there, a row each."""
+    """The vectors that are there, one row each."""
     dense = column if known.all() else column.filter(pa.array(known))
     flat = np.asarray(dense.flatten().to_numpy(zero_copy_only=False), np.float32)
     return flat.reshape(-1, width)

@@ -104,4 +104,4 @@ class Background:
 
 
 BACKGROUND: Final = Background()
-"""The one of this process."""
+"""The background thread of this process."""

@@ -30,7 +30,9 @@ class ColumnCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._lock = threading.RLock()  # what is let go of may be collected in any thread, also in here
+        self._lock = (
+            threading.RLock()
+        )  # what is dropped may be collected in any thread, also inside a call of this class, also in here
         self._chunks: OrderedDict[ChunkKey, tuple[pa.Array, Offsets]] = OrderedDict()
         self.evictions = 0
         """Grows when chunks leave; an image that keeps chunks lets go of them then."""

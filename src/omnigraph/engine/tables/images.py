@@ -50,7 +50,9 @@ READ_ROWS = 1 << 18
 SAMPLED_EXTENT_MIN = 100_000
 SAMPLED_ROWS_MAX = 512
 SAMPLES_MAX = 4
-"""So few rows of a column of a table of that size are read without the column, so many times."""
+"""In a table of at least this many rows, up to this many rows of a column are read without loading the
+column. After this many such reads the column is loaded.
+"""
 
 _NO_OFFSETS: Offsets = np.empty(0, dtype=np.int64)
 
@@ -281,7 +283,7 @@ class TableImage:
         return _take_chunks(chunks, self._bases, ordinals, missing)
 
     def pick(self, column: str, ordinals: Sequence[int]) -> list[Any]:
-        """As `take`, as Python values: what few rows cost least."""
+        """As `take`, but as Python values, which is cheapest for few rows."""
         if self._seen_evictions != self.cache.evictions:
             self._forget_columns()
         picker = self._pickers.get(column)

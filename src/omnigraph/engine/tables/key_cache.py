@@ -33,8 +33,8 @@ UNINDEXED_ROWS_MIN: Final = 200_000
 
 SAVED_AFTER_ROWS: Final = 50_000
 SAVED_AFTER_COMMITS: Final = 16
-"""An index is saved anew after so many rows or commits, and when its graph is closed: the next process opens
-a file for each commit that was not saved.
+"""An index is saved anew after this many rows or commits, and when its graph is closed: the next process
+opens a file for each commit that was not saved.
 """
 
 LISTED_FRAGMENTS_MIN: Final = 32
@@ -65,7 +65,7 @@ class KnownKeys:
         self.nbytes: Final = index.nbytes
         self._find: Callable[[str], int | None] | None = None
         self.used = True
-        """Whether somebody asked since it was last looked at; such a one does not have to leave."""
+        """Whether somebody asked since it was last looked at; if so, it need not leave."""
 
     def find_one(self, key: str) -> int | None:
         """The row address of an id; None where there is none."""

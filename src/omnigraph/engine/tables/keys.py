@@ -41,7 +41,7 @@ JOINED_ROWS_MAX: Final = 1 << 17
 """Small segments are joined up to this size; larger ones stay as they are until there are too many."""
 
 FEW_JOINED: Final = 4
-"""Segments of few keys are joined so many at a time: that takes as long for two as for four."""
+"""Segments of few keys are joined this many at a time: that takes as long for two as for four."""
 
 SEGMENTS_MAX: Final = 24
 

@@ -49,12 +49,12 @@ def begins_with(layout: Layout, first: Layout) -> bool:
 
 
 def layout_facts(layout: Layout) -> list[Any]:
-    """A layout as a cache file says it."""
+    """The form of a layout in a cache file."""
     return [[list(each.files), each.physical_rows] for each in layout]
 
 
 def layout_of(facts: list[Any]) -> Layout:
-    """The layout that a cache file says."""
+    """The layout that a cache file describes."""
     return tuple(Fragment(NO_NUMBER, tuple(names), rows) for names, rows in facts)
 
 

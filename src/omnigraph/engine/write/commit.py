@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from omnigraph.recovery.queues import Guards
 
 COMMITTED_SIDE_BY_SIDE_MIN: Final = 4
-"""Tables of a write from which on two are committed at once; with fewer the hand-over costs what it saves."""
+"""A write with at least this many tables commits two at once; with fewer, the hand-over costs what it saves.
+"""
 
 WINDOWS: Final = Windows(
     post_sidecar=Window.MUTATION_POST_SIDECAR_PRE_COMMIT,
@@ -106,8 +107,10 @@ def _ground(session: GraphSession, staging: MutationStaging) -> Ground:
 
 
 def _tables_at_once(intent: WriteIntent, tables: int) -> int:
-    """How many tables are committed at once. Those of a load one after the other: next to its staging that
-    costs nothing, and how far one came can then be told from the names alone.
+    """How many tables are committed at once.
+
+    Those of a load are committed one after the other: next to its staging that costs nothing, and the names
+    alone then tell how far it came.
     """
     small = intent.kind is WriterKind.LOAD or tables < COMMITTED_SIDE_BY_SIDE_MIN
     return 1 if small else STAGE_THREADS

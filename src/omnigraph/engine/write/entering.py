@@ -19,7 +19,7 @@ def entering_write(session: GraphSession, actor: str | None = None, *, heal: boo
 
     The handle is open and may write, the actor is not one that only the engine itself may be, and the schema
     on disk is the accepted one. With `heal`, what dead writers finished is visible afterwards, and no schema
-    apply is under way. Without it enter what moves no table, and index builds: those settle nobody's write.
+    apply is under way. Calls that move no table, and index builds, go without it: they settle nobody's write.
     Raises BadRequest, SchemaDrift, and ConflictError during a schema apply.
     """
     refuse_reserved_actor(actor)

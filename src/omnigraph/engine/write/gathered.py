@@ -170,7 +170,9 @@ class MutationStaging:
         self.operation_id = operation_id
         self.branch_identity = branch_identity
         self.course = WriteCourse("the write") if course is None else course
-        """Of the call this write belongs to: a call may need several attempts, each with its own staging."""
+        """The course of the call this write belongs to. A call may need several attempts, each with its own
+        staging.
+        """
         self.expected_versions: dict[TableKey, int] = {}
         self.pending: dict[TableKey, PendingTable] = {}
         self.deletions: dict[TableKey, PendingDelete] = {}

@@ -1,4 +1,4 @@
-"""What a write was prepared on, and whether that still holds when nobody can come between any more."""
+"""What a write was prepared on, and whether that still holds once nobody can come between."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReadSetMoved(Exception):  # noqa: N818  control flow between the commit an
         self.cause = cause
 
     def given_up(self, attempts: int) -> ExpectedVersionMismatch | ReadSetConflict:
-        """What the caller gets when the last of so many attempts was lost as well."""
+        """What the caller gets when the last of these attempts was lost as well."""
         self.cause.details["attempts"] = attempts
         self.cause.hint = (
             f"the write was prepared {attempts} times and something it reads was changed every time;"

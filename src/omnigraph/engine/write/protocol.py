@@ -67,7 +67,7 @@ class Staged:
     intent: WriteIntent
     ground: Ground
     course: WriteCourse
-    """Of the call the write belongs to, which it is told how far it has come."""
+    """The course of the call the write belongs to; it is told how far the write has come."""
     tables: Mapping[TableKey, TableWrite]
     switches: Mapping[TableKey, Switch] = field(default_factory=dict["TableKey", "Switch"])
     windows: Windows = field(default_factory=Windows)

@@ -36,7 +36,7 @@ STAGE_THREADS: Final = 2
 """Tables a mutation stages or commits at once: most of the time is spent waiting for threads of Lance."""
 
 SOUGHT_BESIDE_MIN: Final = 1024
-"""Ids from which on the rows they replace are looked up while the new rows are written."""
+"""From this many ids, the rows they replace are looked up while the new rows are written."""
 
 
 _NO_IDS: Final = pa.array([], pa.string())

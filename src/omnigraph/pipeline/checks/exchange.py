@@ -41,7 +41,7 @@ def partition_of(keys: pa.StringArray, partitions: int) -> NDArray[np.int64]:
 
 
 IN_STORE: Final = "store:"
-"""How the place of fact files begins that are objects of the graph's own store."""
+"""The beginning of the place of fact files that are objects of the graph's own store."""
 
 
 @functools.lru_cache(maxsize=4)

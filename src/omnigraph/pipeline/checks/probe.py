@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from omnigraph.storage.handles import SnapshotHandle
 
 PROBED_KEYS_MAX: Final = 10_000
-"""Records of the input up to which a table is asked for the keys they name."""
+"""Up to this many records of the input, a table is asked for the keys they name."""
 FOUND_KEYS_MAX: Final = 500_000
 ROWS_PER_FOUND_ID: Final = 4
-"""The same for ids that an index in memory finds, at about a microsecond each; with fewer rows for each of
-them a scan is as quick.
+"""The same bound for ids that an index in memory finds, at about a microsecond each. With fewer rows per id
+than this, a scan is as quick.
 """
 INDEXED_ROWS_MAX: Final = 4_000_000
 INDEXED_ROWS_PER_RECORD: Final = 100
-"""An index is made for a load of a table of at most so many rows, and so many for each record: asking for a
-record by name costs as much as reading a hundred ids, and the index serves whatever comes next.
+"""An index is made for a load when the table has at most this many rows, and at most this many per record:
+asking for a record by name costs as much as reading a hundred ids, and the index serves whatever comes next.
 """
 PROBED_ROWS_MIN: Final = 50_000
 """A smaller table is read as a whole."""
@@ -57,7 +57,7 @@ class KeyIndexes:
     snapshot: "Snapshot"
 
     def of(self, table_key: str, records: int) -> FindIds | None:
-        """What finds ids in a table; None where an index is neither there nor worth being made."""
+        """What finds ids in a table; None where an index is neither there nor worth making."""
         session = self.session
         handle = session.open_entry(self.snapshot.entries[TableKey(table_key)])
         known = session.keys.known(session.root.identity, session.storage, handle)

@@ -98,7 +98,7 @@ def _no_constant(name: str) -> Any:
 
 
 class _MinusZero(int):
-    """`-0`: zero for an integer, and what it says for a float, as every other reader takes it."""
+    """`-0`: zero for an integer, negative zero for a float, as every other reader takes it."""
 
     def __float__(self) -> float:
         return -0.0

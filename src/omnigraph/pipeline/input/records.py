@@ -335,7 +335,7 @@ class _Group:
     lines: Lines
 
     def pieces(self, lines_max: int) -> Iterator["_Group"]:
-        """The same lines in groups of at most so many."""
+        """The same lines in groups of at most `lines_max`."""
         ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == 10) + 1
         begin = 0
         for start in range(0, len(self.lines), lines_max):

@@ -137,7 +137,7 @@ def _readable(paths: Sequence[Path]) -> list[Path]:
     """The files among them. Raises IoFailure for a link to nothing."""
     broken = [str(each) for each in paths if each.is_symlink() and not each.exists()]
     if broken:
-        raise IoFailure(f"{_first(broken)}: a link to nothing", hint="mend it, or remove it")
+        raise IoFailure(f"{_first(broken)}: a link to nothing", hint="repair the link, or remove it")
     return [each for each in paths if each.is_file()]
 
 

@@ -162,7 +162,9 @@ def _resume(
 
 def _run(load: Load, make_splits: Callable[[], list[Split]]) -> LoadReport:
     try:
-        if load.workspace is not None:  # made in here, so that no interrupt comes between making and removing
+        if (
+            load.workspace is not None
+        ):  # inside: no interrupt comes between making and removing between making and removing
             load.workspace.mkdir(parents=True, exist_ok=True)
         return load.run(make_splits())
     finally:

@@ -84,11 +84,11 @@ from omnigraph.storage.memory import give_back
 PARTITION_BYTES: Final = 64 * MIB
 """Bytes of input, as text, whose key columns one check task compares."""
 PARTITION_ROWS: Final = 4_000_000
-"""Committed rows that may count into one partition."""
+"""Committed rows that one partition may hold."""
 PROBED_BYTES_MAX: Final = 1 * MIB
 """A larger input may hold too many keys to ask for them by name."""
 REASONS_KEPT_MAX: Final = 100_000
-"""With rejects, problems of one kind that are described in full; beyond, the rule is named."""
+"""With rejects, this many problems of one kind are described in full; beyond, the rule is named."""
 
 Orders = NDArray[np.int64]
 _NO_ORDERS: Final[Orders] = np.empty(0, np.int64)

@@ -162,7 +162,7 @@ def ending() -> bool:
 
 
 def _end_with_us(started: "list[subprocess.Popen[bytes]]") -> None:
-    """However this process ends its JVM ends with it: also one that nobody attached to yet."""
+    """End the JVM with this process, however it ends; also a JVM that nobody attached to yet."""
     _Ending.now = True
     for process in started:
         if process.poll() is None:

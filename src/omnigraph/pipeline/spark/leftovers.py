@@ -18,18 +18,18 @@ class Leftovers:
         self._lock = threading.Lock()
 
     def add(self, path: Path) -> Path:
-        """A path that is there, or soon will be."""
+        """Note a path that is there, or soon will be."""
         with self._lock:
             self._paths.add(path)
         return path
 
     def keep(self, path: Path) -> None:
-        """It stays: somebody was told where it is."""
+        """Forget a path: it stays, because somebody was told where it is."""
         with self._lock:
             self._paths.discard(path)
 
     def remove(self, path: Path) -> None:
-        """Nobody needs it any more."""
+        """Remove a path that nobody needs any more."""
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -38,7 +38,7 @@ class Leftovers:
         self.keep(path)
 
     def remove_all(self) -> None:
-        """What nobody came to remove: a thread that was at work when the process was interrupted."""
+        """Remove what is left, for instance by a thread that was at work when the process was interrupted."""
         if os.getpid() != self._process:
             return  # a forked child has them from its parent, who still needs them
         with self._lock:

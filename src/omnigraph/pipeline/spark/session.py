@@ -43,7 +43,7 @@ _CONNECT: Final = "sc://"
 _CONNECT_PORT: Final = 15002
 _PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 _MASTER_SECONDS_MAX: Final = 5.0
-"""How long the address of a master is given to take a connection."""
+"""How long the address of a master may take to accept a connection."""
 _NOISY_LOGGERS: Final = ("py4j", "py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 _lock: Final = threading.Lock()
