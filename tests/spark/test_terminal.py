@@ -24,7 +24,7 @@ BAD = """{"type":"Person","data":{"name":"ada","age":1}}
 {"edge":"Knows","from":"nobody","to":"ada"}
 """
 REFUSED = """load -> g (direct, local)
-bad.jsonl:1: Person 'ada' already exists (key_conflict)
+bad.jsonl:1: node type 'Person' already has an entity with id 'ada' (key_conflict)
 bad.jsonl:2: Person.age must have a value (required)
 bad.jsonl:3: Knows: no Person with id 'nobody' (target) (endpoint)
 bad.jsonl:4: Knows: no Person with id 'nobody' (source) (endpoint)

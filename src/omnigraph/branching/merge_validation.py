@@ -24,6 +24,7 @@ from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.ids import TableKey, edge_table_key, node_table_key
 from omnigraph.core.limits import MERGE_CONFLICTS_REPORTED_MAX
+from omnigraph.engine.write.rules import is_bounded, lost_end
 from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
 from omnigraph.planning.filters import filter_text, has_text, some
 
@@ -136,7 +137,7 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
         return TableChange(table_type, pa.table({"id": ids}), changes.deletes.ids, adopted=True)
     written = np.sort(np.concatenate([changes.appends.addresses, changes.upserts.after]))
     former = None
-    if isinstance(table_type, EdgeType) and (table_type.card_min or table_type.card_max is not None):
+    if is_bounded(table_type):
         hidden = np.concatenate([changes.deletes.addresses, changes.upserts.before])
         former = (
             NO_IDS
@@ -196,29 +197,27 @@ def _find_orphans(
 ) -> None:
     """Edges the target keeps although the merge deletes one of their ends."""
     sides = [
-        (column, node, removed.removed)
+        (column, removed.removed)
         for column, node in (("src", edge.source), ("dst", edge.target))
         if (removed := changes.get(node_table_key(node))) is not None and len(removed.removed)
     ]
     if not sides:
         return
     key = edge_table_key(edge.name)
-    small = all(len(ids) <= PROBED_VALUES_MAX for _, _, ids in sides)
-    ends = [has_text(column, ids.to_pylist()) for column, _, ids in sides] if small else []
+    small = all(len(ids) <= PROBED_VALUES_MAX for _, ids in sides)
+    ends = [has_text(column, ids.to_pylist()) for column, ids in sides] if small else []
     found = view.read(key, ["id", "src", "dst"], filter_text(some(ends)) if ends else None)
     own = changes.get(key)
     if own is not None and found.num_rows:
         gone = pa.concat_arrays([own.ids, own.removed])
         found = found.filter(pc.invert(pc.is_in(found.column("id"), value_set=gone)))
-    for column, node, ids in sides:
+    for column, ids in sides:
         dangling = pc.is_in(found.column(column), value_set=ids)
         broken, found = found.filter(dangling), found.filter(pc.invert(dangling))
         verdict.total += broken.num_rows
         shown = broken.slice(0, MERGE_CONFLICTS_REPORTED_MAX)
         verdict.conflicts.extend(
-            MergeConflict(
-                key, row, ConflictKind.ORPHAN_EDGE, f"{edge.name} {row}: the merge deletes {node} '{end}'"
-            )
+            _conflict(lost_end(edge, column, end, row, write="merge"))
             for row, end in zip(shown.column("id").to_pylist(), shown.column(column).to_pylist(), strict=True)
         )
 

@@ -5,6 +5,7 @@ Everything here works on whole columns. The text is computed from values as stor
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Final, cast
 
 from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import NodeType, TableType
 
 STRING_TYPE: Final = PropertyType(ScalarKind.STRING)
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  days and milliseconds are counted without a zone
 
 # Short forms first; the rest of the control characters take the \u00xx form.
 _JSON_ESCAPES: Final = (
@@ -66,6 +68,18 @@ def canonical_text(array: pa.Array | pa.ChunkedArray, type_: PropertyType) -> pa
             return pc.cast(pc.cast(flat, pa.int64()), pa.string())
         case _:
             return pc.cast(flat, pa.string())
+
+
+def spelled(text: str, type_: PropertyType) -> str:
+    """A canonical text as people write the value: a day and a moment by the calendar, not as a count."""
+    match type_.kind:
+        case ScalarKind.DATE:
+            return (_EPOCH + dt.timedelta(days=int(text))).date().isoformat()
+        case ScalarKind.DATETIME:
+            moment = _EPOCH + dt.timedelta(milliseconds=int(text))
+            return f"{moment.isoformat(timespec='milliseconds')}Z"
+        case _:
+            return text
 
 
 def _float_text(array: pa.Array) -> pa.StringArray:

@@ -139,7 +139,7 @@ def load(
 def _show_problems(error: OmnigraphError) -> None:
     """What is wrong with the input, in its order; the error that follows is the headline."""
     totals: dict[str, int] = error.details.get("problem_totals", {})
-    if sum(totals.values()) == 1 and error.kind == "load_record":
+    if sum(totals.values()) == 1 and error.kind in {"load_record", "constraint_violation", "key_conflict"}:
         return  # the headline has its place and says it all
     chosen: list[dict[str, Any]] = []
     left: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from omnigraph.catalog.schema import Catalog, EdgeType, TableType
+from omnigraph.catalog.schema import Catalog, TableType
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.options import LoadMode, SourceFormat
@@ -62,11 +62,6 @@ class LoadPlan:
     def target(self, table_type: TableType) -> TableTarget:
         """The pinned table of a type."""
         return self.targets[TableKey(table_type.table_key)]
-
-
-def constrained(edge: EdgeType) -> bool:
-    """Whether the number of edges of a source is bounded."""
-    return edge.card_min > 0 or edge.card_max is not None
 
 
 # Names of the spaces facts live in. Input facts first, committed facts with a leading `c`.

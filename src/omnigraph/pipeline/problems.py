@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from omnigraph.core.errors import Violation
 from omnigraph.core.errors.faults import over_limit_text
 
 PROBLEMS_KEPT_PER_KIND_MAX: Final = 100
@@ -14,6 +15,9 @@ PROBLEMS_KEPT_PER_KIND_MAX: Final = 100
 
 LINE_BITS: Final = 40
 """An order is `split << LINE_BITS | line`: input order as one number, and the way back to file and line."""
+
+NO_RECORD: Final = -1
+"""The order of a problem that no record of the input causes."""
 
 KINDS: Final = (
     "resource_limit",
@@ -49,7 +53,7 @@ def line_of(order: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One broken rule of one record. `order` is -1 when no record of the input is at fault."""
+    """One broken rule of one record. `order` is `NO_RECORD` when none of the input is at fault."""
 
     kind: str
     order: int
@@ -68,6 +72,19 @@ class Problem:
         members = asdict(self)
         del members["order"]
         return {name: value for name, value in members.items() if value is not None}
+
+
+def problem_of(broken: Violation, order: int) -> Problem:
+    """A broken rule as a problem of the record with this order."""
+    return Problem(
+        kind=broken.rule,
+        order=order,
+        message=broken.message,
+        entity_kind=broken.entity_kind,
+        type_name=broken.type_name,
+        entity_id=broken.entity_id,
+        property=broken.property,
+    )
 
 
 def over_limit(order: int, resource: str, actual: int, limit: int) -> Problem:

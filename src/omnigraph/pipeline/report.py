@@ -15,6 +15,7 @@ from omnigraph.core.errors import (
     ResourceLimit,
     Violation,
 )
+from omnigraph.core.errors.base import placed
 from omnigraph.manifest.commit_record import CommitRecord, commit_dict
 from omnigraph.pipeline.problems import KINDS, Problem, ProblemLog
 
@@ -178,8 +179,7 @@ def _key_conflict(problem: Problem) -> KeyConflict:
 
 
 def _placed(problem: Problem) -> str:
-    where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
-    return f"{where}: {problem.message}" if where else problem.message
+    return placed(problem.message, problem.file, problem.line)
 
 
 def _violation(problem: Problem) -> Violation:

@@ -315,7 +315,7 @@ def test_violations_are_capped_and_counted_and_the_first_is_the_headline() -> No
     error = errors.ConstraintViolation(violations=broken)
     body = error.to_dict()
     assert error.rule == "endpoint"
-    assert body["error"] == "Knows k0: no such Person (and 149 more)"
+    assert body["error"] == "line 1: Knows k0: no such Person (and 149 more)"
     assert body["constraint"]["entity_id"] == "k0"
     assert body["source_error"]["line"] == 1
     assert len(body["constraints"]) == 100

@@ -14,7 +14,7 @@ from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
 from omnigraph.engine.write.rows import pending_schema
-from omnigraph.engine.write.validate import TableChange, tuple_codes, validate
+from omnigraph.engine.write.validate import TableChange, validate
 from omnigraph.engine.write.values import value_findings
 
 CATALOG = compile_schema(
@@ -161,18 +161,6 @@ def test_violations_are_capped_and_counted() -> None:
         )
     assert len(caught.value.violations) == VIOLATIONS_REPORTED_MAX
     assert caught.value.total == rows * 2
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(*[st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab"]))] * 3), min_size=1))
-def test_tuple_codes_are_equal_for_equal_tuples_only(rows) -> None:
-    texts = [pa.array([row[n] for row in rows], pa.string()) for n in range(3)]
-    codes = tuple_codes(texts)
-    for i, left in enumerate(rows):
-        assert (codes[i] == -1) == (None in left)
-        for j, right in enumerate(rows):
-            if None not in left and None not in right:
-                assert (codes[i] == codes[j]) == (left == right)
 
 
 BOUNDS = compile_schema(

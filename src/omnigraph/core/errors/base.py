@@ -160,6 +160,13 @@ class InternalError(KnownError):
     kind = "internal"
 
 
+def placed(message: str, file: str | None, line: int | None) -> str:
+    """A message that begins with the place in an input it is about, where that is known."""
+    if line is None:
+        return message if file is None else f"{file}: {message}"
+    return f"line {line}: {message}" if file is None else f"{file}:{line}: {message}"
+
+
 def with_candidates(details: Mapping[str, Any] | None, candidates: tuple[str, ...]) -> dict[str, Any]:
     """`details` with at most three near names under `candidates`."""
     merged = dict(details or {})

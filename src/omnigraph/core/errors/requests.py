@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from omnigraph.core.errors.base import RequestError, with_candidates
+from omnigraph.core.errors.base import RequestError, placed, with_candidates
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
 
 
@@ -269,12 +269,10 @@ class LoadFormatError(LoadError):
         candidates: Sequence[str] = (),
         hint: str | None = None,
     ) -> None:
-        where = ":".join(str(part) for part in (file, line) if part is not None)
         details = with_candidates(None, tuple(candidates))
         if line is not None:
             details["source_error"] = SourceError(line=line, column=column or 1, file=file).to_dict()
-        prefix = f"line {line}" if file is None and line is not None else where
-        super().__init__(f"{prefix}: {message}" if prefix else message, hint=hint, details=details)
+        super().__init__(placed(message, file, line), hint=hint, details=details)
         self.line = line
         self.file = file
         self.reason = message
@@ -327,7 +325,7 @@ class ConstraintViolation(ConstraintError):
         text = first.message or f"{first.entity_kind} type '{first.type_name}' breaks the rule '{first.rule}'"
         if self.total > 1:
             text = f"{text} (and {self.total - 1} more)"
-        super().__init__(text, hint=hint, details=details)
+        super().__init__(placed(text, first.file, first.line), hint=hint, details=details)
 
     @property
     def rule(self) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnigraph.core.errors.base import ConflictError, NotFoundError, PermissionDenied, with_candidates
+from omnigraph.core.errors.base import ConflictError, NotFoundError, PermissionDenied, placed, with_candidates
 from omnigraph.core.limits import MERGE_CONFLICTS_REPORTED_MAX
 
 
@@ -257,13 +257,12 @@ class KeyConflict(ConflictError):
         hint: str | None = "use merge mode to update existing entities",
     ) -> None:
         which = f"an entity with id '{entity_id}'" if entity_id is not None else "an entity with this id"
-        prefix = "" if line is None else f"line {line}: " if file is None else f"{file}:{line}: "
         found = f"already has {which}" if times is None else f"has {which} {times} times in the input"
         detail = {"entity_kind": entity_kind, "type_name": type_name}
         if entity_id is not None:
             detail["entity_id"] = entity_id
         super().__init__(
-            f"{prefix}{entity_kind} type '{type_name}' {found}",
+            placed(f"{entity_kind} type '{type_name}' {found}", file, line),
             hint=hint,
             details={"key_conflict": detail},
         )

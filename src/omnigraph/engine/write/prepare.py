@@ -16,7 +16,7 @@ from omnigraph.arrays.addresses import ABSENT, ADDRESS, addresses_in
 from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.schema import EdgeType, NodeType
-from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimit, Violation
+from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
 from omnigraph.core.limits import MUTATION_ROWS_MAX
@@ -25,6 +25,7 @@ from omnigraph.engine.write.committed import CommittedView
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pending
 from omnigraph.engine.write.rows import constant, pending_schema, row_table
+from omnigraph.engine.write.rules import missing_value
 from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
 from omnigraph.planning.assign import assigned_value
 from omnigraph.planning.filters import filter_text, has_text, some
@@ -151,18 +152,7 @@ class _Run:
         """The id that the key gives, and the row."""
         missing = [name for name in node.key if values.get(name) is None]
         if missing:
-            raise ConstraintViolation(
-                violations=[
-                    Violation(
-                        rule="required",
-                        entity_kind="node",
-                        type_name=node.name,
-                        property=name,
-                        message=f"{node.name}.{name} must have a value",
-                    )
-                    for name in missing
-                ]
-            )
+            raise ConstraintViolation(violations=[missing_value(node, name) for name in missing])
         if len(node.key) == 1 and node.property_named(node.key[0]).type.is_string:
             # The canonical text of a string is the string.
             entity_id = str(values[node.key[0]])
@@ -176,24 +166,19 @@ class _Run:
         pending = self.staging.pending.get(key)
         wanted = pa.array([entity_id], pa.string())
         if (pending is not None and pending.has(entity_id)) or self.view.existing(key, wanted)[0]:
-            raise KeyConflict(entity_kind="node", type_name=node.name, entity_id=entity_id)
+            raise KeyConflict(
+                entity_kind="node",
+                type_name=node.name,
+                entity_id=entity_id,
+                hint="leave out `new` to replace it, or give another key",
+            )
 
     def _insert_edge(self, op: InsertOp, edge: EdgeType, values: dict[str, Value]) -> None:
         ends: dict[str, str] = {}
         for column, side, expr in (("src", "from", op.source), ("dst", "to", op.target)):
             value = None if expr is None else self._value(expr)
             if value is None:
-                raise ConstraintViolation(
-                    violations=[
-                        Violation(
-                            rule="required",
-                            entity_kind="edge",
-                            type_name=edge.name,
-                            property=side,
-                            message=f"{edge.name}.{side} must have a value",
-                        )
-                    ]
-                )
+                raise ConstraintViolation(violations=[missing_value(edge, side)])
             ends[column] = str(value)
         entity_id = new_ulid()
         rows = row_table(edge, {"id": entity_id, **ends}, values)

@@ -15,11 +15,23 @@ from numpy.typing import NDArray
 
 from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import column_texts
-from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
+from omnigraph.catalog.schema import Catalog, EdgeType, TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS
 from omnigraph.core.errors import ConstraintViolation, Violation
 from omnigraph.core.ids import TableKey, node_table_key
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
+from omnigraph.engine.write.rules import (
+    Positions,
+    are_among,
+    count_each,
+    is_bounded,
+    missing_end,
+    out_of_bounds,
+    shared_tuples,
+    shared_value,
+    tuple_codes,
+    wrong_count,
+)
 from omnigraph.engine.write.values import positions, value_findings
 from omnigraph.planning.filters import FilterText, InSet, filter_text, has_text
 
@@ -106,49 +118,16 @@ def validate(catalog: Catalog, changes: Mapping[TableKey, TableChange], committe
     violations.raise_if_any()
 
 
-def _violation(
-    table_type: TableType, rule: str, entity_id: str | None, prop: str | None, message: str
-) -> Violation:
-    kind = "node" if isinstance(table_type, NodeType) else "edge"
-    return Violation(
-        rule=rule,
-        entity_kind=kind,
-        type_name=table_type.name,
-        entity_id=entity_id,
-        property=prop,
-        message=message,
-    )
-
-
 def _check_values(change: TableChange, violations: Violations) -> None:
     if change.rows.num_rows == 0:
         return
     ids = change.ids
     for finding in value_findings(change.rows, change.type):
-        built = (
-            _violation(change.type, finding.rule, ids[row].as_py(), finding.property, finding.describe(row))
-            for row in finding.rows.tolist()
-        )
+        built = (finding.violation(change.type, row, ids[row].as_py()) for row in finding.rows.tolist())
         violations.add(built, len(finding.rows))
 
 
 # --- uniqueness ----------------------------------------------------------------------------------------
-
-
-def tuple_codes(texts: Sequence[pa.StringArray]) -> NDArray[np.int64]:
-    """One number per row, equal exactly for rows with equal tuples; -1 for a tuple with a null member."""
-    codes = np.zeros(len(texts[0]), np.int64)
-    exempt = np.zeros(len(texts[0]), np.bool_)
-    for text in texts:
-        exempt |= np.asarray(text.is_null().to_numpy(zero_copy_only=False), np.bool_)
-        filled = pc.fill_null(text, "")
-        member = np.asarray(filled.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
-        # Re-numbering after each member keeps the product below 2**63 for any number of members.
-        joined = pa.array(codes * (int(member.max(initial=0)) + 1) + member)
-        codes = np.asarray(joined.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
-    codes = codes.astype(np.int64)
-    codes[exempt] = -1
-    return codes
 
 
 def _check_unique(
@@ -158,32 +137,32 @@ def _check_unique(
     if staged == 0:
         return
     texts = column_texts(change.rows, group, change.type)
-    ids = change.ids
     others = None if change.replaces_all else _committed_holders(change, group, texts, committed)
-    if others is not None and others.num_rows:
-        held = column_texts(others, group, change.type)
-        texts = [pa.concat_arrays([mine, theirs]) for mine, theirs in zip(texts, held, strict=True)]
-        ids = pa.concat_arrays([ids, string_array(others.column("id"))])
-    codes = tuple_codes(texts)
-    order = np.argsort(codes, kind="stable")
-    ranked = codes[order]
-    first = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
-    sizes = np.diff(np.r_[first, len(ranked)])
-    # Committed rows come after the staged ones, so a group concerns this write when its first member is
-    # staged.
-    broken = (sizes > 1) & (ranked[first] >= 0) & (order[first] < staged)
+    if others is None or others.num_rows == 0:
+        codes, held = tuple_codes(texts), np.full(staged, -1, np.int64)
+    else:
+        theirs = column_texts(others, group, change.type)
+        both = tuple_codes([pa.concat_arrays(pair) for pair in zip(texts, theirs, strict=True)])
+        codes, held = both[:staged], _rows_holding(both[:staged], both[staged:])
+    ids, holder_ids = change.ids, None if others is None else others.column("id")
+    shared = shared_tuples(codes, held, np.arange(staged, dtype=np.int64))
 
-    def describe(start: int) -> Violation:
-        holders = sorted([ids[int(order[start])].as_py(), ids[int(order[start + 1])].as_py()])
-        values = [text[int(order[start])].as_py() for text in texts]
-        named = group[0] if len(group) == 1 else f"({', '.join(group)})"
-        shown = f"'{values[0]}'" if len(group) == 1 else "(" + ", ".join(f"'{v}'" for v in values) + ")"
-        message = f"{change.type.name}.{named}: {shown} is held by '{holders[0]}' and '{holders[1]}'"
-        entity = ids[int(order[start])].as_py()
-        return _violation(change.type, "unique", entity, ", ".join(group), message)
+    def describe(head: int, other: int, holder: int) -> Violation:
+        second = ids[other] if other >= 0 or holder_ids is None else holder_ids[holder]
+        values = [text[head].as_py() for text in texts]
+        entity = ids[head].as_py()
+        return shared_value(change.type, group, values, [entity, second.as_py()], entity)
 
-    starts = first[broken].tolist()
-    violations.add((describe(start) for start in starts), len(starts))
+    found = zip(shared.heads.tolist(), shared.others.tolist(), shared.holders.tolist(), strict=True)
+    violations.add((describe(*each) for each in found), len(shared.heads))
+
+
+def _rows_holding(codes: Positions, held: Positions) -> Positions:
+    """For each code the first committed row that has it; -1 where none has."""
+    first = np.full(int(max(codes.max(initial=0), held.max(initial=0))) + 1, -1, np.int64)
+    rows = np.flatnonzero(held >= 0)[::-1]
+    first[held[rows]] = rows
+    return np.where(codes >= 0, first[codes], -1)
 
 
 def _committed_holders(
@@ -232,7 +211,7 @@ def nodes_after(
     change = changes.get(table_key)
     there = np.zeros(len(ids), np.bool_)
     if change is not None:
-        there |= _is_in(ids, change.ids)
+        there |= are_among(ids, change.ids)
         if change.replaces_all:
             return there
     asked = np.flatnonzero(~there)
@@ -240,7 +219,7 @@ def nodes_after(
         wanted = ids.take(pa.array(asked))
         found = committed.existing(table_key, wanted)
         if change is not None and len(change.removed):
-            found &= ~_is_in(wanted, change.removed)
+            found &= ~are_among(wanted, change.removed)
         there[asked] = found
     return there
 
@@ -254,7 +233,7 @@ def _check_endpoints(
 ) -> None:
     if change.rows.num_rows == 0:
         return
-    for column, side, node_type in (("src", "source", edge.source), ("dst", "target", edge.target)):
+    for column, node_type in (("src", edge.source), ("dst", edge.target)):
         ends = string_array(change.rows.column(column))
         distinct = ends.unique()
         there = nodes_after(node_type, distinct, changes, committed)
@@ -263,16 +242,7 @@ def _check_endpoints(
         missing = distinct.filter(pa.array(~there))
         rows = positions(pc.is_in(ends, missing))
         ids = change.ids
-        built = (
-            _violation(
-                edge,
-                "endpoint",
-                ids[row].as_py(),
-                "from" if column == "src" else "to",
-                f"{edge.name}: no {node_type} with id '{ends[row].as_py()}' ({side})",
-            )
-            for row in rows.tolist()
-        )
+        built = (missing_end(edge, column, ends[row].as_py(), ids[row].as_py()) for row in rows.tolist())
         violations.add(built, len(rows))
 
 
@@ -287,47 +257,23 @@ def _check_cardinality(
     committed: CommittedState,
     violations: Violations,
 ) -> None:
-    if edge.card_min == 0 and edge.card_max is None:
+    if not is_bounded(edge):
         return
     staged = string_array(change.rows.column("src"))
     parts = [staged] if change.former_sources is None else [staged, change.former_sources]
     sources = pa.concat_arrays(parts).unique()
     node_change = changes.get(node_table_key(catalog.nodes[edge.source].name))
     if node_change is not None and len(node_change.removed):
-        sources = sources.filter(pa.array(~_is_in(sources, node_change.removed)))
+        sources = sources.filter(pa.array(~are_among(sources, node_change.removed)))
     if len(sources) == 0:
         return
-    counts = _count(sources, staged)
+    counts = count_each(sources, staged)
     if not change.replaces_all:
         probe = _holding(edge, "src", sources) if len(sources) <= PROBED_VALUES_MAX else None
         found = committed.read(TableKey(edge.table_key), ["id", "src"], probe)
         gone = pa.concat_arrays([change.ids, change.removed])
         kept = found.filter(pc.invert(pc.is_in(found.column("id"), gone)))
-        counts += _count(sources, string_array(kept.column("src")))
-    low = np.flatnonzero(counts < edge.card_min)
-    high = np.flatnonzero(counts > edge.card_max) if edge.card_max is not None else low[:0]
-    for rows, bound in ((high, f"at most {edge.card_max}"), (low, f"at least {edge.card_min}")):
-        built = (
-            _cardinality_violation(edge, sources[row].as_py(), int(counts[row]), bound)
-            for row in rows.tolist()
-        )
-        violations.add(built, len(rows))
-
-
-def _cardinality_violation(edge: EdgeType, source: str, count: int, bound: str) -> Violation:
-    edges = "edge" if count == 1 else "edges"
-    message = f"{edge.name}: source '{source}' would have {count} {edges} ({bound})"
-    return Violation(
-        rule="cardinality", entity_kind="edge", type_name=edge.name, entity_id=source, message=message
-    )
-
-
-def _count(wanted: pa.StringArray, values: pa.StringArray) -> NDArray[np.int64]:
-    """How often each wanted text occurs among the values."""
-    at = pc.index_in(values, value_set=wanted)
-    found = np.asarray(at.drop_null().to_numpy(zero_copy_only=False), np.int64)
-    return np.bincount(found, minlength=len(wanted)).astype(np.int64)
-
-
-def _is_in(values: pa.Array, among: pa.StringArray) -> NDArray[np.bool_]:
-    return np.asarray(pc.is_in(values, value_set=among).to_numpy(zero_copy_only=False), np.bool_)
+        counts += count_each(sources, string_array(kept.column("src")))
+    rows = np.flatnonzero(out_of_bounds(edge, counts))
+    built = (wrong_count(edge, sources[row].as_py(), int(counts[row])) for row in rows.tolist())
+    violations.add(built, len(rows))

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.schema import CheckRule, Property, RangeRule, TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS
+from omnigraph.core.errors import Violation
+from omnigraph.engine.write.rules import missing_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,17 @@ class Finding:
     property: str
     rows: NDArray[np.int64]
     describe: Callable[[int], str]
+
+    def violation(self, table_type: TableType, row: int, entity_id: str | None) -> Violation:
+        """The rule as one of `rows` breaks it."""
+        return Violation(
+            rule=self.rule,
+            entity_kind=table_type.kind.value,
+            type_name=table_type.name,
+            entity_id=entity_id,
+            property=self.property,
+            message=self.describe(row),
+        )
 
 
 def value_findings(rows: pa.Table, table_type: TableType) -> Iterator[Finding]:
@@ -64,7 +77,7 @@ def _required(rows: pa.Table, table_type: TableType, prop: Property) -> Iterator
     column = rows.column(prop.name)
     if column.null_count == 0:
         return
-    message = f"{table_type.name}.{prop.name} must have a value"
+    message = missing_value(table_type, prop.name).message
     yield from _found("required", prop.name, positions(pc.is_null(column)), lambda _row: message)
 
 

@@ -9,6 +9,7 @@ from omnigraph.arrays.addresses import ADDRESS
 from omnigraph.catalog.canonical import unique_tuples
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import node_table_key
+from omnigraph.engine.write.rules import is_bounded
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
 from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
@@ -16,7 +17,6 @@ from omnigraph.pipeline.plan import (
     committed_end_space,
     committed_id_space,
     committed_unique_space,
-    constrained,
 )
 from omnigraph.storage.fragments import open_pinned, open_tables
 
@@ -45,7 +45,7 @@ def needs(plan: LoadPlan, touched: Iterable[str], given_ids: Mapping[str, int]) 
             need(key).ids |= given_ids.get(key, 0) > 0
             need(key).unique |= bool(table_type.unique)
         if isinstance(table_type, EdgeType):
-            if constrained(table_type):
+            if is_bounded(table_type):
                 need(key).ends.add("src")
             for name in (table_type.source, table_type.target):
                 node = node_table_key(name)
@@ -95,7 +95,7 @@ def scan_committed(task: ScanTask) -> FactFiles:
 def committed_columns(task: ScanTask, table_type: TableType) -> list[str]:
     """The columns a scan of this table reads."""
     names = ["id", *task.ends]
-    if isinstance(table_type, EdgeType) and constrained(table_type) and "src" not in names:
+    if is_bounded(table_type) and "src" not in names:
         names.append("src")
     if task.unique:
         names += [name for group in table_type.unique for name in group]
@@ -112,7 +112,7 @@ def add_committed(task: ScanTask, table_type: TableType, rows: pa.Table, writer:
             "address": rows.column(ADDRESS),
         }
         if task.plan.mode.upserts:
-            if isinstance(table_type, EdgeType) and constrained(table_type):
+            if is_bounded(table_type):
                 columns["src"] = rows.column("src")
             columns |= {f"u{group}": values for group, values in enumerate(tuples)}
         writer.add(committed_id_space(key), pa.table(columns))

@@ -11,8 +11,8 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey
 from omnigraph.pipeline.checks.committed import ScanTask, TableNeed, needs, scan_committed
 from omnigraph.pipeline.checks.exchange import FactFiles, merged
+from omnigraph.pipeline.checks.passes import Checked, CheckTask, Orders, check_ids, check_references
 from omnigraph.pipeline.checks.probe import KeyIndexes, probe_committed
-from omnigraph.pipeline.checks.rules import Checked, CheckTask, Orders, check_ids, check_references
 from omnigraph.pipeline.plan import LoadPlan
 from omnigraph.pipeline.problems import Fault, ProblemLog
 from omnigraph.pipeline.spark.executors import Executor

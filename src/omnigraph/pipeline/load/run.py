@@ -65,6 +65,7 @@ from omnigraph.pipeline.options import LoadMode, LoadOptions
 from omnigraph.pipeline.plan import LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
+    NO_RECORD,
     PROBLEMS_KEPT_PER_KIND_MAX,
     Fault,
     Problem,
@@ -512,7 +513,7 @@ class Load:
         first_line = self._first_lines(staged)
 
         def placed(problem: Problem) -> Problem:
-            if problem.order < 0:
+            if problem.order == NO_RECORD:
                 return problem
             number = split_of(problem.order)
             line = first_line[number] + line_of(problem.order) + 1

@@ -19,6 +19,7 @@ from omnigraph.catalog.canonical import node_ids, unique_tuples
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.errors import InternalError
 from omnigraph.core.limits import MIB
+from omnigraph.engine.write.rules import is_bounded
 from omnigraph.engine.write.values import value_findings
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
 from omnigraph.pipeline.input.reader import SplitReader
@@ -31,12 +32,11 @@ from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
     LoadPlan,
     Split,
-    constrained,
     end_space,
     id_space,
     unique_space,
 )
-from omnigraph.pipeline.problems import Problem, ProblemLog, order_of
+from omnigraph.pipeline.problems import Problem, ProblemLog, order_of, problem_of
 from omnigraph.pipeline.spark.executors import part_done, raise_if_stopped
 from omnigraph.storage.fragments import (
     open_pinned,
@@ -236,15 +236,7 @@ class _SplitStage:
         for finding in value_findings(table, rows.type):
             bad[finding.rows] = True
             problems = (
-                Problem(
-                    kind=finding.rule,
-                    order=int(orders[row]),
-                    message=finding.describe(row),
-                    entity_kind=rows.type.kind.value,
-                    type_name=rows.type.name,
-                    entity_id=ids[row].as_py(),
-                    property=finding.property,
-                )
+                problem_of(finding.violation(rows.type, row, ids[row].as_py()), int(orders[row]))
                 for row in finding.rows.tolist()
             )
             self.result.log.add(finding.rule, problems, len(finding.rows))
@@ -286,7 +278,7 @@ class _SplitStage:
         if given.any():
             columns: dict[str, pa.Array | pa.ChunkedArray] = {"id": table.column("id"), "order": order}
             if self.plan.mode.upserts:
-                if isinstance(table_type, EdgeType) and constrained(table_type):
+                if is_bounded(table_type):
                     columns["src"] = table.column("src")
                 columns |= {f"u{group}": values for group, values in enumerate(tuples)}
             facts = pa.table(columns)

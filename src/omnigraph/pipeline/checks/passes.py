@@ -1,13 +1,15 @@
-"""Rules over the whole input and the committed rows: key columns only, one hash partition at a time.
+"""The rules over the whole input and the committed rows: key columns only, one hash partition at a time.
 
-Pass one looks at ids: duplicates, existing rows, what an upsert replaces. It hands on what it frees. Pass two
-looks at everything that refers to something: unique tuples, endpoints, cardinality. Both are plain functions
-over Arrow tables; Spark tasks and the local engine call the same ones.
+What a rule says is in `engine/write/rules`; here it is asked of facts on disk. Pass one looks at ids:
+duplicates, existing rows, what an upsert replaces. It hands on what it frees. Pass two looks at everything
+that refers to something: unique tuples, endpoints, cardinality. Both are plain functions over Arrow tables;
+Spark tasks and the local engine call the same ones.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,21 @@ from numpy.typing import NDArray
 from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
+from omnigraph.core.errors import KeyConflict
 from omnigraph.core.ids import node_table_key
+from omnigraph.engine.write.rules import (
+    are_among,
+    count_each,
+    is_bounded,
+    lost_end,
+    missing_end,
+    out_of_bounds,
+    repeated_key,
+    shared_tuples,
+    shared_value,
+    tuple_codes,
+    wrong_count,
+)
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
 from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
@@ -25,14 +41,13 @@ from omnigraph.pipeline.plan import (
     committed_end_space,
     committed_id_space,
     committed_unique_space,
-    constrained,
     end_space,
     freed_source_space,
     freed_unique_space,
     id_space,
     unique_space,
 )
-from omnigraph.pipeline.problems import Fault, Problem, ProblemLog
+from omnigraph.pipeline.problems import NO_RECORD, Fault, Problem, ProblemLog, problem_of
 
 Orders = NDArray[np.int64]
 _NO_ORDERS: Orders = np.empty(0, np.int64)
@@ -57,7 +72,7 @@ class Checked:
     facts: FactFiles = field(default_factory=FactFiles)
 
     def blame(
-        self, kind: str, table_type: TableType, problems: Iterator[Problem], count: int, orders: Orders
+        self, kind: str, table_type: TableType, problems: Iterable[Problem], count: int, orders: Orders
     ) -> None:
         """Note `count` violations and the records that take part in them."""
         self.log.add(kind, problems, count)
@@ -105,25 +120,6 @@ def _texts(table: pa.Table, name: str) -> pa.StringArray:
     return string_array(table.column(name))
 
 
-def _named(table_type: TableType) -> dict[str, Any]:
-    return {"entity_kind": table_type.kind.value, "type_name": table_type.name}
-
-
-def _codes(values: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A number per distinct text, and how often each number occurs."""
-    codes = np.asarray(values.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
-    return codes, np.bincount(codes, minlength=1)
-
-
-def _is_in(values: pa.StringArray, among: pa.StringArray) -> NDArray[np.bool_]:
-    """Membership by text; the hash only proposes."""
-    if len(among) == 0 or len(values) == 0:
-        return np.zeros(len(values), np.bool_)
-    segment = KeySegment(among, np.arange(len(among), dtype=np.uint64))
-    named, _ = segment.find(values, hash_keys(values))
-    return np.asarray(named, np.bool_)
-
-
 # --- pass one: ids -----------------------------------------------------------------------------------
 
 
@@ -146,13 +142,13 @@ def check_ids(task: CheckTask) -> Checked:
 def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, result: Checked) -> pa.Table:
     """Refuse or coalesce records of one id; the facts that go on, one per id where coalesced."""
     ids = _texts(facts, "id")
-    codes, counts = _codes(ids)
+    codes = tuple_codes([ids])
+    counts = np.bincount(codes, minlength=1)
     if int(counts.max(initial=0)) < 2:
         return facts
     orders = _orders(facts)
     duplicate = counts[codes] > 1
-    keyed = isinstance(table_type, NodeType) and bool(table_type.key)
-    if mode is LoadMode.MERGE and not keyed:
+    if mode is LoadMode.MERGE and not _is_keyed(table_type):
         last = np.full(len(counts), -1, np.int64)
         np.maximum.at(last, codes, orders)
         void = orders != last[codes]
@@ -162,29 +158,30 @@ def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, re
     at = at[np.argsort(orders[at], kind="stable")]
     _, first = np.unique(codes[at], return_index=True)
     heads = at[np.sort(first)]
-
-    def problems() -> Iterator[Problem]:
-        for row in heads.tolist():
-            identity = ids[row].as_py()
-            times = int(counts[codes[row]])
-            if keyed:
-                names = ", ".join(table_type.key)
-                message = f"{table_type.name}.{names}: '{identity}' occurs {times} times in the input"
-            else:
-                message = f"{table_type.name} '{identity}' occurs {times} times in the input"
-            yield Problem(
-                kind="unique" if keyed else "key_conflict",
-                order=int(orders[row]),
-                message=message,
-                entity_id=identity,
-                property=", ".join(table_type.key) or None,
-                actual=None if keyed else times,
-                **_named(table_type),
-            )
-
-    kind = "unique" if keyed else "key_conflict"
-    result.blame(kind, table_type, problems(), len(heads), orders[duplicate])
+    problems = (
+        _repeated(table_type, ids[row].as_py(), int(counts[codes[row]]), int(orders[row]))
+        for row in heads.tolist()
+    )
+    kind = "unique" if _is_keyed(table_type) else "key_conflict"
+    result.blame(kind, table_type, problems, len(heads), orders[duplicate])
     return facts
+
+
+def _is_keyed(table_type: TableType) -> TypeGuard[NodeType]:
+    return isinstance(table_type, NodeType) and bool(table_type.key)
+
+
+def _repeated(table_type: TableType, entity_id: str, times: int, order: int) -> Problem:
+    """Several records have one id: with a key that breaks its uniqueness, else they are in conflict."""
+    if _is_keyed(table_type):
+        return problem_of(repeated_key(table_type, entity_id, times), order)
+    return _conflict(table_type, entity_id, order, times)
+
+
+def _conflict(table_type: TableType, entity_id: str, order: int, times: int | None = None) -> Problem:
+    kind, name = table_type.kind.value, table_type.name
+    said = KeyConflict(entity_kind=kind, type_name=name, entity_id=entity_id, times=times).message
+    return Problem("key_conflict", order, said, kind, name, entity_id, actual=times)
 
 
 def _check_existing(
@@ -201,19 +198,11 @@ def _check_existing(
         return
     orders = _orders(facts)
     if task.plan.mode is LoadMode.APPEND:
-
-        def problems() -> Iterator[Problem]:
-            for row in held[np.argsort(orders[held], kind="stable")].tolist():
-                identity = ids[row].as_py()
-                yield Problem(
-                    kind="key_conflict",
-                    order=int(orders[row]),
-                    message=f"{table_type.name} '{identity}' already exists",
-                    entity_id=identity,
-                    **_named(table_type),
-                )
-
-        result.blame("key_conflict", table_type, problems(), len(held), orders[held])
+        problems = (
+            _conflict(table_type, ids[row].as_py(), int(orders[row]))
+            for row in held[np.argsort(orders[held], kind="stable")].tolist()
+        )
+        result.blame("key_conflict", table_type, problems, len(held), orders[held])
         return
     found = where[held].astype(np.int64)
     addresses = np.asarray(committed.column("address").to_numpy(), np.uint64)
@@ -250,7 +239,7 @@ def check_references(task: CheckTask) -> Checked:
         for side, name in (("src", edge.source), ("dst", edge.target)):
             _check_endpoint(edge, side, name, task, nodes, result)
     for table_type in task.types():
-        if isinstance(table_type, EdgeType) and constrained(table_type):
+        if isinstance(table_type, EdgeType) and is_bounded(table_type):
             _check_cardinality(table_type, task, nodes, result)
     return result
 
@@ -264,11 +253,9 @@ def _check_unique(
     if facts is None or facts.num_rows == 0:
         return
     tuples, orders, ids = _texts(facts, "tuple"), _orders(facts), _texts(facts, "id")
-    codes, counts = _codes(tuples)
     holders = _remaining_holders(table_type, group, task)
-    broken = counts[codes] > 1
     holder_ids = _column(holders, "id")
-    named, where = np.zeros(len(broken), np.bool_), np.zeros(len(broken), np.uint64)
+    held = np.full(len(tuples), -1, np.int64)
     if holders is not None and holders.num_rows:
         segment = KeySegment(_texts(holders, "tuple"), np.arange(holders.num_rows, dtype=np.uint64))
         found, where = segment.find(tuples, hash_keys(tuples))
@@ -276,42 +263,21 @@ def _check_unique(
         # The row that the record itself names is no other holder; that it exists is a fault of pass one.
         own = pc.equal(ids, holder_ids.take(pa.array(np.where(named, where, 0))))
         named &= ~np.asarray(pc.fill_null(own, False).to_numpy(zero_copy_only=False), np.bool_)
-        broken |= np.isin(codes, np.unique(codes[named]))
-    at = np.flatnonzero(broken)
-    if not len(at):
-        return
-    at = at[np.argsort(orders[at], kind="stable")]
-    _, first = np.unique(codes[at], return_index=True)
-    heads = at[np.sort(first)]
+        held = np.where(named, where.astype(np.int64), -1)
+    shared = shared_tuples(tuple_codes([tuples]), held, orders)
 
-    def problems() -> Iterator[Problem]:
-        shown_names = names[0] if len(names) == 1 else f"({', '.join(names)})"
-        for row in heads.tolist():
-            records = at[codes[at] == codes[row]]
-            same = [ids[int(other)].as_py() for other in records[:2].tolist()]
-            committed = [holder_ids[int(where[other])].as_py() for other in records[named[records]][:1]]
-            # A record without an id of its own has none yet: its line tells it.
-            owners = [f"'{o}'" if o is not None else "a new row" for o in [*same, *committed][:2]]
-            message = f"{table_type.name}.{shown_names}: {_shown_tuple(tuples[row].as_py(), len(names))}"
-            yield Problem(
-                kind="unique",
-                order=int(orders[row]),
-                message=f"{message} is held by {' and '.join(owners)}",
-                entity_id=ids[row].as_py(),
-                property=", ".join(names),
-                **_named(table_type),
-            )
+    def problem(head: int, other: int, holder: int) -> Problem:
+        # A record without an id of its own has none yet: its line tells it.
+        entity = ids[head].as_py()
+        second = ids[other].as_py() if other >= 0 else holder_ids[holder].as_py()
+        values = json.loads(tuples[head].as_py())
+        return problem_of(
+            shared_value(table_type, names, values, [entity, second], entity), int(orders[head])
+        )
 
-    result.blame("unique", table_type, problems(), len(heads), orders[at])
-
-
-def _shown_tuple(text: str, members: int) -> str:
-    """`["bob"]` as `'bob'`; a tuple of several keeps its list form."""
-    if members > 1:
-        return text
-    import json  # noqa: PLC0415 - only for a message
-
-    return f"'{json.loads(text)[0]}'"
+    broken = zip(shared.heads.tolist(), shared.others.tolist(), shared.holders.tolist(), strict=True)
+    problems = (problem(*each) for each in broken)
+    result.blame("unique", table_type, problems, len(shared.heads), orders[shared.rows])
 
 
 def _remaining_holders(table_type: TableType, group: int, task: CheckTask) -> pa.Table | None:
@@ -325,7 +291,7 @@ def _remaining_holders(table_type: TableType, group: int, task: CheckTask) -> pa
     freed = task.facts(freed_unique_space(key, group))
     if freed is None or freed.num_rows == 0:
         return committed
-    gone = _is_in(_texts(committed, "id"), _texts(freed, "id"))
+    gone = are_among(_texts(committed, "id"), _texts(freed, "id"))
     return committed.filter(pa.array(~gone))
 
 
@@ -354,26 +320,17 @@ def _check_endpoint(
     result: Checked,
 ) -> None:
     key = edge.table_key
-    label = "source" if side == "src" else "target"
     facts = task.facts(end_space(key, side))
     if facts is not None and facts.num_rows:
         ends = _texts(facts, "node")
-        missing = np.flatnonzero(~_is_in(ends, _node_ids(node_name, task, nodes)))
+        missing = np.flatnonzero(~are_among(ends, _node_ids(node_name, task, nodes)))
         if len(missing):
-            orders = _orders(facts)
-            ids = _texts(facts, "id")
-
-            def problems() -> Iterator[Problem]:
-                for row in missing[np.argsort(orders[missing], kind="stable")].tolist():
-                    yield _endpoint_problem(
-                        edge,
-                        side,
-                        f"no {node_name} with id '{ends[row].as_py()}' ({label})",
-                        int(orders[row]),
-                        ids[row].as_py(),
-                    )
-
-            result.blame("endpoint", edge, problems(), len(missing), orders[missing])
+            orders, ids = _orders(facts), _texts(facts, "id")
+            problems = (
+                problem_of(missing_end(edge, side, ends[row].as_py(), ids[row].as_py()), int(orders[row]))
+                for row in missing[np.argsort(orders[missing], kind="stable")].tolist()
+            )
+            result.blame("endpoint", edge, problems, len(missing), orders[missing])
     if task.replaces(node_table_key(node_name)) and not task.replaces(key):
         _check_left_dangling(edge, side, node_name, task, nodes, result)
 
@@ -391,27 +348,13 @@ def _check_left_dangling(
     if committed is None or committed.num_rows == 0:
         return
     ends, ids = _texts(committed, "node"), _texts(committed, "id")
-    missing = np.flatnonzero(~_is_in(ends, _node_ids(node_name, task, nodes)))
-    label = "source" if side == "src" else "target"
-
-    def problems() -> Iterator[Problem]:
-        for row in missing.tolist():
-            message = f"no {node_name} with id '{ends[row].as_py()}' ({label}) once {node_name} is replaced"
-            yield _endpoint_problem(edge, side, message, -1, ids[row].as_py())
-
-    result.unblamed += len(missing)
-    result.blame("endpoint", edge, problems(), len(missing), _NO_ORDERS)
-
-
-def _endpoint_problem(edge: EdgeType, side: str, text: str, order: int, entity_id: str | None) -> Problem:
-    return Problem(
-        kind="endpoint",
-        order=order,
-        message=f"{edge.name}: {text}",
-        entity_id=entity_id,
-        property="from" if side == "src" else "to",
-        **_named(edge),
+    missing = np.flatnonzero(~are_among(ends, _node_ids(node_name, task, nodes)))
+    problems = (
+        problem_of(lost_end(edge, side, ends[row].as_py(), ids[row].as_py(), write="load"), NO_RECORD)
+        for row in missing.tolist()
     )
+    result.unblamed += len(missing)
+    result.blame("endpoint", edge, problems, len(missing), _NO_ORDERS)
 
 
 def _check_cardinality(
@@ -429,63 +372,40 @@ def _check_cardinality(
     former = _column(committed, "node") if replaces else gone
     sources = pa.concat_arrays([new, former]).unique()
     if replaces and task.replaces(node_table_key(edge.source)):
-        sources = sources.filter(pa.array(_is_in(sources, _node_ids(edge.source, task, nodes))))
+        sources = sources.filter(pa.array(are_among(sources, _node_ids(edge.source, task, nodes))))
     if len(sources) == 0:
         return
-    counts = _count(sources, new) + _count(sources, kept) - _count(sources, gone)
-    low = counts < edge.card_min
-    high = counts > edge.card_max if edge.card_max is not None else np.zeros(len(counts), np.bool_)
-    if not (low | high).any():
-        return
-    _blame_sources(edge, sources, counts, low, high, facts, freed, result)
+    counts = count_each(sources, new) + count_each(sources, kept) - count_each(sources, gone)
+    broken = np.flatnonzero(out_of_bounds(edge, counts))
+    if len(broken):
+        _blame_sources(edge, sources.take(pa.array(broken)), counts[broken], facts, freed, result)
 
 
 def _blame_sources(
     edge: EdgeType,
-    sources: pa.StringArray,
+    guilty: pa.StringArray,
     counts: NDArray[np.int64],
-    low: NDArray[np.bool_],
-    high: NDArray[np.bool_],
     facts: pa.Table | None,
     freed: pa.Table | None,
     result: Checked,
 ) -> None:
-    broken = np.flatnonzero(low | high)
-    guilty = sources.take(pa.array(broken))
     orders: list[Orders] = []
-    first = np.full(len(broken), _NO_ORDER, np.int64)
+    first = np.full(len(guilty), _NO_ORDER, np.int64)
     for table, column in ((facts, "node"), (freed, "src")):
         if table is None or table.num_rows == 0:
             continue
         part = table.filter(pc.is_in(table.column(column), value_set=guilty))
         orders.append(_orders(part))
         np.minimum.at(first, pc.index_in(part.column(column), value_set=guilty).to_numpy(), _orders(part))
-    first[first == _NO_ORDER] = -1
-    result.unblamed += int(np.count_nonzero(first == -1))
-
-    def problems() -> Iterator[Problem]:
-        for place in np.argsort(first, kind="stable").tolist():
-            row = int(broken[place])
-            source, count = sources[row].as_py(), int(counts[row])
-            bound = f"at most {edge.card_max}" if high[row] else f"at least {edge.card_min}"
-            edges = "edge" if count == 1 else "edges"
-            yield Problem(
-                kind="cardinality",
-                order=int(first[place]),
-                message=f"{edge.name}: source '{source}' would have {count} {edges} ({bound})",
-                entity_id=source,
-                **_named(edge),
-            )
-
+    first[first == _NO_ORDER] = NO_RECORD
+    result.unblamed += int(np.count_nonzero(first == NO_RECORD))
+    problems = (
+        problem_of(wrong_count(edge, guilty[row].as_py(), int(counts[row])), int(first[row]))
+        for row in np.argsort(first, kind="stable").tolist()
+    )
     blamed = np.concatenate(orders) if orders else _NO_ORDERS
-    result.blame("cardinality", edge, problems(), len(broken), blamed)
+    result.blame("cardinality", edge, problems, len(guilty), blamed)
 
 
 def _column(table: pa.Table | None, name: str) -> pa.StringArray:
     return pa.array([], pa.string()) if table is None else _texts(table, name)
-
-
-def _count(wanted: pa.StringArray, values: pa.StringArray) -> NDArray[np.int64]:
-    at: Any = pc.index_in(values, value_set=wanted)
-    found = np.asarray(at.drop_null().to_numpy(zero_copy_only=False), np.int64)
-    return np.bincount(found, minlength=len(wanted)).astype(np.int64)
