@@ -10,6 +10,7 @@ import pytest
 from omnigraph.core.errors import StoragePermanent
 from omnigraph.core.ids import BranchName
 from omnigraph.storage.bases import BaseOutsideGraph, base_here
+from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.manifest_files import manifest_object, with_base_paths
 from omnigraph.storage.tables import TableStorage
@@ -69,7 +70,7 @@ def test_moved_tables_are_read_and_written_where_they_lie(table_store: Store, tm
     head = tables.open_head(PERSON, PLACE, CHILD)
     after = tables.commit_staged(head, tables.stage_append(head, rows(["later"]), STAMP))
     after = tables.commit_staged(after, tables.stage_delete(after, STAMP, predicate="id IN ('b', 'r')"))
-    index = tables.stage_create_btree_index(after, "id", STAMP)
+    index = tables.stage_indexes(after, [IndexPlan(IndexKind.BTREE, "id")], STAMP)
     assert index is not None
     after = tables.commit_staged(after, index)
     assert content(tables, after) == {"c": 0, "k": 0, "later": 0}
