@@ -27,6 +27,7 @@ import pyarrow.dataset  # noqa: E402, F401
 import omnigraph  # noqa: E402
 import omnigraph.api.graph  # noqa: E402
 from crash.people import SCHEMA, WRITERS, prepare, seed  # noqa: E402
+from omnigraph.branching import merge_writing  # noqa: E402
 from omnigraph.core import failpoints  # noqa: E402
 from omnigraph.core.events import DurableOperation, listen  # noqa: E402
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
@@ -134,6 +135,9 @@ def ensure_indices(command):
 def merge(command):
     """Merge one branch into another."""
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
+    if command.get("in_turn"):
+        # One table after the other: what has moved when the process ends is then known.
+        merge_writing.TABLES_AT_ONCE = 1
     graph.branches.merge(command["source"], into=command.get("target", "main"), actor="ana")
     graph.close()
 

@@ -18,7 +18,7 @@ from crash.people import INSERT
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.recovery import process_lock
-from omnigraph.storage.tables import TableStore
+from omnigraph.storage.tables import TableStorage
 
 
 def stand_still(how):
@@ -51,7 +51,7 @@ def main():
 
     graph = omnigraph.open(words["uri"], storage_options=words["options"])
     # After the writer's last look at its lease: this is the gap no look can close.
-    TableStore.commit_staged = before("commit", TableStore.commit_staged)
+    TableStorage.commit_staged = before("commit", TableStorage.commit_staged)
     ManifestBatchPublisher._swap = before("publish", ManifestBatchPublisher._swap)
     try:
         INSERT.run(graph, "1")

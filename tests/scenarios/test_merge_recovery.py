@@ -71,9 +71,12 @@ def copy(originals, tmp_path):
     return make
 
 
-def die(path, window, *, target="main", action="exit"):
-    """A child merges `topic` and ends in the window; returns the sidecar it left."""
-    command = {"command": "merge", "path": str(path), "source": "topic", "target": target}
+def die(path, window, *, target="main", action="exit", in_turn=False):
+    """A child merges `topic` and ends in the window; returns the sidecar it left.
+
+    `in_turn`: tables are committed one after the other, so that it is known how far the child came.
+    """
+    command = {"command": "merge", "path": str(path), "source": "topic", "target": target, "in_turn": in_turn}
     status, errors = run_child(command, failpoints=f"{window}={action}")
     assert status == EXIT_AT_WINDOW, errors
     graph = RawGraph.attach(path)
@@ -186,7 +189,7 @@ def partial(scenario, copy):
     where = PARTIAL[scenario]
     path = copy(where.graph)
     before = shown(path)
-    note = die(path, where.window, action=where.action)
+    note = die(path, where.window, action=where.action, in_turn=True)
     assert all(pin.confirmed_version is None for pin in note.tables)
     assert shown(path) == before
     people = {

@@ -17,10 +17,10 @@ from omnigraph.api.exports import Exports
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.core.load_options import LoadOptions
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.engine.write.entering import entering_write
-from omnigraph.pipeline.options import LoadOptions
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from omnigraph.cli.parameters import (
     query_source,
 )
 from omnigraph.core.errors import UsageError
-from omnigraph.pipeline.options import SourceFormat
+from omnigraph.core.load_options import SourceFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

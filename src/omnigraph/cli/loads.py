@@ -14,7 +14,7 @@ from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store,
 from omnigraph.cli.sources import STDIN
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
-from omnigraph.pipeline.options import EngineName, LoadMode, SourceFormat
+from omnigraph.core.load_options import EngineName, LoadMode, SourceFormat
 
 if TYPE_CHECKING:
     from omnigraph.core.settings import Settings

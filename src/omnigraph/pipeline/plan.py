@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from omnigraph.catalog.schema import Catalog, TableType
 from omnigraph.core.ids import Branch, TableKey
+from omnigraph.core.load_options import LoadMode, SourceFormat
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline.options import LoadMode, SourceFormat
 from omnigraph.pipeline.problems import PROBLEMS_KEPT_PER_KIND_MAX
 from omnigraph.storage.layout import GraphRoot
 

@@ -11,8 +11,8 @@ import pytest
 
 from graphs import make_graph
 from omnigraph.core.limits import MIB
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.pipeline.input.sources import CHUNK_BYTES, input_bytes, plan_splits, read_tables, text_bytes
-from omnigraph.pipeline.options import SourceFormat
 
 UNUSED = (
     "omnigraph.planning.ir",

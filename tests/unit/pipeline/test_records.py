@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnigraph.catalog.build import compile_schema
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.pipeline.input import records
 from omnigraph.pipeline.input.records import ChunkParser
 from omnigraph.pipeline.input.sources import plan_splits, read_chunks
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import ProblemLog
 

@@ -9,9 +9,9 @@ from omnigraph.arrays.addresses import ADDRESS
 from omnigraph.catalog.canonical import unique_tuples
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import node_table_key
+from omnigraph.core.load_options import LoadMode
 from omnigraph.engine.write.rules import is_bounded
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
-from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
     LoadPlan,
     committed_end_space,

@@ -21,6 +21,7 @@ from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.errors import KeyConflict
 from omnigraph.core.ids import node_table_key
+from omnigraph.core.load_options import LoadMode
 from omnigraph.engine.write.rules import (
     are_among,
     count_each,
@@ -35,7 +36,6 @@ from omnigraph.engine.write.rules import (
     wrong_count,
 )
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
-from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
     LoadPlan,
     committed_end_space,

@@ -13,9 +13,9 @@ from omnigraph.arrays.addresses import ABSENT, ADDRESS
 from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.ids import TableKey
+from omnigraph.core.load_options import LoadMode
 from omnigraph.pipeline.checks.committed import ScanTask, TableNeed, add_committed, committed_columns
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter, read_facts
-from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
     LoadPlan,
     end_space,

@@ -7,11 +7,11 @@ import numpy as np
 
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.pipeline.input.columns import ColumnReader, type_named
 from omnigraph.pipeline.input.csv_records import Piece, read_csv
 from omnigraph.pipeline.input.records import ChunkParser, ParsedRows
 from omnigraph.pipeline.input.sources import read_chunks, read_tables
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import ProblemLog, order_of
 

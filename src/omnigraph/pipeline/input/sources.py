@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, ResourceLimit
 from omnigraph.core.limits import MIB
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.pipeline.input.convert import shown_text
 from omnigraph.pipeline.input.records import RECORD_BYTES_MAX
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.plan import Split
 
 SPLIT_BYTES_MAX: Final = 64 * MIB

@@ -17,7 +17,7 @@ from omnigraph.catalog.blobs import ASKED, stored_content, stored_reference
 from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import BlobPolicyError, BlobSourceError, OmnigraphError, ResourceLimit
 from omnigraph.core.limits import EXTERNAL_BLOB_BATCH_BYTES_MAX
-from omnigraph.pipeline.options import LoadMode
+from omnigraph.core.load_options import LoadMode
 from omnigraph.pipeline.plan import LoadPlan
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.pipeline.input.columns import MARK
 from omnigraph.pipeline.input.convert import shown_text
 from omnigraph.pipeline.input.sources import plan_splits
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.spark.session import SparkRuntime
 

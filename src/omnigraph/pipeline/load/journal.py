@@ -31,9 +31,9 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, show_branch
+from omnigraph.core.load_options import LoadMode, LoadOptions, SourceFormat
 from omnigraph.pipeline.checks.exchange import IN_STORE
 from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, stage_split
-from omnigraph.pipeline.options import LoadMode, LoadOptions, SourceFormat
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.recovery.process_lock import FileLock, LockHeld, ObjectLock, ProcessLock

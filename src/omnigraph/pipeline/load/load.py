@@ -13,6 +13,7 @@ from omnigraph.core.errors import BadRequest
 from omnigraph.core.events import tidying
 from omnigraph.core.ids import OperationId, new_ulid
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
+from omnigraph.core.load_options import EngineName, LoadMode, LoadOptions, SourceFormat, word
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.pipeline.input.sources import (
@@ -28,7 +29,6 @@ from omnigraph.pipeline.load.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.load.journal import Differences, Journal, check_inputs, only_driver, read_record
 from omnigraph.pipeline.load.rejects import RejectsFile
 from omnigraph.pipeline.load.run import Load
-from omnigraph.pipeline.options import EngineName, LoadMode, LoadOptions, SourceFormat, word
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.report import LoadReport
 from omnigraph.pipeline.spark.executors import Executor, LocalExecutor, SparkExecutor

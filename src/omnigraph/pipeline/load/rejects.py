@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from omnigraph.core.errors import BadRequest, IoFailure
 from omnigraph.core.ids import new_ulid
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.engine.entities.lines import object_lines
 from omnigraph.pipeline.input.columns import without_marks
 from omnigraph.pipeline.input.csv_records import read_csv
@@ -19,7 +20,6 @@ from omnigraph.pipeline.input.record_rules import RecordRefused, decode
 from omnigraph.pipeline.input.sources import read_chunks, read_tables
 from omnigraph.pipeline.input.utf8 import showable
 from omnigraph.pipeline.load.journal import Journal
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
 

@@ -39,6 +39,7 @@ from omnigraph.core.ids import (
     show_branch,
 )
 from omnigraph.core.limits import MIB, REPREPARE_ATTEMPTS_MAX
+from omnigraph.core.load_options import LoadMode, LoadOptions
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.commit import finalize
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
@@ -61,7 +62,6 @@ from omnigraph.pipeline.load.stage_split import (
     stage_split,
 )
 from omnigraph.pipeline.load.target import TargetBranch
-from omnigraph.pipeline.options import LoadMode, LoadOptions
 from omnigraph.pipeline.plan import LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,

@@ -19,6 +19,7 @@ from omnigraph.catalog.canonical import node_ids, unique_tuples
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.errors import InternalError
 from omnigraph.core.limits import MIB
+from omnigraph.core.load_options import LoadMode
 from omnigraph.engine.write.rules import is_bounded
 from omnigraph.engine.write.values import value_findings
 from omnigraph.pipeline.checks.exchange import FactFiles, FactWriter
@@ -28,7 +29,6 @@ from omnigraph.pipeline.input.sources import expected_bytes, stored_bytes
 from omnigraph.pipeline.load.blobs import BlobFinding, ExternalBlobs
 from omnigraph.pipeline.load.ids import new_ids
 from omnigraph.pipeline.load.patch import filled_from_committed
-from omnigraph.pipeline.options import LoadMode
 from omnigraph.pipeline.plan import (
     LoadPlan,
     Split,

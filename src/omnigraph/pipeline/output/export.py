@@ -23,13 +23,13 @@ from omnigraph.core.errors import BadRequest, InternalError, IoFailure
 from omnigraph.core.events import Progress, emit
 from omnigraph.core.ids import TableKey, show_branch
 from omnigraph.core.limits import MIB
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.engine.entities.export import ahead, file_columns, select_types, type_rows
 from omnigraph.engine.entities.lines import csv_header, csv_lines, object_lines
 from omnigraph.engine.entities.ordered import batch_rows_of
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.input.sources import compression_of, format_of
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.pipeline.output.atomic_output import ABOUT, appearing
 from omnigraph.pipeline.output.sinks import (
     ParquetSink,

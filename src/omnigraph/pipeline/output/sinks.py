@@ -14,11 +14,11 @@ from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import InternalError, IoFailure
 from omnigraph.core.ids import Branch, TableKey, new_ulid
 from omnigraph.core.limits import MIB
+from omnigraph.core.load_options import SourceFormat
 from omnigraph.core.settings import Settings
 from omnigraph.engine.entities.blob_columns import blob_contents
 from omnigraph.engine.entities.export import file_columns
 from omnigraph.engine.entities.lines import csv_header, csv_lines, flat_array, json_lines
-from omnigraph.pipeline.options import SourceFormat
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.handles import Fragment
 from omnigraph.storage.layout import GraphRoot

@@ -8,7 +8,7 @@ import pytest
 
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import BranchName
-from omnigraph.pipeline.options import LoadMode, LoadOptions
+from omnigraph.core.load_options import LoadMode, LoadOptions
 
 FULL = LoadOptions.of(
     mode="overwrite",
