@@ -320,7 +320,10 @@ def follow(graph, model: History, branch, state, *, sure=True):
         record = graph.commits.show(record.parent)
     for record in reversed(fresh):
         shown = state if sure or record is fresh[0] else None
-        model.add(branch, Commit(record.id, record.parents, shown, branch, record.manifest_version))
+        made = Commit(
+            record.id, record.parents, shown, branch, record.manifest_version, upkeep=record.is_upkeep
+        )
+        model.add(branch, made)
     return list(reversed(fresh))
 
 
@@ -384,7 +387,12 @@ class Verdict:
         return found
 
     def _revert(self, commit_id, branch):
-        self._judge("merged", self.model.revert(commit_id, branch), branch)
+        merged = self.model.revert(commit_id, branch)
+        nothing_left = not merged.conflicts and merged.state == self.model.state(branch)
+        if self.model.commits[commit_id].upkeep or nothing_left:
+            self.expected = {"refused": "bad_request"}
+            return
+        self._judge("merged", merged, branch)
         if "outcome" in self.expected:
             self.branch = branch
 

@@ -180,6 +180,8 @@ class Commit:
     state: dict | None
     branch: str
     version: int
+    upkeep: bool = False
+    """Made by index work or folding: it changed no row."""
 
 
 @dataclass

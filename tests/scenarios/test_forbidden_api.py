@@ -55,14 +55,16 @@ OWNERS = {
         "self._session.manifest.tags",
     },
     "insert": {"np", "run", "sys.meta_path"},
-    "update": {"run", "os.environ", "error.__dict__"},
-    "restore": {"context.storage"},
+    "update": {"run", "os.environ", "error.__dict__", "self._bar"},
+    "restore": {"context.storage", "graph.branches"},
     "create_branch": {"session.storage"},
     "delete_branch": {"session.storage", "context.storage", "session.manifest"},
 }
-"""Whom the product asks for these: arrays, text objects, branches and tags, its own accumulators."""
+"""Whom the product asks for these: arrays, text objects, branches and tags, a bar, its own accumulators."""
 CONTAINERS = {"set", "dict", "list", "Counter", "defaultdict", "OrderedDict", "hashlib", "_Types"}
 RESTORING_ROOMS = {"recovery"}
+BRANCH_HANDLES = {"graph.branches"}
+"""They restore a branch by a commit of its own, never a table."""
 RESIDUAL_ROOMS = {"maintenance"}
 HEAD_MOVERS = {"commit.py", "datasets.py", "residual.py"}
 """The only modules of the storage room that call Lance's commit, or something that commits."""
@@ -121,7 +123,7 @@ def _mentioned(node: ast.Attribute, room: str, containers: set[str], *, called: 
         return "reaches for the residual surface"
     if isinstance(node.value, ast.Attribute) and node.value.attr == "optimize":
         return "reaches for Lance's maintenance"
-    if name == "restore" and room not in RESTORING_ROOMS:
+    if name == "restore" and room not in RESTORING_ROOMS and asked not in BRANCH_HANDLES:
         return "restores a table"
     if name in OWNERS and asked not in OWNERS[name] and not (name in SHARED and asked in containers):
         return f"asks '{asked}' to {name}"
