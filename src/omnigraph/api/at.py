@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.entities.lookup import Entity
     from omnigraph.engine.read.explain import Explanation
     from omnigraph.engine.read.result import Rows
+    from omnigraph.planning.keys import EntityKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,13 @@ class GraphAt:
         """How a read query would be answered at this commit. As `Graph.explain`."""
         return self.graph.explain(source, params, analyze=analyze, name=name, at=self.commit_id)
 
-    def entity(self, type_name: str, entity_id: str) -> Entity:
+    def entity(self, type_name: str, entity_id: EntityKey) -> Entity:
         """One node or edge as it was at this commit. As `Graph.entity`."""
         return self.graph.entity(type_name, entity_id, at=self.commit_id)
 
-    def blob(self, type_name: str, entity_id: str, property_name: str, *, kind: str | None = None) -> Blob:
+    def blob(
+        self, type_name: str, entity_id: EntityKey, property_name: str, *, kind: str | None = None
+    ) -> Blob:
         """One blob as it was at this commit. As `Graph.blob`."""
         return self.graph.blob(type_name, entity_id, property_name, kind=kind, at=self.commit_id)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
     from omnigraph.pipeline.output.export import ExportReport
+    from omnigraph.planning.keys import EntityKey
 
 
 class Exports:
@@ -129,7 +130,7 @@ class Exports:
     def blob(
         self,
         type_name: str,
-        entity_id: str,
+        entity_id: EntityKey,
         property_name: str,
         *,
         kind: str | None = None,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from omnigraph.pipeline.load.journal import ResumableLoad
     from omnigraph.pipeline.load.load import Sources
     from omnigraph.pipeline.report import LoadReport
+    from omnigraph.planning.keys import EntityKey
     from omnigraph.recovery.verify import VerifyReport
 
 
@@ -394,7 +395,7 @@ class Graph(Exports):
             bulk=SPARK_WHEN_LARGE,
         )
 
-    def blame(self, type_name: str, entity_id: str, *, at: str = "main") -> Blame:
+    def blame(self, type_name: str, entity_id: EntityKey, *, at: str = "main") -> Blame:
         """Which commit, actor and branch gave each property of an entity its present value.
 
         ```python
@@ -406,14 +407,16 @@ class Graph(Exports):
         return blame_entity(self._session, type_name, entity_id, at)
 
     def entity(
-        self, type_name: str, entity_id: str, *, branch: str | None = None, at: str | None = None
+        self, type_name: str, entity_id: EntityKey, *, branch: str | None = None, at: str | None = None
     ) -> Entity:
         """One node or edge by its id, as a branch shows it or a commit or tag showed it.
 
-        Raises `EntityNotFound`, `TypeNotFound`.
+        A node is named by its id as text or by its key in the key's own type; a key of several properties by
+        their values. Raises `EntityNotFound`, `TypeNotFound`, `BadRequest`.
 
         ```python
         graph.entity("Person", "ada").properties["name"]
+        graph.entity("Airport", 421), graph.entity("Seat", {"row": 12, "letter": "C"})
         ```
         """
         from omnigraph.engine.entities.lookup import find_entity  # noqa: PLC0415

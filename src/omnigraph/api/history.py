@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from omnigraph.engine.session import GraphSession
+    from omnigraph.planning.keys import EntityKey
 
 
 class Tags:
@@ -180,7 +181,7 @@ def diff(
     return diff_snapshots(session, before, after, types=types, ops=change_ops(ops), kinds=chosen.kinds)
 
 
-def blame_entity(session: GraphSession, type_name: str, entity_id: str, at: str) -> Blame:
+def blame_entity(session: GraphSession, type_name: str, entity_id: EntityKey, at: str) -> Blame:
     """Which commit gave each property its value, as seen from a branch, a tag or a commit."""
     session.begin_read()
     return blame(session, resolve_reference(session, at), type_name, entity_id)

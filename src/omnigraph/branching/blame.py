@@ -15,6 +15,7 @@ from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFou
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.entities.lookup import find_entity, named_type
 from omnigraph.engine.read.result import json_values
+from omnigraph.planning.keys import id_of
 
 if TYPE_CHECKING:
     from omnigraph.catalog.schema import Property
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.keys import EntityKey
 
 Image = dict[str, Any]
 
@@ -84,14 +86,15 @@ class Blame:
         return html.table(columns, rows, caption=f"{self.type_name} {self.id}")
 
 
-def blame(session: GraphSession, head: Snapshot, type_name: str, entity_id: str) -> Blame:
+def blame(session: GraphSession, head: Snapshot, type_name: str, entity_id: EntityKey) -> Blame:
     """Follow each property back to the commit that set it.
 
     Through a merge it follows the parent that already had the value, the first one when both had it. Raises
-    `TypeNotFound`, `EntityNotFound`. Cost: one manifest read per commit walked, one row per commit that
-    touched the type.
+    `TypeNotFound`, `EntityNotFound`, `BadRequest`. Cost: one manifest read per commit walked, one row per
+    commit that touched the type.
     """
-    return _Walk(session, type_name, entity_id).run(head)
+    named = id_of(named_type(session.catalog_of(head), type_name), entity_id)
+    return _Walk(session, type_name, named).run(head)
 
 
 class _Walk:

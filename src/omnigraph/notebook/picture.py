@@ -11,6 +11,7 @@ from omnigraph.engine.entities.neighbourhood import Neighbourhood, PictureNode, 
 
 if TYPE_CHECKING:
     from omnigraph.api.graph import Graph
+    from omnigraph.planning.keys import EntityKey
 
 COLOURS: Final = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
 """One per node type, in the order of their names; the ninth type begins again."""
@@ -58,7 +59,7 @@ class Picture:
 def picture(
     graph: "Graph",
     type_name: str,
-    entity_id: str,
+    entity_id: "EntityKey",
     *,
     hops: int = 1,
     branch: str = "main",

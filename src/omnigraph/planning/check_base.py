@@ -49,7 +49,7 @@ def assignable(given: PropertyType, wanted: PropertyType) -> bool:
     return comparable(PropertyType(given.kind), PropertyType(wanted.kind))
 
 
-def date_hint(wanted: PropertyType, given: ir.Operand) -> str | None:
+def date_hint(wanted: PropertyType, given: ir.Operand | ir.KeyText) -> str | None:
     """What helps when a date meets a text: how a date is written, or how the parameter is declared."""
     if wanted.is_list != given.type.is_list:
         return None

@@ -1,10 +1,13 @@
 """Type check of mutation statements: codes T3, T7, T10 to T14, T16, the key rule and D2."""
 
+from dataclasses import replace
+
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import Typing, comparable, date_hint
+from omnigraph.planning.keys import id_text, own_type
 
 KEY_CODE = "KEY"
 """The code of an update that assigns a key property: it becomes KeyImmutable."""
@@ -14,6 +17,7 @@ SHAPE_CODE = "D2"
 _FROM = Property("from", 0, ir.STRING, nullable=False)
 _TO = Property("to", 0, ir.STRING, nullable=False)
 _ENDPOINTS = {"from": _FROM, "to": _TO}
+_EQUALITIES = frozenset({Operator.EQ, Operator.NE})
 _COLUMN_HINTS = {
     "src": "the source of an edge is written from",
     "dst": "the target of an edge is written to",
@@ -122,18 +126,42 @@ class MutationCheck(Typing):
                 good = False
                 continue
             seen.add(name)
-            prop = _ENDPOINTS.get(name) if endpoints else None
-            prop = prop or owner.get(name)
+            end = _ENDPOINTS.get(name) if endpoints and isinstance(owner, EdgeType) else None
+            prop = end or owner.get(name)
             if prop is None:
                 self._unknown_property(assignment.property_span, name, owner)
                 good = False
                 continue
-            value = self.assigned(assignment.value, prop, owner)
+            if end is not None and isinstance(owner, EdgeType):
+                value = self._end(assignment.value, end, owner)
+            else:
+                value = self.assigned(assignment.value, prop, owner)
             if value is None:
                 good = False
             else:
                 found[name] = value
         return found if good else None
+
+    def _end(self, atom: tree.Atom, end: Property, edge: EdgeType) -> ir.ValueExpr | None:
+        """An end of an edge: the id of its node as text, or the key of the node in the key's own type."""
+        own = self._own_type(edge, end.name)
+        if own is None:
+            return self.assigned(atom, end, edge)
+        value = self.assigned(atom, end if self._is_text(atom) else replace(end, type=own), edge)
+        return None if value is None else _as_id(value, own)
+
+    def _own_type(self, edge: EdgeType, end: str) -> ir.PropertyType | None:
+        return own_type(self.catalog.nodes[edge.source if end == "from" else edge.target])
+
+    def _is_text(self, atom: tree.Atom) -> bool:
+        match atom:
+            case tree.Literal():
+                return atom.kind is LiteralKind.STRING
+            case tree.Variable():
+                param = self.params.get(atom.name)
+                return param is not None and param.type.is_string
+            case tree.Now():
+                return False
 
     def _unknown_property(self, span: tree.Span, name: str, owner: NodeType | EdgeType) -> None:
         known = list(owner.by_name)
@@ -191,12 +219,29 @@ class MutationCheck(Typing):
                 value = self.literal(test.value)
         if prop is None or value is None:
             return None
+        if isinstance(owner, EdgeType) and prop.name in _ENDPOINTS and test.operator in _EQUALITIES:
+            own = self._own_type(owner, prop.name)
+            if own is not None and comparable(own, value.type):
+                return ir.Compare(prop.name, test.operator, _as_id(value, own))
+            if own is not None and value.type.is_string:
+                return ir.Compare(prop.name, test.operator, _as_id(value, own))
         reason = compare_refusal(prop.type, test.operator, value.type)
         if reason is not None:
             hint = date_hint(prop.type, value)
             self.report("T7", test.span, reason, type_name=owner.name, property_name=prop.name, hint=hint)
             return None
         return ir.Compare(prop.name, test.operator, value)
+
+
+def _as_id(value: ir.ValueExpr, own: ir.PropertyType) -> ir.ValueExpr:
+    """The id of the node that a value names by its key."""
+    match value:
+        case ir.Literal(value=None) | ir.KeyText():
+            return value
+        case ir.Literal():
+            return ir.Literal(id_text(value.value, own), ir.STRING)
+        case ir.Param() | ir.Now():
+            return ir.KeyText(value, own)
 
 
 def compare_refusal(left: ir.PropertyType, operator: Operator, right: ir.PropertyType) -> str | None:

@@ -100,13 +100,15 @@ def condition_text(condition: ir.Condition) -> str:
             assert_never(condition)
 
 
-def operand_text(operand: ir.Operand) -> str:
+def operand_text(operand: ir.Operand | ir.KeyText) -> str:
     """An expression as a reader would write it; literals as JSON."""
     match operand:
         case ir.Literal():
             return _value_text(operand.value)
         case ir.Param():
             return f"${operand.name}"
+        case ir.KeyText():
+            return operand_text(operand.value)
         case ir.Now():
             return "now()"
         case ir.NodeRef():

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.language.query_tree import Function, Operator
+from omnigraph.planning.keys import id_text
 from omnigraph.planning.values import Value
 
 STRING = PropertyType(ScalarKind.STRING)
@@ -49,7 +50,16 @@ class Now:
     type: ClassVar[PropertyType] = DATETIME
 
 
-ValueExpr: TypeAlias = Literal | Param | Now
+@dataclass(frozen=True, slots=True)
+class KeyText:
+    """An end of an edge: the id of the node whose key, of this type, the value is or spells."""
+
+    value: "Param | Now"
+    key: PropertyType
+    type: ClassVar[PropertyType] = STRING
+
+
+ValueExpr: TypeAlias = Literal | Param | Now | KeyText
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,9 @@ def value_of(expr: ValueExpr, params: Mapping[str, Value], now: dt.datetime | No
             if now is None:
                 raise ValueError("a plan that uses now() needs the instant of the run")
             return now
+        case KeyText():
+            value = value_of(expr.value, params, now)
+            return None if value is None else id_text(value, expr.key)
 
 
 # Predicates: one row of one type -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.keys import EntityKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def find_blob(
     session: GraphSession,
     snapshot: Snapshot,
     type_name: str,
-    entity_id: str,
+    entity_id: EntityKey,
     property_name: str,
     *,
     kind: str | None = None,
@@ -112,8 +113,8 @@ def find_blob(
     entity = find_entity(session, snapshot, type_name, entity_id, kind)
     value = entity.properties[property_name]
     if value is None:
-        raise BlobNull(f"{table_type.name}.{property_name} of '{entity_id}' is null")
-    selected = table_type.kind.value, table_type.name, entity_id, property_name, snapshot.head
+        raise BlobNull(f"{table_type.name}.{property_name} of '{entity.id}' is null")
+    selected = table_type.kind.value, table_type.name, entity.id, property_name, snapshot.head
     if isinstance(value, BlobReference):
         return Blob(*selected, uri=value.uri)
     return Blob(*selected, size=len(value), etag=hashlib.sha256(value).hexdigest(), content=value)

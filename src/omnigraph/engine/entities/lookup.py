@@ -13,11 +13,13 @@ from omnigraph.catalog.blobs import blob_value
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.language.diagnostics import near_names
+from omnigraph.planning.keys import id_of
 
 if TYPE_CHECKING:
     from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.keys import EntityKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +34,25 @@ class Entity:
 
 
 def find_entity(
-    session: GraphSession, snapshot: Snapshot, type_name: str, entity_id: str, kind: str | None = None
+    session: GraphSession, snapshot: Snapshot, type_name: str, entity_id: EntityKey, kind: str | None = None
 ) -> Entity:
-    """The entity with this id. Raises `TypeNotFound`, `EntityNotFound`.
+    """The entity with this id or key. Raises `TypeNotFound`, `EntityNotFound`, `BadRequest`.
 
     Cost: one lookup in the key index and one read of one row.
     """
     table_type = named_type(session.catalog_of(snapshot), type_name, kind)
+    named = id_of(table_type, entity_id)
     entry = snapshot.entries.get(TableKey(table_type.table_key))
     if entry is not None:
         handle = session.open_entry(entry)
-        wanted = pa.array([entity_id], pa.string())
+        wanted = pa.array([named], pa.string())
         found = session.keys.addresses(session.root.identity, session.storage, handle, wanted)
         if found[0] != ABSENT:
             row = session.storage.take(handle, np.asarray(found), table_type.arrow_schema.names).to_pylist()[
                 0
             ]
             return _entity(table_type, row)
-    raise EntityNotFound(f"no {table_type.kind.value} of type '{table_type.name}' with id '{entity_id}'")
+    raise EntityNotFound(f"no {table_type.kind.value} of type '{table_type.name}' with id '{named}'")
 
 
 def named_type(catalog: Catalog, name: str, kind: str | None = None) -> TableType:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import Catalog, EdgeType, TableType
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.keys import EntityKey
 
 LABELS: Final = ("name", "title", "label")
 """Properties that tell people what a node is, in this order; without them its id does."""
@@ -55,7 +56,13 @@ class Neighbourhood:
 
 
 def neighbourhood(
-    session: GraphSession, snapshot: Snapshot, type_name: str, entity_id: str, *, hops: int, nodes_max: int
+    session: GraphSession,
+    snapshot: Snapshot,
+    type_name: str,
+    entity_id: EntityKey,
+    *,
+    hops: int,
+    nodes_max: int,
 ) -> Neighbourhood:
     """What lies within some hops of a node, whatever the direction of its edges.
 
