@@ -79,6 +79,14 @@ def conflicts(world: World, current: Step) -> None:
     assert world["graph"].export(branch=world["target"]) == world["before"]
 
 
+@step("advises")
+def advises(world: World, current: Step) -> None:
+    """`advises delete the edge`: words of the hint; a hint about broken rules never names the flags that choose a side."""
+    hint = world["failure"].hint
+    assert current.argument in hint, hint
+    assert "--on-conflict" not in hint
+
+
 @step("shows")
 def shows(world: World, current: Step) -> None:
     """`shows main Person`: exactly the entities of the block, `id {values}` per line; edges by their ends."""

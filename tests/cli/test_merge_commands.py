@@ -73,6 +73,21 @@ def test_a_dry_run_writes_only_the_conflict_list(here: Run, place: Path) -> None
     assert '"tonnage":2' in here("export", "--store", "harbor.omni").out
 
 
+def test_a_dry_run_with_conflicts_does_not_say_merged(here: Run, place: Path) -> None:
+    tonnage(here, 1, "main")
+    tonnage(here, 2, "topic")
+    arguments = ["branch", "merge", "topic", "--dry-run", "--store", "harbor.omni"]
+    text = here(*arguments, rc=3)
+    assert text.out.splitlines()[0] == "topic into main: nothing would be merged"
+    assert text.out.splitlines()[-1] == "1 conflict"
+    assert text.err.startswith("hint: choose a side with --on-conflict")
+    preview = here(*arguments, "--json", rc=3).json
+    assert preview["outcome"] == "conflicts"
+    assert preview["hint"].startswith("choose a side")
+    settled = here(*arguments, "--on-conflict", "ours", "--json").json
+    assert (settled["outcome"], "hint" in settled) == ("merged", False)
+
+
 @pytest.mark.parametrize(("side", "kept"), [("ours", 1), ("theirs", 2), ("Ship=theirs", 2)])
 def test_a_side_settles_conflicts(here: Run, place: Path, side: str, kept: int) -> None:
     tonnage(here, 1, "main")

@@ -11,6 +11,7 @@ from omnigraph.branching.ancestry import merge_bases
 from omnigraph.branching.delta_engine import LOCAL, TABLES_AT_ONCE, Deltas
 from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.kept_edges import keep_edges
+from omnigraph.branching.merge_advice import advice
 from omnigraph.branching.merge_plan import (
     UNRESOLVED,
     Choice,
@@ -52,6 +53,8 @@ class MergeOutcome(StrEnum):
     ALREADY_UP_TO_DATE = "already_up_to_date"
     FAST_FORWARD = "fast_forward"
     MERGED = "merged"
+    CONFLICTS = "conflicts"
+    """It would not move: what a preview says while something stands against the merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,12 @@ class MergePlan:
     resolved: Mapping[TableKey, Mapping[Choice, int]] = field(
         default_factory=dict["TableKey", "Mapping[Choice, int]"]
     )
+
+    @property
+    def advice(self) -> str:
+        """What can be done about the conflicts; empty when there are none."""
+        kinds = [each.kind for each in self.conflicts]
+        return advice(kinds, chosen=bool(self.resolved)) if kinds else ""
 
     @property
     def stats(self) -> dict[str, dict[str, int]]:

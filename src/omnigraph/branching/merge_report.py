@@ -10,6 +10,7 @@ import orjson
 
 from omnigraph.branching.delta_engine import LOCAL
 from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, ConflictKind, Resolution
+from omnigraph.branching.merge_planning import MergeOutcome
 from omnigraph.core import html
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
 from omnigraph.core.ids import show_branch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from omnigraph.branching.merge_plan import MergeConflict
-    from omnigraph.branching.merge_planning import MergeOutcome, MergePlan
+    from omnigraph.branching.merge_planning import MergePlan
     from omnigraph.core.ids import CommitId
     from omnigraph.manifest.commit_record import CommitRecord
 
@@ -86,6 +87,8 @@ class MergePreview:
     conflicts: tuple[MergeConflict, ...]
     conflicts_total: int
     engine: str = LOCAL
+    advice: str = ""
+    """What can be done about the conflicts."""
 
     @classmethod
     def of(cls, plan: MergePlan) -> MergePreview:
@@ -93,7 +96,7 @@ class MergePreview:
         return cls(
             show_branch(plan.source.branch),
             show_branch(plan.target.branch),
-            plan.outcome,
+            MergeOutcome.CONFLICTS if plan.conflicts else plan.outcome,
             plan.source.head,
             plan.target.head,
             plan.base.head,
@@ -101,6 +104,7 @@ class MergePreview:
             plan.conflicts,
             plan.conflicts_total,
             plan.engine,
+            plan.advice,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,6 +120,7 @@ class MergePreview:
             "merge_conflicts": [each.to_dict() for each in self.conflicts],
             "merge_conflicts_total": self.conflicts_total,
             "engine": self.engine,
+            **({"hint": self.advice} if self.advice else {}),
         }
 
     def _repr_html_(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omnigraph.branching.merge import merging, refuse_conflicts
+from omnigraph.branching.merge_advice import REVERT
 from omnigraph.branching.merge_planning import MergeOutcome, plan_between
 from omnigraph.branching.merge_report import MergeReport
 from omnigraph.branching.merge_writing import MergeRecord, write_merge
@@ -52,7 +53,7 @@ def revert_commit(
             rows_only=True,
             bulk=bulk,
         )
-        refuse_conflicts(plan)
+        refuse_conflicts(plan, REVERT)
         if not any(step.writes_rows for step in plan.steps):
             raise BadRequest(
                 f"{show_branch(branch)} shows nothing of what commit '{commit_id}' did",

@@ -9,7 +9,6 @@ from omnigraph.cli.history import instant
 from omnigraph.cli.opening import reading, writing
 from omnigraph.cli.options import Actor, Branch, Json, Kinds, Ops, Quiet, Store, Types, teach
 from omnigraph.cli.tables import cell_text
-from omnigraph.core.errors import MergeConflicts
 
 if TYPE_CHECKING:
     from omnigraph.branching.history import EntityChange
@@ -193,12 +192,8 @@ def revert(
 ) -> None:
     """Undo one commit."""
     with writing(store, "revert", quiet=quiet) as graph:
-        try:
-            report = graph.revert(commit, branch=branch, parent=parent, actor=actor)
-            taken_back = commit if report.commit is None else report.commit.operation.partition(":")[2]
-        except MergeConflicts as error:
-            error.hint = "later commits changed these entities; revert those first, or change them by hand"
-            raise
+        report = graph.revert(commit, branch=branch, parent=parent, actor=actor)
+    taken_back = commit if report.commit is None else report.commit.operation.partition(":")[2]
     if as_json:
         output.document({"reverted": taken_back, **report.to_dict()})
         return

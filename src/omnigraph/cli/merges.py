@@ -176,12 +176,14 @@ def _preview(
     if as_json:
         output.document(preview.to_dict())
     else:
-        output.line(f"{preview.source} into {preview.target}: {preview.outcome.value}")
+        verdict = "nothing would be merged" if preview.conflicts_total else preview.outcome.value
+        output.line(f"{preview.source} into {preview.target}: {verdict}")
         _show_stats(preview.stats)
         for conflict in preview.conflicts[:CONFLICTS_SHOWN_MAX]:
             output.line(conflict_line(conflict.table_key, conflict.message, conflict.kind.value))
         if preview.conflicts_total:
             output.line(output.counted(preview.conflicts_total, "conflict"))
+            output.note(f"hint: {preview.advice}")
     return 3 if preview.conflicts_total else 0
 
 
