@@ -469,12 +469,15 @@ class Graph(Exports):
         self._session.check_open()
         return self._session.recovery.recoveries.list()
 
-    def verify(self) -> VerifyReport:
-        """Check every invariant of the graph without changing it."""
+    def verify(self, *, deep: bool = False) -> VerifyReport:
+        """Check every invariant of the graph without changing it.
+
+        `deep`: every file is compared with the checksum it was written with; otherwise a part of them.
+        """
         from omnigraph.recovery.verify import verify  # noqa: PLC0415  rarely used and large
 
         self._session.check_open()
-        return verify(self._session.recovery, self._session.catalog_of)
+        return verify(self._session.recovery, self._session.catalog_of, deep=deep)
 
     def close(self) -> None:
         """Finish the commit tables and let go of threads. Calling it again does nothing."""

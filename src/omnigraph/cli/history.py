@@ -25,6 +25,9 @@ Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only
 Upkeep = Annotated[
     bool, typer.Option("--upkeep", help="Also commits that changed no row, such as those of index builds.")
 ]
+Deep = Annotated[
+    bool, typer.Option("--deep", help="Compare every file with its checksum; without it, a part of them.")
+]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most this many.")]
 
 
@@ -66,6 +69,7 @@ def register(app: typer.Typer, branch_app: typer.Typer, commit_app: typer.Typer)
         help=teach(
             "Check every invariant of a healthy graph and change nothing.",
             "omnigraph verify --store kb.omni",
+            "omnigraph verify --deep --store kb.omni",
             more="Exit status 0 when all is well, 1 with findings.",
         ),
     )(verify)
@@ -238,10 +242,10 @@ def instant(time_us: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def verify(store: Store = None, as_json: Json = False) -> int:
+def verify(store: Store = None, deep: Deep = False, as_json: Json = False) -> int:
     """Check the whole graph."""
     with reading(store) as graph:
-        report = graph.verify()
+        report = graph.verify(deep=deep)
     if as_json:
         findings = [
             {"rule": str(found.rule), "where": found.where, "message": found.message}
@@ -254,8 +258,12 @@ def verify(store: Store = None, as_json: Json = False) -> int:
                 "datasets": report.tables,
                 "entities": report.rows,
                 "commits": report.commits,
+                "files_compared": report.files,
+                "bytes_compared": report.bytes,
+                "commits_without_checksums": report.commits_without_checksums,
                 "pending": list(report.pending),
                 "findings": findings,
+                "corrupt": [each.details["corrupt"] for each in report.corrupt],
             }
         )
         return 0 if report.ok else 1
@@ -270,6 +278,11 @@ def verify(store: Store = None, as_json: Json = False) -> int:
         output.counted(report.rows, "entity", "entities"),
         output.counted(report.commits, "commit"),
     ]
+    if deep:
+        looked.append(f"{output.counted(report.files, 'file')} compared with their checksums")
+        if report.commits_without_checksums:
+            without = output.counted(report.commits_without_checksums, "commit")
+            output.line(f"not covered: {without} of an older version, whose files have no checksums")
     output.line(f"{verdict}: {', '.join(looked)}")
     return 0 if report.ok else 1
 

@@ -1,6 +1,6 @@
 """Creating a graph. The graph exists from the one swap that writes the first state of its manifest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import TableType
@@ -20,6 +20,7 @@ from omnigraph.engine.schema_contract import SchemaContract, accept_schema, writ
 from omnigraph.engine.session import GraphSession, connect_storage
 from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.state import TableEntry
+from omnigraph.storage.checksums import FileSum
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.indexes import IndexKind as PhysicalIndex
 from omnigraph.storage.indexes import IndexPlan
@@ -124,10 +125,10 @@ def _create_tables_and_manifest(session: GraphSession, contract: SchemaContract,
     types = {TableKey(each.table_key): each for each in contract.catalog.tables()}
     keys = list(types)
 
-    def create(key: TableKey) -> TableEntry:
+    def create(key: TableKey) -> tuple[TableEntry, list[FileSum]]:
         return _create_table(session, types[key], operation_id)
 
-    entries: Sequence[TableEntry] = session.map_tables(create, keys, threads=CREATE_THREADS)
+    made = session.map_tables(create, keys, threads=CREATE_THREADS)
     genesis = CommitRecord(
         id=CommitId(new_ulid()),
         parents=(),
@@ -139,10 +140,13 @@ def _create_tables_and_manifest(session: GraphSession, contract: SchemaContract,
         schema_hash=contract.hash,
         operation_id=operation_id,
     )
-    session.manifest.create(entries, genesis)
+    files = [each for _, sums in made for each in sums]
+    session.manifest.create([entry for entry, _ in made], genesis, files)
 
 
-def _create_table(session: GraphSession, table_type: TableType, operation_id: OperationId) -> TableEntry:
+def _create_table(
+    session: GraphSession, table_type: TableType, operation_id: OperationId
+) -> tuple[TableEntry, list[FileSum]]:
     key = TableKey(table_type.table_key)
     location = table_location(key)
     # No manifest names anything here: what lies below is left from a creation that died.
@@ -155,7 +159,7 @@ def _create_table(session: GraphSession, table_type: TableType, operation_id: Op
     made = session.storage.transaction_of(location, None, handle.version)
     if made is None:
         raise InternalError(f"the table of '{table_type.name}' vanished while it was created")
-    return TableEntry(key, location, handle.version, None, 0, made.uuid)
+    return TableEntry(key, location, handle.version, None, 0, made.uuid), session.storage.sums([handle])
 
 
 def index_plans(table_type: TableType, *, on_empty: bool = False) -> list[IndexPlan]:

@@ -8,19 +8,21 @@ substrate's own retries are off.
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from omnigraph.core.errors import OmnigraphError, StorageNotFound, StoragePrecondition
+from omnigraph.core.errors import OmnigraphError, StorageError, StorageNotFound, StoragePrecondition
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening, tidying
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.bases import Bases
+from omnigraph.storage.checksums import NO_RECORD, PROPERTY, FileRecord, FileSum, record_text, sum_file
 from omnigraph.storage.datasets import (
     DATA_STORAGE_VERSION,
     WALK_STEPS_MAX,
@@ -54,6 +56,8 @@ class WrittenRows:
     fragments: "tuple[FragmentMetadata, ...]"
     names: tuple[str, ...]
     """Graph-relative names of the files."""
+    sums: tuple[FileSum, ...] = ()
+    """Their checksums."""
 
 
 def is_contention(error: BaseException) -> bool:
@@ -272,7 +276,7 @@ class ControlDataset:
         if self._root.is_local:
             sizes = written_sizes(fragments, self._root.local_path(directory))
             require_whole(sizes, sizes)
-        return WrittenRows(tuple(fragments), names)
+        return WrittenRows(tuple(fragments), names, self.sums(names))
 
     def last_fragment(self, handle: "LanceDataset") -> tuple[int, pa.Table] | None:
         """The newest fragment of an opened version, by number, with its rows; None when there is none."""
@@ -283,16 +287,29 @@ class ControlDataset:
                 return None
             return fragments[-1].fragment_id, fragments[-1].to_table()
 
+    def sums(self, names: Iterable[str]) -> tuple[FileSum, ...]:
+        """The checksums of new files, by their graph-relative names."""
+        if not self._root.is_local:
+            return ()
+        return tuple(sum_file(self._root.local_path(name), name) for name in names)
+
     def commit_overwrite(
-        self, handle: "LanceDataset", branch: Branch, schema: pa.Schema, rows: WrittenRows
+        self,
+        handle: "LanceDataset",
+        branch: Branch,
+        schema: pa.Schema,
+        rows: WrittenRows,
+        record: FileRecord = NO_RECORD,
     ) -> "LanceDataset | None":
         """Replace the content of `handle`'s version by the rows, which must be durable already.
 
-        None when another commit was first: then the rows' files are gone and nothing changed.
+        `record`: the checksums the commit keeps beside those of the rows and of the version it follows. None
+        when another commit was first: then the rows' files are gone and nothing changed.
         """
         from lance import LanceOperation  # noqa: PLC0415
 
-        return self._commit(handle, branch, LanceOperation.Overwrite(schema, list(rows.fragments)), rows)
+        operation = LanceOperation.Overwrite(schema, list(rows.fragments))
+        return self._commit(handle, branch, operation, rows, record)
 
     def commit_rewrite(
         self, handle: "LanceDataset", removed: Sequence[int], rows: WrittenRows
@@ -314,17 +331,19 @@ class ControlDataset:
         branch: Branch,
         operation: "LanceOperation.BaseOperation",
         rows: WrittenRows,
+        record: FileRecord = NO_RECORD,
     ) -> "LanceDataset | None":
         from lance import LanceDataset  # noqa: PLC0415
         from lance.dataset import Transaction  # noqa: PLC0415
 
+        properties = self._kept_with(handle, branch, rows, record)
         emit(StorageCall("commit", self.location))
         emit(DurableOperation("commit_control", self.location, "before"))
         try:
             with substrate(self._about_writing(branch)):
                 made = LanceDataset.commit(
                     handle,
-                    Transaction(handle.version, operation),
+                    Transaction(handle.version, operation, transaction_properties=properties),
                     max_retries=0,
                     storage_options=self._options(),
                 )
@@ -338,6 +357,19 @@ class ControlDataset:
         except OmnigraphError as error:
             raise UnsyncedCommit(self.location, cause=str(error)) from error
         return made
+
+    def _kept_with(
+        self, handle: "LanceDataset", branch: Branch, rows: WrittenRows, record: FileRecord
+    ) -> dict[str, str]:
+        """The properties of a commit: the checksums of its files, and of the version it follows.
+
+        A version's file cannot hold its own sum; the next one does.
+        """
+        before: tuple[FileSum, ...] = ()
+        with suppress(StorageError):  # a file that cannot be read now stays without a sum
+            before = self.sums([self.version_file(branch, handle.version)])
+        kept = replace(record, files=(*rows.sums, *record.files), before=(*before, *record.before))
+        return {PROPERTY: record_text(kept)}
 
     def settle_contention(
         self, base_version: int, branch: Branch, rows: WrittenRows

@@ -32,8 +32,10 @@ from omnigraph.manifest.changes import (
 )
 from omnigraph.manifest.dataset import WrittenRows, is_contention
 from omnigraph.manifest.migrations import migrate
-from omnigraph.manifest.state import Snapshot, encode, manifest_schema
+from omnigraph.manifest.state import Snapshot, digest, encode, manifest_schema
 from omnigraph.manifest.store import Head, ManifestStore
+from omnigraph.storage.checksums import FileRecord, FileSum
+from omnigraph.storage.layout import branch_reference
 
 __all__ = [
     "Change",
@@ -101,8 +103,11 @@ class ManifestBatchPublisher:
         intent: CommitIntent | None,
         *,
         schema_lock: SchemaLock = SchemaLock.RESPECTED,
+        files: Sequence[FileSum] = (),
     ) -> Snapshot:
         """Make every change visible at once together with its commit, or change nothing.
+
+        `files`: the checksums of what the commits of the tables made; they are kept with the commit.
 
         Returns the new state. Without changes and without an intent it only compares the expectations. The
         only call in the code base, beside `publish_prepared`, that changes what a reader of a branch can see.
@@ -120,7 +125,7 @@ class ManifestBatchPublisher:
             check_expectations(snapshot, expected_table_versions)
             return snapshot
         with self._store.coordinator(branch):
-            snapshot = self._publish(branch, changes, expected_table_versions, intent, schema_lock)
+            snapshot = self._publish(branch, changes, expected_table_versions, intent, schema_lock, files)
         self._announce(snapshot)
         return snapshot
 
@@ -144,10 +149,15 @@ class ManifestBatchPublisher:
         expected = dict(expected_table_versions)
         return PreparedPublish(branch, tuple(changes), expected, intent, schema_lock, base, snapshot, rows)
 
-    def publish_prepared(self, prepared: PreparedPublish, *, files_synced: bool = False) -> Snapshot:
-        """Publish what was prepared, as `publish` does. `files_synced`: its `files` are durable already."""
+    def publish_prepared(
+        self, prepared: PreparedPublish, *, files_synced: bool = False, files: Sequence[FileSum] = ()
+    ) -> Snapshot:
+        """Publish what was prepared, as `publish` does.
+
+        `files_synced`: the `files` of `prepared` are durable already.
+        """
         with self._store.coordinator(prepared.branch):
-            snapshot = self._publish_prepared(prepared, files_synced=files_synced)
+            snapshot = self._publish_prepared(prepared, files, files_synced=files_synced)
         self._announce(snapshot)
         return snapshot
 
@@ -155,13 +165,15 @@ class ManifestBatchPublisher:
         """Remove the rows of a prepared publish that will not happen."""
         self._store.dataset.discard(prepared.rows)
 
-    def _publish_prepared(self, prepared: PreparedPublish, *, files_synced: bool) -> Snapshot:
+    def _publish_prepared(
+        self, prepared: PreparedPublish, files: Sequence[FileSum], *, files_synced: bool
+    ) -> Snapshot:
         attempts_made = 0
         if self._load(prepared.branch).handle is prepared.base.handle:
             self._respect_schema_lock(prepared.schema_lock)
             if not files_synced:
                 self._store.dataset.sync(*prepared.files)
-            landed = self._swap(prepared.base, prepared.snapshot, prepared.rows)
+            landed = self._swap(prepared.base, prepared.snapshot, prepared.rows, files)
             if landed is not None:
                 return landed
             attempts_made = 1
@@ -173,6 +185,7 @@ class ManifestBatchPublisher:
             prepared.expected,
             prepared.intent,
             prepared.schema_lock,
+            files,
             attempts_made=attempts_made,
         )
 
@@ -183,6 +196,7 @@ class ManifestBatchPublisher:
         expected: Expectations,
         intent: CommitIntent,
         schema_lock: SchemaLock,
+        files: Sequence[FileSum],
         *,
         attempts_made: int = 0,
     ) -> Snapshot:
@@ -194,7 +208,7 @@ class ManifestBatchPublisher:
             snapshot = self._plan(base, changes, expected, intent, schema_lock)
             rows = self._store.dataset.write_rows(base.handle, branch, encode(snapshot), replacing=True)
             self._store.dataset.sync(*rows.names)
-            landed = self._swap(base, snapshot, rows)
+            landed = self._swap(base, snapshot, rows, files)
             if landed is not None:
                 return landed
         raise RowLevelCasContention(attempts=attempts)
@@ -234,7 +248,9 @@ class ManifestBatchPublisher:
         if schema_lock is SchemaLock.RESPECTED:
             self._store.refuse_during_schema_apply()
 
-    def _swap(self, base: Head, snapshot: Snapshot, rows: WrittenRows) -> Snapshot | None:
+    def _swap(
+        self, base: Head, snapshot: Snapshot, rows: WrittenRows, files: Sequence[FileSum]
+    ) -> Snapshot | None:
         """Replace `base` by `snapshot`, durably; None when another publisher was first.
 
         The rows must be durable already: a durable manifest must not point at rows that are not.
@@ -247,7 +263,9 @@ class ManifestBatchPublisher:
                 raise
             made = dataset.settle_contention(base.version, snapshot.branch, rows)
         else:
-            made = dataset.commit_overwrite(base.handle, snapshot.branch, _SCHEMA, rows)
+            made = dataset.commit_overwrite(
+                base.handle, snapshot.branch, _SCHEMA, rows, self._record(base, snapshot, files)
+            )
         if made is None:
             return None
         failpoint(Window.GRAPH_PUBLISH_AFTER_MANIFEST_COMMIT)
@@ -258,6 +276,13 @@ class ManifestBatchPublisher:
         self._refuse_dead_branch(base)
         self._store.adopt(made, snapshot, base)
         return snapshot
+
+    def _record(self, base: Head, snapshot: Snapshot, files: Sequence[FileSum]) -> FileRecord:
+        """The checksums that go with a commit; the first one of a branch keeps that of its reference."""
+        dataset, branch = self._store.dataset, snapshot.branch
+        references = () if branch is None or base.snapshot.commit.home == branch else (branch,)
+        before = dataset.sums(branch_reference(dataset.location, name) for name in references)
+        return FileRecord(tuple(files), before, digest(snapshot), snapshot.head)
 
     def _refuse_dead_branch(self, base: Head) -> None:
         """Never acknowledge a publish on a branch that was deleted under it.

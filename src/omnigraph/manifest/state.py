@@ -4,6 +4,7 @@ A manifest version holds the current state only: one registration and at most on
 tombstones still in force, and the record of the commit that published it. Older states are older versions.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -148,15 +149,34 @@ _COLUMNS: Final = (
 )
 
 
+def digest(snapshot: Snapshot) -> int:
+    """A checksum of everything a snapshot shows, however its rows are stored."""
+    return zlib.crc32(orjson.dumps(_columns(snapshot)))
+
+
 def encode(snapshot: Snapshot) -> pa.Table:
     """The rows of a snapshot: registrations, versions, tombstones, each in key order, then the commit."""
+    columns = _columns(snapshot)
+    rows = len(columns["object_id"])
+    return pa.table(
+        [
+            pa.nulls(rows, field.type)
+            if field.name == "base_objects"
+            else pa.array(columns[field.name], field.type)
+            for field in _SCHEMA
+        ],
+        schema=_SCHEMA,
+    )
+
+
+def _columns(snapshot: Snapshot) -> dict[str, list[Any]]:
     registered, entries, gone = snapshot.registrations, snapshot.entries, snapshot.tombstones
     record = snapshot.commit
     nothing = [None] * len(entries)
     none_gone = [None] * len(gone)
     unnamed = [None] * len(registered)
     # Whole columns: building the table row by row takes five times as long, on the path of every write.
-    columns: dict[str, list[Any]] = {
+    return {
         "object_id": [
             *registered,
             *(version_object_id(key, entry.version) for key, entry in entries.items()),
@@ -186,16 +206,6 @@ def encode(snapshot: Snapshot) -> pa.Table:
         "table_branch": [*unnamed, *(entry.branch for entry in entries.values()), *none_gone, record.home],
         "row_count": [*unnamed, *(entry.row_count for entry in entries.values()), *none_gone, None],
     }
-    rows = len(columns["object_id"])
-    return pa.table(
-        [
-            pa.nulls(rows, field.type)
-            if field.name == "base_objects"
-            else pa.array(columns[field.name], field.type)
-            for field in _SCHEMA
-        ],
-        schema=_SCHEMA,
-    )
 
 
 def _version_metadata(entry: TableEntry) -> str:

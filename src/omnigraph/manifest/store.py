@@ -40,11 +40,13 @@ from omnigraph.manifest.state import (
     Snapshot,
     TableEntry,
     decode,
+    digest,
     encode,
     manifest_schema,
     stamp_of,
 )
 from omnigraph.manifest.tags import TagStore
+from omnigraph.storage.checksums import FileRecord, FileSum
 from omnigraph.storage.datasets import WALK_STEPS_MAX
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import MANIFEST, GraphRoot, branch_reference, tag_reference
@@ -154,11 +156,14 @@ class ManifestStore:
         if torn is not None and torn.version <= _FIRST_STATE:
             remove_torn_manifests(self.root, MANIFEST, None)
 
-    def create(self, entries: Sequence[TableEntry], genesis: CommitRecord) -> Snapshot:
+    def create(
+        self, entries: Sequence[TableEntry], genesis: CommitRecord, files: Sequence[FileSum] = ()
+    ) -> Snapshot:
         """Make the graph exist with these tables and its first commit.
 
         The graph exists from the one swap that writes the first state; what a creator that died before it
-        left is taken over. `genesis` carries the schema hash; its branch and version are set here.
+        left is taken over. `genesis` carries the schema hash; its branch and version are set here. `files`
+        are the checksums of what the tables consist of.
         Raises AlreadyInitialized when the graph exists.
         """
         with self.coordinator(None):
@@ -167,7 +172,8 @@ class ManifestStore:
             snapshot = genesis_snapshot(entries, record)
             rows = self.dataset.write_rows(empty, None, encode(snapshot), replacing=True)
             self.dataset.sync(*rows.names)
-            handle = self.dataset.commit_overwrite(empty, None, manifest_schema(), rows)
+            kept = FileRecord(tuple(files), rows=digest(snapshot), commit=snapshot.head)
+            handle = self.dataset.commit_overwrite(empty, None, manifest_schema(), rows, kept)
             if handle is None:
                 raise AlreadyInitialized(self.root.uri)
             self.adopt(handle, snapshot, None)

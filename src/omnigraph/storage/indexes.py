@@ -18,10 +18,11 @@ from omnigraph.core.progress import Steps
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
+from omnigraph.storage.layout import branch_directory
 from omnigraph.storage.memory import giving_back
 from omnigraph.storage.short_files import require_whole
 from omnigraph.storage.staging import Work
-from omnigraph.storage.version_files import circumstances
+from omnigraph.storage.version_files import base_roots, circumstances
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -96,6 +97,22 @@ def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[I
             )
         )
     return tuple(found)
+
+
+def index_files(pool: DatasetPool, handle: SnapshotHandle) -> list[str]:
+    """Graph-relative names of the index files of a version. Cost: metadata, and a listing per segment.
+
+    A branch also uses the indexes of the branches it grew out of; they are looked for in all of these.
+    """
+    dataset = lance_dataset(handle)
+    prefix = f"{pool.root.uri}/"
+    roots = [branch_directory(handle.location, handle.branch), *base_roots(dataset).values()]
+    found: list[str] = []
+    for segment in (each for index in dataset.describe_indices() for each in index.segments):
+        for root in roots:
+            directory = f"{root.removeprefix(prefix)}/_indices/{segment.uuid}"
+            found.extend(f"{directory}/{name}" for name in pool.adapter.list_dir(directory))
+    return found
 
 
 def stage_indexes(

@@ -6,7 +6,7 @@ length.
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from omnigraph.core.ids import Branch
@@ -62,7 +62,40 @@ def manifest_message(file: bytes) -> bytes | None:
     return message if len(message) == size else None
 
 
+def transaction_properties(file: bytes) -> dict[str, str] | None:
+    """The properties of the commit that made a version, from the version's file alone.
+
+    None when the file is not whole, or was written without its transaction. Read here, not by Lance: opening
+    a version costs ten times as much, and a damaged one may end the process.
+    """
+    message = manifest_message(file)
+    if message is None:
+        return None
+    try:
+        start = next((value for tag, value in _members(message) if tag == _TRANSACTION), None)
+        if not isinstance(start, int) or start + _LENGTH.size > len(file):
+            return None
+        (size,) = _LENGTH.unpack_from(file, start)
+        transaction = file[start + _LENGTH.size : start + _LENGTH.size + size]
+        found: dict[str, str] = {}
+        for tag, entry in _members(transaction):
+            if tag == _PROPERTIES and isinstance(entry, bytes):
+                pair = dict(_members(entry))
+                key, value = pair.get(_KEY, b""), pair.get(_VALUE, b"")
+                if isinstance(key, bytes) and isinstance(value, bytes):
+                    found[key.decode()] = value.decode()
+    except (IndexError, ValueError):
+        return None
+    return found
+
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_TRANSACTION: Final = 23 << 3 | _VARINT
+"""Where the transaction begins in the file."""
+_PROPERTIES: Final = 4 << 3 | _BYTES
+"""The properties of a transaction message, one entry each."""
+_KEY: Final = 1 << 3 | _BYTES
+_VALUE: Final = 2 << 3 | _BYTES
 _BASES: Final = 18 << 3 | _BYTES
 """The bases of a manifest message."""
 _PATH: Final = 4 << 3 | _BYTES
@@ -109,6 +142,27 @@ def _replaced(message: bytes, wanted: int, change: Callable[[bytes], bytes]) -> 
         raise ValueError("the manifest message is cut off")
     parts.append(message[copied:])
     return b"".join(parts)
+
+
+def _members(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The tags of a message with their numbers or bytes; fixed numbers are passed over."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _BYTES:
+            size, at = _varint(message, at)
+            if at + size > len(message):
+                raise ValueError("the message is cut off")
+            yield tag, message[at : at + size]
+            at += size
+        elif kind == _VARINT:
+            value, at = _varint(message, at)
+            yield tag, value
+        elif kind in {_FIXED64, _FIXED32}:
+            at += 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"the message has a member of the unknown kind {kind}")
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

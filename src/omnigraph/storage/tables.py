@@ -12,6 +12,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage import branches, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
+from omnigraph.storage.checksums import FileSum, sum_file
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
@@ -30,6 +31,7 @@ from omnigraph.storage.handles import (
 from omnigraph.storage.indexes import IndexCoverage, IndexPlan
 from omnigraph.storage.key_probe import probe_addresses
 from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.residual import InlineCommitResidual
 from omnigraph.storage.search import ScanReport, TableSearch
@@ -300,6 +302,25 @@ class TableStorage:
     def new_files(self, made: SnapshotHandle | StagedHandle) -> tuple[str, ...]:
         """Local files that must be on the device before the result may be published."""
         return made.files if isinstance(made, StagedHandle) else made.new_files
+
+    def sums(self, made: Iterable[SnapshotHandle]) -> list[FileSum]:
+        """The checksums of every file that the commits behind these handles made."""
+        prefix = f"{self._root.uri}/"
+        paths = dict.fromkeys(path for one in made for path in one.new_files)
+        return [sum_file(path, path.removeprefix(prefix)) for path in paths]
+
+    def sum_of(self, name: str) -> FileSum:
+        """The checksum of one file, by its graph-relative name, as it is now. Raises StorageNotFound."""
+        return sum_file(self._root.local_path(name), name)
+
+    def files_of(self, handle: SnapshotHandle) -> set[str]:
+        """Graph-relative names of the files a version is read from: rows, deletions, indexes, itself."""
+        return {
+            manifest_object(handle.location, handle.branch, handle.version),
+            *(name for each in self.fragments(handle) for name in each.files),
+            *(each.deletions for each in self.fragments(handle) if each.deletions is not None),
+            *indexes.index_files(self._pool, handle),
+        }
 
     def make_durable(self, made: Iterable[SnapshotHandle | StagedHandle]) -> None:
         """Sync all files behind these handles and the directories that name them: one round."""

@@ -96,6 +96,7 @@ SPECIFIED = [
     "storage_precondition",
     "storage_permanent",
     "storage_unknown",
+    "corrupt",
     "io",
     "format_too_new",
     "blob_integrity",

@@ -259,6 +259,47 @@ class StorageUnknown(StorageError):
     kind = "storage_unknown"
 
 
+class Corrupt(StoragePermanent):
+    """A stored file does not hold what was written.
+
+    `commit` wrote it; `branches` show rows that are read from it; `restore_from` is the newest commit that
+    does without it. Each is empty where it is not known.
+    """
+
+    kind = "corrupt"
+
+    def __init__(
+        self,
+        file: str,
+        *,
+        problem: str = "holds other bytes than were written",
+        commit: str = "",
+        branches: tuple[str, ...] = (),
+        restore_from: str = "",
+    ) -> None:
+        wrote = f"; commit {commit} wrote it" if commit else ""
+        seen = f"; seen by {', '.join(branches)}" if branches else ""
+        copy = "put the file back from a backup or a clone"
+        super().__init__(
+            f"{file} {problem}{wrote}{seen}",
+            hint=f"{copy}, or go on from commit {restore_from}, which does without it"
+            if restore_from
+            else copy,
+            details={
+                "corrupt": {
+                    "file": file,
+                    "commit": commit or None,
+                    "branches": list(branches),
+                    "restore_from": restore_from or None,
+                }
+            },
+        )
+        self.file = file
+        self.commit = commit
+        self.branches = branches
+        self.restore_from = restore_from
+
+
 class IoFailure(EnvironmentFault):
     """Local files: disk full, no permission, no such file."""
 

@@ -133,6 +133,7 @@ storage_not_found             500  1   never
 !storage_precondition         500  1   unknown
 storage_permanent             500  1   never
 storage_unknown               500  1   never
+corrupt                       500  1   never
 io                            500  1   never
 format_too_new                500  1   never
 blob_integrity                500  1   never

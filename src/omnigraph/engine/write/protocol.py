@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from omnigraph.recovery.outcome import WriteCourse
     from omnigraph.recovery.queues import Guards
     from omnigraph.recovery.sidecar import Sidecar
+    from omnigraph.storage.checksums import FileSum
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
 
 # --- the stages ------------------------------------------------------------------------------------------
@@ -143,6 +144,8 @@ class Committed:
     covered: Covered
     tables: tuple[CommittedTable, ...]
     changes: tuple[Change, ...]
+    sums: tuple[FileSum, ...]
+    """The checksums of every file that was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,7 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         *(each.handle for each in committed),
         *(handle for _, handle in switched if handle is not None),
     ]
+    sums = session.storage.sums(handles)
     covered.syncs.finish([path for handle in handles for path in session.storage.new_files(handle)])
     if covered.sidecar is not None and _judged(write.intent) is ClassificationMode.CONFIRMED:
         _at(write.windows.pre_confirm)
@@ -300,7 +304,8 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         covered.grounded.hold.check()
         session.sidecars.confirm_sidecar_phase_b(covered.sidecar, achieved)
     entries = [*(each.entry for each in committed), *(entry for entry, _ in switched)]
-    return Committed(covered, tuple(committed), changes_to(covered.grounded.current, entries))
+    changes = changes_to(covered.grounded.current, entries)
+    return Committed(covered, tuple(committed), changes, tuple(sums))
 
 
 def _fork_tables(session: GraphSession, covered: Covered) -> dict[TableKey, TableWrite]:
@@ -410,10 +415,14 @@ def publish(session: GraphSession, committed: Committed) -> Published:
         session.publisher.discard(prepared)
         prepared = None
     if prepared is not None:
-        snapshot = session.publisher.publish_prepared(prepared, files_synced=True)
+        snapshot = session.publisher.publish_prepared(prepared, files_synced=True, files=committed.sums)
     else:
         snapshot = session.publisher.publish(
-            grounded.write.branch, committed.changes, grounded.expected, grounded.record
+            grounded.write.branch,
+            committed.changes,
+            grounded.expected,
+            grounded.record,
+            files=committed.sums,
         )
     return Published(committed, snapshot)
 
