@@ -293,6 +293,14 @@ class ControlDataset:
             return ()
         return tuple(sum_file(self._root.local_path(name), name) for name in names)
 
+    def sums_found(self, names: Iterable[str]) -> tuple[FileSum, ...]:
+        """As `sums` for files of an earlier commit; one that cannot be read now stays without."""
+        found: list[FileSum] = []
+        for name in names:
+            with suppress(StorageError):
+                found.extend(self.sums([name]))
+        return tuple(found)
+
     def commit_overwrite(
         self,
         handle: "LanceDataset",
@@ -365,9 +373,7 @@ class ControlDataset:
 
         A version's file cannot hold its own sum; the next one does.
         """
-        before: tuple[FileSum, ...] = ()
-        with suppress(StorageError):  # a file that cannot be read now stays without a sum
-            before = self.sums([self.version_file(branch, handle.version)])
+        before = self.sums_found([self.version_file(branch, handle.version)])
         kept = replace(record, files=(*rows.sums, *record.files), before=(*before, *record.before))
         return {PROPERTY: record_text(kept)}
 

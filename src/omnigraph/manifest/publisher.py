@@ -281,7 +281,7 @@ class ManifestBatchPublisher:
         """The checksums that go with a commit; the first one of a branch keeps that of its reference."""
         dataset, branch = self._store.dataset, snapshot.branch
         references = () if branch is None or base.snapshot.commit.home == branch else (branch,)
-        before = dataset.sums(branch_reference(dataset.location, name) for name in references)
+        before = dataset.sums_found(branch_reference(dataset.location, name) for name in references)
         return FileRecord(tuple(files), before, digest(snapshot), snapshot.head)
 
     def _refuse_dead_branch(self, base: Head) -> None:
