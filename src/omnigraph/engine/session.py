@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -31,11 +31,13 @@ from omnigraph.recovery.context import recovery_context
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter, open_adapter
+from omnigraph.storage.parallel import shared
 from omnigraph.storage.recent_versions import VersionsKept
 from omnigraph.storage.tables import TableStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch, TableKey
@@ -257,43 +259,10 @@ class GraphSession:
     def share(self, work: Callable[[TableKey], T], keys: Sequence[TableKey], *, threads: int) -> list[T]:
         """As `map_tables` for short work: this thread takes part, and waiting threads of the session help.
 
-        Begun in order. When one fails no other is begun, those that run are awaited, and the first failure in
-        order is raised: afterwards nothing of it runs any more.
+        Nothing of it runs any more when this returns or raises, not even after an interrupt: a thread left
+        behind might move a table that nobody covers.
         """
-        if threads <= 1 or len(keys) <= 1:
-            return [work(key) for key in keys]
-        results: dict[int, T] = {}
-        failures: dict[int, BaseException] = {}
-        numbers = iter(range(len(keys)))
-        taking = threading.Lock()
-
-        def take_part() -> None:
-            while True:
-                with taking:
-                    number = None if failures else next(numbers, None)
-                if number is None:
-                    return
-                try:
-                    results[number] = work(keys[number])
-                except BaseException as error:  # noqa: BLE001  raised by the caller, once nothing runs
-                    failures[number] = error
-
-        helping = [self.submit(take_part) for _ in range(min(threads, len(keys)) - 1)]
-        try:
-            take_part()
-        except KeyboardInterrupt as stop:
-            failures[-1] = stop
-        for each in helping:
-            # One that has not begun yet has nothing left to do.
-            while not each.cancel() and not each.done():
-                try:
-                    wait([each])
-                except KeyboardInterrupt as stop:
-                    # Awaited all the same: it may be moving a table that nobody would cover afterwards.
-                    failures[-1] = stop
-        if failures:
-            raise failures[min(failures)]
-        return [results[number] for number in range(len(keys))]
+        return shared(work, keys, threads=threads, submit=self.submit)
 
     def submit(self, work: Callable[..., T], *args: Any, **named: Any) -> Future[T]:
         """Run `work` beside this thread, with its listeners."""

@@ -1,8 +1,9 @@
 """Making new local files survive a power cut.
 
-The substrate never syncs. Everything an acknowledged commit needs is synced here, in rounds: write-back of
-all files is started first, then each is waited for, then the directories that name them. On an object
-store an acknowledged write is already durable, so nothing here applies to it.
+The substrate never syncs. Everything an acknowledged commit needs is synced here, in rounds: the files of a
+round and the directories that name them go to the device side by side, so a round takes about as long as one
+flush. A power cut inside a round may leave a name without its content; that was promised to nobody. On an
+object store an acknowledged write is already durable, so nothing here applies to it.
 """
 
 import ctypes
@@ -10,14 +11,14 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 from omnigraph.core.events import DurableOperation, emit, listening
 from omnigraph.storage.failures import os_failure, translated
+from omnigraph.storage.parallel import all_at_once
 
-_SYNC_FILE_RANGE_WRITE: Final = 2
 FILES_KNOWN_MAX: Final = 4096
 """Synced files one process remembers; a forgotten one is synced again, which is cheap when it is clean."""
 
@@ -37,7 +38,6 @@ def _load_libc() -> Any:
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     libc.syncfs.argtypes = [ctypes.c_int]
     return libc
 
@@ -46,67 +46,56 @@ _libc: Final = _load_libc()
 
 
 def sync_files(paths: Sequence[str], mode: DurabilityMode = DurabilityMode.FULL) -> None:
-    """Return once the content of every named local file is on the device.
-
-    Cost: about one journal commit plus one cheap flush per further file.
-    """
+    """Return once the content of every named local file is on the device. Cost: about one flush."""
     if mode is DurabilityMode.OS or not paths:
         return
-    with translated(paths[0]):
-        if mode is DurabilityMode.SYNCFS and _libc is not None:
+    if mode is DurabilityMode.SYNCFS and _libc is not None:
+        with translated(paths[0]):
             _sync_file_system(paths)
-        else:
-            _sync_each_file(paths)
+    else:
+        all_at_once(_sync_file, paths)
 
 
-def sync_directories(paths: Iterable[str], mode: DurabilityMode = DurabilityMode.FULL) -> None:
-    """Return once the entries of every named local directory are on the device. Call it after the files."""
-    if mode is DurabilityMode.OS:
-        return
-    for path in paths:
-        _sync_directory(path)
+def sync_directories(paths: Sequence[str], mode: DurabilityMode = DurabilityMode.FULL) -> None:
+    """Return once the entries of every named local directory are on the device. Cost: about one flush."""
+    if mode is not DurabilityMode.OS:
+        all_at_once(_sync_directory, paths)
 
 
-def _sync_directory(path: str) -> int:
-    """As `sync_directories` for one of them; its inode."""
+def _sync_round(files: Sequence[str], directories: Sequence[str], mode: DurabilityMode) -> None:
+    """Files and directories together."""
+    if mode is DurabilityMode.SYNCFS:
+        # The first has covered the entries already; a directory that appeared since then still needs its own
+        # sync, and a clean one costs next to nothing.
+        sync_files(files, mode)
+        sync_directories(directories, mode)
+    else:
+        steps = [(_sync_file, path) for path in files] + [(_sync_directory, path) for path in directories]
+        all_at_once(lambda step: step[0](step[1]), steps)
+
+
+def _sync_directory(path: str) -> None:
+    _sync("sync_directory", path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+
+
+def _sync_file(path: str) -> None:
+    _sync("sync_file", path, os.O_RDONLY, _sync_descriptor)
+
+
+def _sync(kind: str, path: str, flags: int, flush: Callable[[int], None]) -> None:
     heard = listening()
     try:
         if heard:
-            emit(DurableOperation("sync_directory", path, "before"))
-        # In syncfs mode the file round has covered the entries already; a directory that appeared since then
-        # still needs its own sync, and a clean one costs next to nothing.
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            emit(DurableOperation(kind, path, "before"))
+        descriptor = os.open(path, flags)
         try:
-            inode = os.fstat(descriptor).st_ino
-            os.fsync(descriptor)
+            flush(descriptor)
         finally:
             os.close(descriptor)
         if heard:
-            emit(DurableOperation("sync_directory", path, "after"))
+            emit(DurableOperation(kind, path, "after"))
     except OSError as error:
         raise os_failure(error, path) from error
-    return inode
-
-
-def _sync_each_file(paths: Sequence[str]) -> None:
-    heard = listening()
-    descriptors: list[int] = []
-    try:
-        descriptors.extend(os.open(path, os.O_RDONLY) for path in paths)
-        if _libc is not None and len(descriptors) > 1:
-            # Only a hint that starts write-back early; a file system without it answers with an error we
-            # may ignore, because the wait below is what counts.
-            for descriptor in descriptors:
-                _libc.sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
-        for path, descriptor in zip(paths, descriptors, strict=True):
-            if heard:
-                emit(DurableOperation("sync_file", path, "before"))
-            _sync_descriptor(descriptor)
-            if heard:
-                emit(DurableOperation("sync_file", path, "after"))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 def _sync_descriptor(descriptor: int) -> None:
@@ -145,35 +134,23 @@ class DirectoryLedger:
         self._known: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def knows(self, directory: str, inode: int) -> bool:
-        """Whether this very directory is named durably in its parent."""
-        return self._known.get(directory) == inode
+    def unnamed(self, directories: Iterable[str], *, below: str) -> dict[str, int]:
+        """Those directories, and those above them, whose names may not be durable yet, with their inodes."""
+        found: dict[str, int] = {}
+        for directory in directories:
+            current = directory
+            while current != below and current.startswith(below + "/") and current not in found:
+                inode = os.stat(current).st_ino
+                if self._known.get(current) == inode:
+                    break
+                found[current] = inode
+                current = os.path.dirname(current)
+        return found
 
-    def unsynced_parents(self, directories: Iterable[str], *, below: str) -> list[str]:
-        """Return the parents whose entries for these directories may not be durable yet, deepest first."""
-        wanted: dict[str, None] = {}
+    def record(self, named: Mapping[str, int]) -> None:
+        """Remember that these directories, as they were found before the sync, are named durably."""
         with self._lock:
-            for directory in directories:
-                current = directory
-                while current != below and current.startswith(below + "/"):
-                    if self._known.get(current) == os.stat(current).st_ino:
-                        break
-                    parent = os.path.dirname(current)
-                    wanted[parent] = None
-                    current = parent
-        return sorted(wanted, key=len, reverse=True)
-
-    def record(self, directories: Iterable[str], *, below: str) -> None:
-        """Remember that these directories, and those above them, are named durably."""
-        with self._lock:
-            for directory in directories:
-                current = directory
-                while current != below and current.startswith(below + "/"):
-                    inode = os.stat(current).st_ino
-                    if self._known.get(current) == inode:
-                        break
-                    self._known[current] = inode
-                    current = os.path.dirname(current)
+            self._known.update(named)
 
 
 class FileLedger:
@@ -220,7 +197,7 @@ _synced: Final = FileLedger()
 def make_durable(paths: Iterable[str], mode: DurabilityMode, *, root: str) -> None:
     """Sync every named new file, the directories that hold them, and new directories above, up to `root`.
 
-    One round: all files, then all directories. Names that are not local paths are skipped: an object store
+    One round, all side by side. Names that are not local paths are skipped: an object store
     has made them durable. `root` itself is synced when a directory directly below it is new.
     """
     if mode is DurabilityMode.OS:
@@ -230,14 +207,11 @@ def make_durable(paths: Iterable[str], mode: DurabilityMode, *, root: str) -> No
         return
     directories = list(dict.fromkeys(os.path.dirname(path) for path in files))
     incarnations = [(path, _incarnation(path)) for path in files]
-    sync_files(files, mode)
-    unnamed = [path for path in directories if not _ledger.knows(path, _sync_directory(path))]
-    if unnamed:
-        with translated(files[0]):
-            parents = _ledger.unsynced_parents(unnamed, below=root)
-        sync_directories([path for path in parents if path not in directories], mode)
-        with translated(files[0]):
-            _ledger.record(unnamed, below=root)
+    with translated(files[0]):
+        unnamed = _ledger.unnamed(directories, below=root)
+    parents = (os.path.dirname(path) for path in unnamed)
+    _sync_round(files, list(dict.fromkeys([*directories, *parents])), mode)
+    _ledger.record(unnamed)
     _synced.record(incarnations)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from graphs import make_graph
 from omnigraph.core.ids import TableKey
-from omnigraph.engine import session
+from omnigraph.storage import parallel
 
 
 def test_an_interrupt_is_raised_once_nothing_of_the_shared_work_runs(tmp_path: Path, monkeypatch) -> None:
@@ -29,7 +29,7 @@ def test_an_interrupt_is_raised_once_nothing_of_the_shared_work_runs(tmp_path: P
         assert awaited_again.wait(20)
         ended.set()
 
-    monkeypatch.setattr(session, "wait", interrupted_wait)
+    monkeypatch.setattr(parallel, "wait", interrupted_wait)
     with make_graph(tmp_path / "g") as graph:
         with pytest.raises(KeyboardInterrupt):
             graph.session.share(work, [TableKey("node:A"), TableKey("node:B")], threads=2)

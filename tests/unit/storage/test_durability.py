@@ -1,5 +1,8 @@
 """Everything a commit made is on the device before success is reported."""
 
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,16 +106,80 @@ def test_every_new_file_and_directory_is_synced(tmp_path: Path, mode: str) -> No
     assert len(done) == 8
 
 
-def test_files_come_before_the_directories_that_name_them(tmp_path: Path) -> None:
+def test_the_files_of_a_round_and_their_directories_are_synced_side_by_side(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    files = [root / name / part for name in ("one", "two") for part in ("a", "b", "c")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    wanted = {*map(str, files), *(str(file.parent) for file in files), str(root)}
+    # Nobody passes before everybody has come: a round that waits for one sync before the next never ends.
+    everybody = threading.Barrier(len(wanted), timeout=60)
+    ended: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, DurableOperation) and event.moment == "before":
+            everybody.wait()
+        elif isinstance(event, DurableOperation):
+            ended.append(event.path)
+
+    with listen(hear):
+        make_durable([str(file) for file in files], DurabilityMode.FULL, root=str(root))
+    assert sorted(ended) == sorted(wanted), "every one has ended when the round returns, each once"
+
+
+def test_a_round_in_which_one_sync_fails_ends_with_nothing_under_way(tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(12)]
+    for file in files[:-1]:
+        file.write_text("x")
+    begun: list[str] = []
+    ended: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, DurableOperation):
+            (begun if event.moment == "before" else ended).append(event.path)
+
+    with listen(hear), pytest.raises(StorageNotFound):
+        sync_files([str(file) for file in files])
+    assert set(begun) - set(ended) == {str(files[-1])}
+
+
+def test_a_forked_child_syncs_with_threads_of_its_own(tmp_path: Path) -> None:
+    program = """
+import os, pathlib, sys
+from omnigraph.storage.durability import DurabilityMode, make_durable
+root = pathlib.Path(sys.argv[1])
+def sync(name):
+    files = [root / name / str(number) for number in range(4)]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x")
+    make_durable([str(file) for file in files], DurabilityMode.FULL, root=str(root))
+sync("parent")
+child = os.fork()
+if child == 0:
+    sync("child")
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "7\n"
+
+
+def test_a_new_table_is_named_durably_up_to_the_root(tmp_path: Path) -> None:
     store = local_store(tmp_path)
     tables = store.tables()
     with watching(store) as watch:
         base = tables.create_table(PERSON, PLACE, SCHEMA, STAMP)
         after = tables.commit_staged(base, tables.stage_append(base, rows(["a"]), STAMP))
         tables.make_durable([after])
-    kinds = [Path(path).is_dir() for path in watch.synced]
-    assert kinds == sorted(kinds)
-    assert kinds.count(False) == 3
+    assert [Path(path).is_dir() for path in watch.synced].count(False) == 3
     assert str(store.uri) in watch.synced, "the graph root names the new directories below it"
 
 

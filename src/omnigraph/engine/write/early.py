@@ -36,8 +36,15 @@ class Ahead:
         self._note = session.submit(session.sidecars.prepare, sidecar)
         self._placed = False
 
-    def place(self) -> PreparedPublish | None:
-        """Phase A: give the sidecar its name, durably. When this raises, no table may be moved."""
+    def rows(self) -> PreparedPublish | None:
+        """The rows of the publish, as soon as they are written; None when they could not be."""
+        return self._prepared()
+
+    def place(self) -> None:
+        """Phase A: give the sidecar its name, durably. When this raises, no table may be moved.
+
+        Afterwards the rows belong to the caller.
+        """
         try:
             note = self._note.result()
         except Exception:  # noqa: BLE001
@@ -46,8 +53,7 @@ class Ahead:
         else:
             self._session.sidecars.write_prepared(self.sidecar, note)
         self._placed = True
-        prepared, self._rows = self._prepared(), None
-        return prepared
+        self._rows = None
 
     def discard(self) -> None:
         """Remove what was not used."""

@@ -231,9 +231,10 @@ def cover(session: GraphSession, grounded: Grounded) -> Covered:
     files = [path for table in grounded.tables.values() for path in table.files]
     ahead = write.ahead
     if ahead is not None and grounded.current is write.ground.snapshot:
-        prepared = ahead.place()
-        # Not before: two rounds of syncs at once wait for each other, and nothing moves without the sidecar.
+        prepared = ahead.rows()
+        # One round with the name of the sidecar. Only that name is awaited before tables move.
         syncs.start([*files, *_row_files(session, prepared)])
+        ahead.place()
         covered = Covered(grounded, ahead.sidecar, prepared, syncs)
     elif grounded.tables:
         covered = _cover_now(session, grounded, files, syncs)
