@@ -14,9 +14,15 @@ import pytest
 import omnigraph
 from graphs import PEOPLE, hear, make_graph, reopen, rows_of, run, state_of
 from omnigraph.api.graph import Graph
-from omnigraph.core.errors import ConstraintViolation, ExpectedVersionMismatch, KeyConflict, ReadSetConflict
+from omnigraph.core.errors import (
+    ConstraintViolation,
+    ExpectedVersionMismatch,
+    KeyConflict,
+    ReadSetConflict,
+    RecoveryRequired,
+)
 from omnigraph.core.events import TableCommitted, TableStaged
-from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
+from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
 from stores import TABLE_STORES, Store
 
@@ -284,6 +290,43 @@ def test_two_branches_of_one_table_do_not_wait_for_each_other(graph: Graph) -> N
         assert set(rows_of(graph, "Person", branch=branch)) == {"a", *(f"{branch}{n}" for n in range(4))}
     assert set(rows_of(graph, "Person")) == {"a"}
     assert graph.verify().ok
+
+
+@pytest.mark.parametrize("elsewhere", ["another branch", "another table"])
+@pytest.mark.parametrize(
+    "window", [Window.MUTATION_POST_SIDECAR_PRE_COMMIT, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER]
+)
+def test_a_writer_passes_by_the_pending_write_of_a_live_one(
+    graph: Graph, elsewhere: str, window: Window
+) -> None:
+    """The first writer is held with its sidecar in place; the second one neither waits for it nor heals it."""
+    graph.branches.create("side")
+    branch = "side" if elsewhere == "another branch" else "main"
+    first = 'query m() { insert Person { name: "ana" } }'
+    second = first if elsewhere == "another branch" else 'query m() { insert Company { name: "acme" } }'
+    with activate(window, Sequence([pause := Pause()])):
+        writer = threading.Thread(target=lambda: graph.mutate(first, actor="one"))
+        writer.start()
+        pause.wait_until_reached()
+        held = graph.pending()
+        assert len(held) == 1
+        landed = graph.mutate(second, branch=branch, actor="two").commit
+        assert graph.pending() == held
+        pause.release()
+        writer.join(60)
+    assert landed is not None
+    assert landed.id == graph.commits.list(branch=branch)[0 if branch == "side" else 1].id
+    assert set(rows_of(graph, "Person")) == {"ana"}
+    assert graph.recoveries() == ()
+    assert graph.pending() == ()
+
+
+def test_a_write_that_stopped_half_way_is_healed_by_the_next_of_its_process(graph: Graph) -> None:
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()), pytest.raises(RecoveryRequired):
+        graph.mutate('query m() { insert Person { name: "ana" } }')
+    graph.mutate('query m() { insert Company { name: "acme" } }')
+    assert set(rows_of(graph, "Person")) == {"ana"}
+    assert graph.pending() == ()
 
 
 def test_an_insert_that_keeps_losing_finally_holds_what_it_reads(graph: Graph) -> None:

@@ -9,7 +9,7 @@ from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey
 from omnigraph.recovery.schema_state import accepted_operation, reconcile_schema_state
 from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
-from omnigraph.recovery.sidecar import Sidecar, WriterKind
+from omnigraph.recovery.sidecar import Sidecar, WriterKind, operation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,12 @@ NOTHING = Healed()
 def heal_pending_sidecars_roll_forward(context: RecoveryContext) -> Healed:
     """Finish the writes whose writers died after their last table commit.
 
-    Waits for live writers: each sidecar is settled under the queues of its tables and the lease, which its
-    writer holds for the sidecar's whole life. Never restores: that could drop rows a live writer is adding.
+    Passes by the sidecars of writers of this process that are at work. Every other one is settled under the
+    queues of its tables and the lease, which its writer holds for the sidecar's whole life. Never restores:
+    that could drop rows a live writer is adding.
     Safe to call any number of times and beside live writers. Cost: one listing when nothing is pending.
     """
-    names = context.sidecars.list()
+    names = [name for name in context.sidecars.list() if not context.queues.is_alive(operation_of(name))]
     if not names:
         return NOTHING
     failpoint(Window.RECOVERY_POST_LIST_PRE_READ)

@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Final, Self
 
 from omnigraph.core.errors import InternalError, ResourceBusy
-from omnigraph.core.ids import Branch, TableKey
+from omnigraph.core.ids import Branch, OperationId, TableKey
 from omnigraph.core.limits import QUEUE_WAIT_S_MAX
 from omnigraph.recovery.waiting_line import Line, Place
 
@@ -46,6 +46,8 @@ class Guards(Place):
     def __init__(self, keys: tuple[QueueKey, ...], line: Line[Guards]) -> None:
         super().__init__()
         self.keys = keys
+        self.operation: OperationId | None = None
+        """The operation whose sidecar lives while these guards are held; None before its Phase A."""
         self._line = line
 
     def covers(self, keys: Iterable[QueueKey]) -> bool:
@@ -111,6 +113,10 @@ class WriteQueueManager:
         found = self._in_the_way(guards)
         if found is not None:
             raise _busy(*found)
+
+    def is_alive(self, operation: OperationId) -> bool:
+        """Whether a thread of this process is carrying this operation through its phases."""
+        return any(each.operation == operation for each in self._line.places())
 
     def held_keys(self) -> frozenset[QueueKey]:
         """The keys somebody holds or awaits right now. For tests and diagnostics."""

@@ -424,5 +424,10 @@ class SidecarStore:
         return tuple(sidecar for name in names if (sidecar := self.read(name)) is not None)
 
 
+def operation_of(name: str) -> OperationId:
+    """The operation a sidecar of this name belongs to."""
+    return OperationId(name.removesuffix(".json"))
+
+
 def _path(name: str) -> str:
     return f"{RECOVERY}/{name}"

@@ -187,13 +187,14 @@ def carry(
     keys = queue_keys(staged.branch, staged.touched)
     with ExitStack() as held:
         if guards is None:
-            held.enter_context(session.queues.acquire_many(keys, wait_s_max=queue_wait_s_max))
+            guards = held.enter_context(session.queues.acquire_many(keys, wait_s_max=queue_wait_s_max))
         else:
             guards.require(keys)
         hold = held.enter_context(session.lease.hold())
         grounded = check_ground(session, staged, hold)
         cancel.raise_if_requested()
         course.intends(operation_id)
+        guards.operation = operation_id
         covered = cover(session, grounded)
         moved = covered.effects.moved
         with left_to_recovery(course.what, operation_id, moved=lambda: bool(moved)):
