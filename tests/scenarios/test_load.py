@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+import watched_staging
 from graphs import FAST, FIXTURE_M, hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.cancel import Cancellation
@@ -33,7 +35,11 @@ from omnigraph.core.failpoints import Callback, Raise, Sequence, Window, activat
 from omnigraph.core.failpoints import Pass as PassBy
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
+from omnigraph.pipeline.checks import verify
+from omnigraph.pipeline.checks.passes import check_ids
 from omnigraph.pipeline.input.records import RECORD_STRUCTURE_MAX
+from omnigraph.pipeline.load import run as load_run
+from omnigraph.pipeline.spark.session import spark_runtime
 from omnigraph.recovery.audit import RECOVERY_ACTOR
 
 
@@ -143,17 +149,30 @@ def test_load_bad_edge_reference_unblocks_next_load(graph: Graph, load) -> None:
     assert len(rows_of(graph, "Knows")) == 1
 
 
-def test_load_concurrency_setting_affects_staging_only(tmp_path: Path, engine: str) -> None:
+def test_load_concurrency_setting_affects_staging_only(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     types = [f"N{number}" for number in range(10)]
     schema = "\n".join(f"node {name} {{ k: String @key }}" for name in types)
     source = tmp_path / "ten.jsonl"
     source.write_text("".join(f'{{"type":"{name}","data":{{"k":"a"}}}}\n' for name in reversed(types)))
+    monkeypatch.setattr(load_run, "PARTITION_BYTES", 32)  # ten and more pieces for the checks
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(load_run, "stage_journaled", watched_staging.stage_watched)
+    if engine == "spark":
+        spark_runtime(FAST).context.addPyFile(watched_staging.__file__)
     exports = []
     for concurrency in (1, 8):
         settings = replace(FAST, load_concurrency=concurrency)
+        checks = watched_staging.Meeting(3)
+        monkeypatch.setattr(verify, "check_ids", checks.held(check_ids))
         with make_graph(tmp_path / f"g{concurrency}", schema, settings=settings) as graph, hear() as heard:
             graph.load(source, mode="append", engine=engine)
             exports.append(graph.export())
+            (staging,) = watched_staging.seen(graph.uri)
+        assert (staging.tables, staging.most_at_once, staging.threads) == (10, concurrency, concurrency)
+        assert (staging.pid == os.getpid()) is (engine == "local")
+        assert checks.most == 3
         committed = [event.table_key for event in heard.of(TableCommitted)]
         assert committed == sorted(committed)
         assert len(committed) == 10

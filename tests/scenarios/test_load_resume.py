@@ -35,10 +35,11 @@ edge Knows: Person -> Person @card(0..3)
 FILES = 4
 PER_FILE = 50
 LOADER = """
-import sys, omnigraph
+import os, sys, omnigraph
 from omnigraph.core.settings import Settings
+os.cpu_count = lambda: 1  # one piece after the other
 path, mode, *sources = sys.argv[1:]
-with omnigraph.open(path, settings=Settings(durability="os", load_concurrency=1)) as graph:
+with omnigraph.open(path, settings=Settings(durability="os")) as graph:
     graph.load(sources, mode=mode, engine="local")
 """
 STAGES = {

@@ -49,6 +49,8 @@ class Settings:
     expand_access: ExpandAccess = "auto"
     """How an edge is followed: by cost, always over the adjacency in memory, always by index probes."""
     load_concurrency: int = limits.LOAD_CONCURRENCY_DEFAULT
+    """Tables whose fragments a load writes at the same time, in this process or in one task of Spark. How
+    many tasks run is Spark's affair; checks, exports and commits do not ask for it."""
     maintenance_concurrency: int = limits.MAINTENANCE_CONCURRENCY_DEFAULT
     merge_staging_dir: Path = field(default_factory=default_staging_dir)
     spark_master: str = "local[*,3]"

@@ -44,13 +44,13 @@ def export_lines(
 def _line_chunks(session: GraphSession, snapshot: Snapshot, types: Sequence[TableType]) -> Iterator[bytes]:
     for table_type in types:
         rows = type_rows(session, snapshot, table_type)
-        yield from ahead(session, partial(json_lines, table_type=table_type), rows)
+        yield from ahead(partial(json_lines, table_type=table_type), rows)
 
 
 def export_csv(session: GraphSession, snapshot: Snapshot, table_type: TableType) -> Iterator[bytes]:
     """Chunks of CSV: a header, then the rows of one type by ascending id."""
     yield csv_header(file_columns(table_type))
-    yield from ahead(session, csv_lines, type_rows(session, snapshot, table_type))
+    yield from ahead(csv_lines, type_rows(session, snapshot, table_type))
 
 
 def select_types(catalog: Catalog, names: Sequence[str] | None) -> list[TableType]:
@@ -82,11 +82,9 @@ def file_columns(table_type: TableType) -> list[str]:
     return names
 
 
-def ahead(
-    session: GraphSession, function: Callable[[Item], Result], items: Iterable[Item]
-) -> Iterator[Result]:
+def ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """Apply the function to the items, in order, a few items ahead of the caller on other threads."""
-    threads = max(1, min(session.settings.load_concurrency, os.cpu_count() or 1))
+    threads = os.cpu_count() or 1
     window: deque[Future[Result]] = deque()
     source: Any = items
     with ThreadPoolExecutor(threads, "omnigraph-export") as pool:

@@ -213,7 +213,7 @@ def _is_many(sources: Any) -> bool:
 def _executor(session: GraphSession, by: RunBy, size: int) -> Executor:
     match word(EngineName, by.engine, "engine"):
         case EngineName.LOCAL:
-            return LocalExecutor(session.settings, "load")
+            return LocalExecutor("load")
         case EngineName.SPARK:
             quick = size <= QUICK_START_BYTES_MAX
             runtime = spark_runtime(session.settings, session=by.spark, quick_start=quick)

@@ -61,6 +61,7 @@ from omnigraph.pipeline.load.stage_split import (
     sizes_of,
     stage_split,
 )
+from omnigraph.pipeline.load.table_writers import table_writers
 from omnigraph.pipeline.load.target import TargetBranch
 from omnigraph.pipeline.plan import LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
@@ -144,7 +145,7 @@ class Load:
         self.mode = options.chosen_mode()
         self.cancel = cancel
         self.executor = executor
-        self.local = LocalExecutor(session.settings, "load")
+        self.local = LocalExecutor("load")
         self.workspace = workspace
         self.operation_id = load_id
         self.journal = Journal(session.root, load_id)
@@ -301,7 +302,8 @@ class Load:
         self._reused = len(done)
         with self._timed("stage"):
             tasks = [StageTask(plan, split, _NO_ORDERS) for split in self.splits if split.number not in done]
-            fresh = self.executor.map("stage", stage_journaled, tasks, sizes_of(tasks))
+            with table_writers(plan):
+                fresh = self.executor.map("stage", stage_journaled, tasks, sizes_of(tasks))
         by_split = {result.split: result for result in (*fresh, *(result for result, _ in done.values()))}
         results = [by_split[split.number] for split in self.splits]
         prove_nothing_lost(results)
@@ -399,7 +401,9 @@ class Load:
             if split.number in affected
         ]
         old = [fragment for number in affected for fragment in staged.results[number].staged()]
-        for result in self.executor.map("stage again", stage_split, tasks, sizes_of(tasks)):
+        with table_writers(staged.plan):
+            fresh = self.executor.map("stage again", stage_split, tasks, sizes_of(tasks))
+        for result in fresh:
             before = staged.results[result.split]
             if result.records != before.records:
                 raise InternalError("the input changed while it was loaded")

@@ -29,6 +29,7 @@ from omnigraph.pipeline.input.sources import expected_bytes, stored_bytes
 from omnigraph.pipeline.load.blobs import BlobFinding, ExternalBlobs
 from omnigraph.pipeline.load.ids import new_ids
 from omnigraph.pipeline.load.patch import filled_from_committed
+from omnigraph.pipeline.load.table_writers import TableWriters, table_writers
 from omnigraph.pipeline.plan import (
     LoadPlan,
     Split,
@@ -105,12 +106,13 @@ def sizes_of(tasks: Sequence[StageTask]) -> list[int]:
 
 def stage_split(task: StageTask) -> SplitResult:
     """Read one split and stage its rows by type. Memory is bounded whatever the size of the split."""
-    stage = _SplitStage(task)
-    try:
-        return _staged(stage, task)
-    except BaseException:
-        remove_fragments(task.plan.root, stage.result.staged())  # nobody will ever hear of them
-        raise
+    with table_writers(task.plan) as writers:
+        stage = _SplitStage(task, writers)
+        try:
+            return _staged(stage, task)
+        except BaseException:
+            remove_fragments(task.plan.root, stage.result.staged())  # nobody will ever hear of them
+            raise
 
 
 def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
@@ -150,7 +152,7 @@ def prove_nothing_lost(results: Iterable[SplitResult]) -> None:
 class _SplitStage:
     """The rows of one split on their way to fragments."""
 
-    def __init__(self, task: StageTask) -> None:
+    def __init__(self, task: StageTask, writers: TableWriters) -> None:
         self.plan = task.plan
         self.skip = task.skip
         self.base = order_of(task.split.number, 0)
@@ -162,6 +164,7 @@ class _SplitStage:
         self.at_fault: list[NDArray[np.int64]] = []
         self._held: dict[str, list[pa.Table]] = {}
         self._held_bytes = 0
+        self._writers = writers
         self._store = open_tables(task.plan.root, task.plan.settings, task.plan.operation_id)
 
     def take(self, rows: ParsedRows) -> None:
@@ -298,24 +301,29 @@ class _SplitStage:
         if self._held_bytes <= bytes_max:
             return
         give_back()  # what parsing left in reserve would come on top of what writing needs
-        for key in sorted(self._held):
-            rows = pa.concat_tables(self._held.pop(key))
-            target = self.plan.target(self.plan.catalog.type_of(key))
-            handle = open_pinned(
-                self._store, target.table_key, target.location, target.branch, target.version
-            )
-            written = write_uncommitted_fragments(
-                self.plan.root,
-                self._store,
-                handle,
-                rows,
-                operation_id=self.plan.operation_id,
-                replaces_all=self.plan.mode is LoadMode.OVERWRITE,
-            )
-            self.result.fragments.setdefault(key, []).extend(written)
-            self.result.rows[key] = self.result.rows.get(key, 0) + rows.num_rows
-        self._held_bytes = 0
+        held, self._held, self._held_bytes = self._held, {}, 0
+        self._writers.write(held, self._write_table, self._wrote)
         give_back()
+
+    def _write_table(self, key: str, pieces: list[pa.Table]) -> tuple[Fragment, ...]:
+        rows = pa.concat_tables(pieces)
+        target = self.plan.target(self.plan.catalog.type_of(key))
+        handle = open_pinned(self._store, target.table_key, target.location, target.branch, target.version)
+        written = write_uncommitted_fragments(
+            self.plan.root,
+            self._store,
+            handle,
+            rows,
+            operation_id=self.plan.operation_id,
+            replaces_all=self.plan.mode is LoadMode.OVERWRITE,
+        )
+        pieces.clear()  # other tables are still being written: their memory is enough
+        return written
+
+    def _wrote(self, key: str, written: tuple[Fragment, ...]) -> None:
+        self.result.fragments.setdefault(key, []).extend(written)
+        rows = sum(fragment.live_rows for fragment in written)
+        self.result.rows[key] = self.result.rows.get(key, 0) + rows
 
 
 def _only_given(ids: pa.ChunkedArray, given: NDArray[np.bool_]) -> pa.ChunkedArray | pa.Array:

@@ -318,9 +318,7 @@ class _Export:
                 rows += table.num_rows
                 yield table
 
-        for encoded in ahead(
-            self.session, encode, counted(type_rows(self.session, self.snapshot, table_type))
-        ):
+        for encoded in ahead(encode, counted(type_rows(self.session, self.snapshot, table_type))):
             self.cancel.raise_if_requested()
             sink.write(encoded)
             size += len(encoded) if isinstance(encoded, bytes) else encoded.nbytes

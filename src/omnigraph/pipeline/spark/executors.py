@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from omnigraph.core.errors import Cancelled, InternalError, OmnigraphError
 from omnigraph.core.progress import Steps
-from omnigraph.core.settings import Settings
 from omnigraph.storage.memory import give_back
 
 if TYPE_CHECKING:  # tasks load this module too
@@ -86,10 +85,11 @@ def part_done(fraction: float) -> None:
 
 
 class LocalExecutor:
-    """Runs the pieces on a few threads of this process: Arrow and Lance release the interpreter lock."""
+    """Runs the pieces on threads of this process, one for each processor: Arrow and Lance release the
+    interpreter lock.
+    """
 
-    def __init__(self, settings: Settings, operation: str) -> None:
-        self._threads = max(1, min(settings.load_concurrency, os.cpu_count() or 1))
+    def __init__(self, operation: str) -> None:
         self._operation = operation
 
     @property
@@ -122,7 +122,7 @@ class LocalExecutor:
             part.reach(1)
             return result
 
-        threads = min(self._threads, len(items))
+        threads = min(os.cpu_count() or 1, len(items))
         if threads <= 1:
             return [contextvars.copy_context().run(work, each) for each in enumerate(items)]
         with ThreadPoolExecutor(threads, "omnigraph-load") as pool:
