@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from omnigraph.api.branches import BranchCreation
+    from omnigraph.api.clones import clone
     from omnigraph.api.graph import Graph, init, open_read_only
     from omnigraph.api.graph import open_graph as open  # noqa: A004
     from omnigraph.branching.branches import BranchDeletion
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.search.embedding import Embedder
     from omnigraph.engine.write.mutate import MutationResult
+    from omnigraph.maintenance.clone import CloneReport
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
     from omnigraph.pipeline.output.datasource import register_spark
@@ -37,6 +39,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
     "Cancellation": "omnigraph.core.cancel",
+    "CloneReport": "omnigraph.maintenance.clone",
     "CommitRecord": "omnigraph.manifest.commit_record",
     "Diff": "omnigraph.branching.history",
     "Embedder": "omnigraph.engine.search.embedding",
@@ -52,6 +55,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Rows": "omnigraph.engine.read.result",
     "Settings": "omnigraph.core.settings",
     "VerifyReport": "omnigraph.recovery.verify",
+    "clone": "omnigraph.api.clones",
     "init": "omnigraph.api.graph",
     "open": "omnigraph.api.graph",
     "open_read_only": "omnigraph.api.graph",
@@ -67,6 +71,7 @@ __all__ = [
     "BranchCreation",
     "BranchDeletion",
     "Cancellation",
+    "CloneReport",
     "CommitRecord",
     "Diff",
     "Embedder",
@@ -83,6 +88,7 @@ __all__ = [
     "Settings",
     "VerifyReport",
     "__version__",
+    "clone",
     "errors",
     "events",
     "init",

@@ -52,6 +52,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("verify",): [],
 }
 WITHOUT_A_GRAPH: dict[tuple[str, ...], tuple[list[str], str]] = {
+    ("clone",): (["nowhere.omni", "new.omni"], "graph_not_found"),
     ("completion",): (["tcsh"], "usage"),
     ("config", "path"): (["stray"], "usage"),
     ("config", "show"): (["stray"], "usage"),

@@ -72,6 +72,7 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "take": lambda t, h: t.take(h, [0, 1]),
     "addresses_of": lambda t, h: t.addresses_of(h, pa.array(["k1"])),
     "fragments": lambda t, h: t.fragments(h),
+    "used_files": lambda t, h: t.used_files(PLACE, None, h.version),
     "dead_rows": lambda t, h: t.dead_rows(h, t.fragments(h)[0]),
     "transaction_of": lambda t, h: t.transaction_of(PLACE, None, h.version),
     "stage_append": lambda t, h: t.stage_append(h, some(100, 2), STAMP),

@@ -31,6 +31,7 @@ class FragmentMetadata:
     files: list[DataFile]
     physical_rows: int
     deletion_file: DeletionFile | None
+    overlays: list[object]
     @staticmethod
     def from_json(json_data: str) -> FragmentMetadata: ...
     def to_json(self) -> dict[str, Any]: ...

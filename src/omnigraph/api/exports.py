@@ -1,4 +1,4 @@
-"""What leaves a graph: streams, files and Spark DataFrames. Part of `Graph`."""
+"""What leaves a graph: streams, files, Spark DataFrames and clones. Part of `Graph`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.entities.blob_cells import Blob
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.session import GraphSession
+    from omnigraph.maintenance.clone import CloneReport
     from omnigraph.manifest.state import Snapshot
     from omnigraph.pipeline.output.export import ExportReport
     from omnigraph.planning.keys import EntityKey
@@ -109,6 +110,42 @@ class Exports:
             named_commit=at is not None,
             spark=spark,
             cancel=stop,
+        )
+
+    def clone(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        branches: Sequence[str] | None = None,
+        at: str | None = None,
+        heads_only: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        cancel: Cancellation | None = None,
+    ) -> CloneReport:
+        """Copy one moment of the graph into another place, beside writers, as a graph of its own.
+
+        ```python
+        report = graph.clone("s3://backups/people", heads_only=True)
+        ```
+
+        All branches, tags and the whole history come, or the `branches` named with those they grew out of.
+        `at`, a commit or a tag, is where its branch ends; other branches stay away. `heads_only` leaves the
+        history and the tags behind. A clone that was made before, or was stopped, gets what it lacks.
+        `storage_options` are those of the target; left out, those of this graph. A handle that was opened
+        read-only writes no pin, so a cleanup could stop the clone. Raises `CloneTarget` when the place holds
+        something else.
+        """
+        from omnigraph.api.clones import clone_session  # noqa: PLC0415  few processes clone
+
+        return clone_session(
+            self._session,
+            target,
+            branches=branches,
+            at=at,
+            heads_only=heads_only,
+            storage_options=storage_options,
+            pins=not self._session.read_only,
+            cancel=cancel,
         )
 
     def frames(

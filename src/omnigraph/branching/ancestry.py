@@ -1,4 +1,4 @@
-"""The common ancestors of two commits."""
+"""The states that two heads grew out of."""
 
 from __future__ import annotations
 
@@ -7,72 +7,16 @@ from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import InternalError, MergeBaseGone, SnapshotNotFound
 from omnigraph.core.ids import show_branch
+from omnigraph.manifest.lineage import common_ancestors, maximal, possible_bases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
     from omnigraph.core.ids import CommitId
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.lineage import Lineage
     from omnigraph.manifest.state import Snapshot
-
-
-def common_ancestors(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
-    """The common ancestors of two commits, the best merge base first.
-
-    Those that no other common ancestor descends from come first: a base further back would count what both
-    sides already share as changes of both. Among equals: smallest sum of distances, then greatest manifest
-    version, then greatest id.
-    """
-    from_left, from_right = lineage.distances(left), lineage.distances(right)
-    common = [each for each in from_left if each in from_right]
-    # Every parent of a common ancestor is one too, so the ones passed on the way back are exactly these.
-    passed = {parent for each in common for parent in lineage.parents.get(each, ())}
-    common.sort(key=lambda each: (lineage.manifest_versions.get(each, 0), each), reverse=True)
-    common.sort(key=lambda each: (each in passed, from_left[each] + from_right[each]))
-    return common
-
-
-def maximal(lineage: Lineage, common: Sequence[CommitId]) -> list[CommitId]:
-    """The common ancestors that no other one descends from, in the given order: the possible bases."""
-    passed = {parent for each in common for parent in lineage.parents.get(each, ())}
-    return [each for each in common if each not in passed]
-
-
-_LEFT, _RIGHT, _BOTH, _BEHIND = 1, 2, 3, 4
-
-
-def nearest_common(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
-    """The common ancestors that no other one descends from; where clocks disagreed, possibly others too.
-
-    Both sides are followed back together, newest id first, until everything that is left lies behind a common
-    ancestor. Cost: follows the commits since then, not the history.
-    """
-    marks = {left: _LEFT}
-    marks[right] = marks.get(right, 0) | _RIGHT
-    frontier, found = {left, right}, list["CommitId"]()
-    while any(not marks[each] & _BEHIND for each in frontier):
-        current = max(frontier)
-        frontier.discard(current)
-        passed_on = marks[current]
-        if passed_on == _BOTH:
-            found.append(current)
-            passed_on |= _BEHIND
-        for parent in lineage.parents.get(current, ()):
-            # A commit that was followed before its child was (their clocks disagreed) is followed again.
-            if marks.get(parent, 0) | passed_on != marks.get(parent):
-                marks[parent] = marks.get(parent, 0) | passed_on
-                frontier.add(parent)
-    return [each for each in dict.fromkeys(found) if not marks[each] & _BEHIND]
-
-
-def _bases(lineage: Lineage, left: CommitId, right: CommitId) -> list[CommitId]:
-    """The possible merge bases of two commits, the best first."""
-    nearest = nearest_common(lineage, left, right)
-    if len(nearest) == 1:
-        return nearest
-    return maximal(lineage, common_ancestors(lineage, left, right))
 
 
 def common_ground(
@@ -102,7 +46,7 @@ def merge_bases(session: GraphSession, source: Snapshot, target: Snapshot) -> li
     """
     if source.head == target.head:
         return [target]
-    bases = _bases(session.commits.ancestry(), source.head, target.head)
+    bases = possible_bases(session.commits.ancestry(), source.head, target.head)
     for head in (source, target):
         if head.head in bases:
             return [head]

@@ -8,6 +8,7 @@ from omnigraph import __version__
 from omnigraph.cli import (
     blobs,
     changes,
+    clones,
     completion,
     explain,
     exports,
@@ -92,6 +93,7 @@ language.register(app, schema_app)
 graphs.register(app, schema_app)
 loads.register(app, spark_app)
 exports.register(app)
+clones.register(app)
 blobs.register(blob_app)
 reads.register(app)
 explain.register(app)

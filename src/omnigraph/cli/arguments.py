@@ -32,6 +32,7 @@ _WRITE: Final = ("writes a graph", _ANYWHERE | {"--as"})
 _DIRECT: Final = ("works on storage directly", _STORAGE)
 _PLAN: Final = ("works on storage directly", _STORAGE - {"--cluster"})
 _CREATE: Final = ("creates a graph at its argument", _NONE)
+_COPY: Final = ("copies one graph to another place, both named as arguments", _NONE)
 _LOCAL: Final = ("works on files only", _NONE)
 
 # Flags no command declares: they are taken out before the command is parsed.
@@ -44,6 +45,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("schema", "plan"): _PLAN,
     ("schema", "show"): _READ,
     ("init",): _CREATE,
+    ("clone",): _COPY,
     ("mutate",): _WRITE,
     ("load",): _WRITE,
     ("query",): _READ,

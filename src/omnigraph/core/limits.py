@@ -72,6 +72,9 @@ LEASE_EXPIRY_S: Final = 15
 LEASE_CLOCK_SKEW_S_MAX: Final = 5
 """Object stores: how far the clocks of two writers may differ."""
 
+PIN_EXPIRY_S: Final = 900
+"""A pin not renewed for this long has no owner. It is renewed three times as often."""
+
 # History
 COMMIT_PROJECTION_BATCH: Final = 64
 """Commits kept back before the projections are appended."""

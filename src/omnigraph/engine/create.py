@@ -18,6 +18,7 @@ from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, refuse
 from omnigraph.core.settings import Settings
 from omnigraph.engine.schema_contract import SchemaContract, accept_schema, write_contract
 from omnigraph.engine.session import GraphSession, connect_storage
+from omnigraph.manifest.clone_marker import read_marker
 from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.state import TableEntry
 from omnigraph.storage.checksums import FileSum
@@ -64,6 +65,7 @@ def create_graph(
     session.manifest.drop_unfinished_creation()
     if session.manifest.exists():
         raise AlreadyInitialized(root.uri)
+    _refuse_clone(session)
     if force:
         _remove_contract(session, contract)
     _claim(session, contract)
@@ -100,6 +102,15 @@ def _exists(session: GraphSession, cause: BaseException) -> bool:
             f" because of: {cause}",
             hint="look at it with `omnigraph verify` when the storage answers; neither init nor delete first",
         ) from cause
+
+
+def _refuse_clone(session: GraphSession) -> None:
+    marker = read_marker(session.adapter)
+    if marker is not None:
+        raise InitializationClaimed(
+            f"'{session.root.uri}' holds an unfinished clone of '{marker.source}'",
+            hint="clone it again, which goes on from there, or choose another place",
+        )
 
 
 def _claim(session: GraphSession, contract: SchemaContract) -> None:

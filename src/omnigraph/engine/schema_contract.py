@@ -10,6 +10,7 @@ import orjson
 from omnigraph.catalog.ir import from_json, schema_hash, shape_hash, to_json
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
+from omnigraph.manifest.clone_marker import refuse_unfinished_clone
 from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, schema_name
 from omnigraph.storage.objects import StorageAdapter
 
@@ -125,6 +126,7 @@ class SchemaContracts:
     def _text(self, name: str) -> str:
         text = self._adapter.read_text_if_exists(name)
         if text is None:
+            refuse_unfinished_clone(self._adapter)
             raise SchemaContractMissing(name)
         return text
 

@@ -25,11 +25,12 @@ from omnigraph.engine.tables.cache_files import CacheFiles
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_cache import KeyIndexCache
 from omnigraph.engine.upkeep import check_schema_published, settle_on_open
+from omnigraph.manifest.clone_marker import refuse_unfinished_clone
 from omnigraph.manifest.publisher import ManifestBatchPublisher
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
 from omnigraph.storage.durability import DurabilityMode, make_durable
-from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.layout import SCHEMA_SOURCE, GraphRoot
 from omnigraph.storage.objects import StorageAdapter, open_adapter
 from omnigraph.storage.parallel import shared
 from omnigraph.storage.recent_versions import VersionsKept
@@ -122,7 +123,7 @@ class GraphSession:
         self.clock = clock
         self.durability = DurabilityMode(settings.durability)
         self.storage = TableStorage(root, settings, adapter)
-        self.manifest = ManifestStore(root, settings, adapter)
+        self.manifest = ManifestStore(root, settings, adapter, read_only=read_only)
         self.publisher = ManifestBatchPublisher(self.manifest, clock)
         self.commits = self.manifest.commits
         self.schemas = SchemaContracts(adapter)
@@ -306,8 +307,11 @@ def open_session(
         root, settings=chosen, adapter=adapter, read_only=read_only, clock=clock, embedder=embedder
     )
     if not session.manifest.dataset.exists():
+        refuse_unfinished_clone(adapter)
         raise GraphNotFound(root.uri, hint="create it with `omnigraph init`")
     if not read_only:
+        if adapter.identity(SCHEMA_SOURCE) is None:
+            refuse_unfinished_clone(adapter)
         settle_on_open(session)
     check_schema_published(session)
     return session

@@ -259,7 +259,20 @@ class CommitLog:
         self._commits.add(_commit_rows(ordered))
         self._lineage.add_records(ordered)
 
+    def take_over(self, records: Iterable[CommitRecord]) -> None:
+        """Add commits of a graph that this one is a copy of: with each of them everything it grew out of."""
+        self._write({record.id: record for record in records})
+
     # ---- queries
+
+    def behind(self, heads: Iterable[CommitId]) -> Records:
+        """These commits and everything they grew out of, over both parents, in no particular order."""
+        table = self._known_rows([KEY, *_PARENTS, "manifest_branch", "manifest_version", "metadata"])
+        lineage = Lineage()
+        lineage.add_rows(table)
+        wanted = {each for head in heads for each in lineage.distances(head)}
+        stored = zip(table[KEY].to_pylist(), table["metadata"].to_pylist(), strict=True)
+        return [record_from_json(text, row=key) for key, text in stored if key in wanted]
 
     def head(self, branch: Branch) -> CommitRecord:
         """The newest commit of a branch."""

@@ -40,6 +40,7 @@ from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
 from omnigraph.storage.torn_files import find_torn_manifest, versions_found
+from omnigraph.storage.version_files import UsedFiles, used_files
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceOperation
@@ -219,6 +220,12 @@ class ControlDataset:
         emit(StorageCall("read", self.location))
         with substrate(lambda: self._about_reading(handle)):
             return handle.to_table(columns=None if columns is None else list(columns), filter=where)
+
+    def used_files(self, branch: Branch, version: int) -> UsedFiles:
+        """Every file a version needs beside its manifest. Cost: one open."""
+        handle = self.open_version(branch, version)
+        with substrate(lambda: self._about_reading(handle)):
+            return used_files(self._root, handle)
 
     def has_version(self, branch: Branch, version: int) -> bool:
         """Whether a version exists. Cost: one existence probe (about 2 microseconds locally)."""

@@ -164,7 +164,12 @@ class _Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse; whatever is not a lease we wrote counts as held and expires by observation."""
+        """Parse; whatever is not a lease we wrote counts as held and expires by observation.
+
+        An empty one is the lock file of a graph that was copied here from a local disk: nobody has it.
+        """
+        if not text:
+            return cls(None, 0, 0)
         try:
             value = json.loads(text)
             return cls(value["owner"], int(value["expires_at"]), int(value["beat"]))

@@ -2,10 +2,15 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from omnigraph.core.errors import StorageNotFound, StoragePermanent
+from omnigraph.core.limits import MIB
+
+CHUNK_BYTES: Final = 8 * MIB
+"""What is in memory of an object that is read or written piece by piece."""
 
 TEMPORARY: Final = re.compile(r"#\d+$")
 """The ending of the names that a local write uses until it is whole."""
@@ -73,6 +78,21 @@ class StorageAdapter(ABC):
     @abstractmethod
     def read_bytes(self, name: str) -> bytes:
         """The whole object. Raises StorageNotFound when there is none."""
+
+    @abstractmethod
+    def read_chunks(self, name: str) -> Iterator[bytes]:
+        """The object piece by piece. Raises StorageNotFound when there is none."""
+
+    @abstractmethod
+    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Create or replace the object piece by piece; its bytes. It appears whole or not at all.
+
+        Durable on an object store; a local file is left to the caller's round of syncs.
+        """
+
+    @abstractmethod
+    def sizes(self, name: str = "") -> dict[str, int]:
+        """Every object at any depth below, by its name from the root, with its bytes. Cost: one listing."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:

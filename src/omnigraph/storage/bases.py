@@ -6,7 +6,7 @@ memory: a base lies where this graph has that branch of the dataset. Manifests t
 carry the new addresses; those on disk stay as they are.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import StoragePermanent
 from omnigraph.core.ids import Branch
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from lance.dataset import Session
 
     from omnigraph.storage.objects import StorageAdapter
+
+
+_moved: Final[set[str]] = set()
+"""Graphs with a manifest that was written in another place: the next one opened may be such, too."""
 
 
 class BaseOutsideGraph(StoragePermanent):
@@ -40,8 +44,6 @@ class Bases:
     def __init__(self, root: GraphRoot, adapter: "StorageAdapter") -> None:
         self._root = root
         self._adapter = adapter
-        self._moved = False
-        """Whether a manifest was met that was written in another place: the next one may be, too."""
 
     def open(
         self, location: str, branch: Branch, version: int | None, session: "Session | None" = None
@@ -52,7 +54,7 @@ class Bases:
         """
         import lance  # noqa: PLC0415  the room is imported before it is used
 
-        if self._moved and branch is not None and version is not None:
+        if branch is not None and version is not None and self._root.identity in _moved:
             corrected = self._corrected(location, branch, version, session)
             if corrected is not None:
                 return corrected
@@ -68,12 +70,13 @@ class Bases:
         self, location: str, branch: Branch, dataset: "LanceDataset", session: "Session | None" = None
     ) -> "LanceDataset":
         """The dataset itself, or the same version with corrected bases where its own are of another place."""
-        version = int(dataset.version)
-        bases = [str(base.path) for base in dataset.base_paths().values()]
-        if all(path == self._here(location, branch, version, path) for path in bases):
+        bases = dataset.base_paths()
+        home = self._root.dataset_uri(location) if bases else ""
+        if all(_is_below(str(base.path), home) for base in bases.values()):
             return dataset
-        self._moved = True
+        version = int(dataset.version)
         corrected = self._corrected(location, branch, version, session)
+        _moved.add(self._root.identity)
         if corrected is None:
             file = self._adapter.address(manifest_object(location, branch, version))
             raise StoragePermanent(f"{file}: the file is damaged", hint="restore it from a backup")
@@ -108,9 +111,13 @@ class Bases:
 def base_here(root: GraphRoot, location: str, path: str) -> str | None:
     """Where a base of the dataset at a location lies in this graph; None when it is none of its branches."""
     home = root.dataset_uri(location)
-    if path == home or path.startswith(f"{home}/tree/"):
+    if _is_below(path, home):
         return path
     if path.endswith(f"/{location}"):
         return home
     _, found, branch = path.partition(f"/{location}/tree/")
     return f"{home}/tree/{branch}" if found and branch else None
+
+
+def _is_below(path: str, home: str) -> bool:
+    return path == home or path.startswith(f"{home}/tree/")

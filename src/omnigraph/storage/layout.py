@@ -18,13 +18,15 @@ LOADS: Final = "__loads"
 SCHEMAS: Final = "__schemas"
 CACHE: Final = "__cache"
 LEASE: Final = "__lease"
+PINS: Final = "__pins"
+CLONE: Final = "__clone.json"
 SCHEMA_SOURCE: Final = "_schema.pg"
 SCHEMA_IR: Final = "_schema.ir.json"
 SCHEMA_STATE: Final = "__schema_state.json"
 STAGING_SUFFIX: Final = ".staging"
 
 _ENTITY_DIRECTORIES: Final = {"node": "nodes", "edge": "edges"}
-_TABLE_DIRECTORIES: Final = frozenset(_ENTITY_DIRECTORIES.values())
+TABLE_DIRECTORIES: Final = frozenset(_ENTITY_DIRECTORIES.values())
 
 
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
@@ -59,7 +61,7 @@ def location_below_any_root(path: str) -> str:
     A place that is relative already stays as it is.
     """
     parts = path.rsplit("/", 2)
-    return f"{parts[1]}/{parts[2]}" if len(parts) == 3 and parts[1] in _TABLE_DIRECTORIES else path
+    return f"{parts[1]}/{parts[2]}" if len(parts) == 3 and parts[1] in TABLE_DIRECTORIES else path
 
 
 def load_record_name(operation_id: str) -> str:

@@ -121,12 +121,16 @@ def _replaced(message: bytes, wanted: int, change: Callable[[bytes], bytes]) -> 
     """The message with `change` applied to every member of this tag, which must hold bytes."""
     parts: list[bytes] = []
     copied = at = 0
-    while at < len(message):
+    end = len(message)
+    while at < end:
         start = at
-        tag, at = _varint(message, at)
+        # Most numbers have one byte; a call for each of them would take as long as Lance takes to open it.
+        tag = message[at]
+        tag, at = (tag, at + 1) if tag < 0x80 else _varint(message, at)
         kind = tag & 7
         if kind == _BYTES:
-            size, at = _varint(message, at)
+            size = message[at]
+            size, at = (size, at + 1) if size < 0x80 else _varint(message, at)
             if tag == wanted:
                 member = change(message[at : at + size])
                 parts += message[copied:start], _as_varint(tag), _as_varint(len(member)), member
@@ -138,7 +142,7 @@ def _replaced(message: bytes, wanted: int, change: Callable[[bytes], bytes]) -> 
             at += 8 if kind == _FIXED64 else 4
         else:
             raise ValueError(f"the manifest message has a member of the unknown kind {kind}")
-    if at > len(message):
+    if at > end:
         raise ValueError("the manifest message is cut off")
     parts.append(message[copied:])
     return b"".join(parts)

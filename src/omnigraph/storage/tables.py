@@ -35,7 +35,7 @@ from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.residual import InlineCommitResidual
 from omnigraph.storage.search import ScanReport, TableSearch
-from omnigraph.storage.version_files import circumstances, describe_fragments
+from omnigraph.storage.version_files import UsedFiles, circumstances, describe_fragments, used_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,6 +171,12 @@ class TableStorage:
     def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
         """Sorted addresses (numpy) of the rows whose key is among an Arrow string array."""
         return probe_addresses(self._pool, handle, column, keys)
+
+    def used_files(self, location: str, branch: Branch, version: int) -> UsedFiles:
+        """Every file the version needs beside its manifest. Cost: one open; the handle is not kept."""
+        dataset = self._pool.private(location, branch, version)
+        with substrate(lambda: self._pool.circumstances(location, branch)):
+            return used_files(self._root, dataset)
 
     def fragments(
         self, handle: SnapshotHandle, *, above: int = -1, also: Collection[int] = ()

@@ -1,9 +1,11 @@
 """Which files make up a table version."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from omnigraph.core.errors import InternalError
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
 from omnigraph.storage.handles import (
@@ -74,6 +76,56 @@ def fragment_files(
     suffix = "arrow" if deletion["file_type"] == "array" else "bin"
     name = f"{fragment.id}-{deletion['read_version']}-{deletion['id']}.{suffix}"
     return files, f"{_below(deletion['base_id'], own_root, bases)}/_deletions/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedFiles:
+    """Every file a version of a dataset needs beside its manifest, as seen from the graph root."""
+
+    data: Mapping[str, int]
+    """Data files with the bytes the version recorded of them; 0 where it recorded none."""
+    deletions: tuple[str, ...]
+    indexes: tuple[str, ...]
+    """Directories: every file below belongs to the version."""
+    transaction: str | None
+    """Where Lance wrote the commit a second time. It may be gone: the manifest has it too."""
+
+
+def used_files(root: GraphRoot, dataset: "LanceDataset") -> UsedFiles:
+    """What a version of an open dataset needs. Cost: its metadata, a step per fragment.
+
+    Raises InternalError for a version with files of a kind that is not known here: nobody may take a part of
+    a version for all of it.
+    """
+    own, bases = str(dataset.uri), base_roots(dataset)
+
+    def below_root(address: str) -> str:
+        return address.removeprefix(f"{root.uri}/")
+
+    data: dict[str, int] = {}
+    deletions: list[str] = []
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        if metadata.overlays:
+            raise InternalError(f"{own}: version {dataset.version} has files of a kind that is not known")
+        files, hidden = fragment_files(metadata, own, bases)
+        for file, address in zip(metadata.files, files, strict=True):
+            data[below_root(address)] = int(file.file_size_bytes or 0)
+        if hidden is not None:
+            deletions.append(below_root(hidden))
+    indexes = [
+        below_root(f"{_below(segment.base_id, own, bases)}/_indices/{segment.uuid}")
+        for index in dataset.describe_indices()
+        for segment in index.segments
+    ]
+    made_by = dataset.read_transaction(dataset.version)
+    transaction = None if made_by is None else f"_transactions/{made_by.read_version}-{made_by.uuid}.txn"
+    return UsedFiles(
+        data=data,
+        deletions=tuple(deletions),
+        indexes=tuple(dict.fromkeys(indexes)),
+        transaction=None if transaction is None else below_root(f"{own}/{transaction}"),
+    )
 
 
 def describe_fragments(

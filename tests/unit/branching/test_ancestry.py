@@ -3,8 +3,7 @@
 import itertools
 import random
 
-from omnigraph.branching.ancestry import common_ancestors, maximal, nearest_common
-from omnigraph.manifest.lineage import Lineage
+from omnigraph.manifest.lineage import Lineage, common_ancestors, maximal, nearest_common
 
 
 def lineage(**parents):

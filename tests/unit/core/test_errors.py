@@ -61,6 +61,7 @@ SPECIFIED = [
     "tag_exists",
     "load_not_found",
     "load_not_resumable",
+    "clone_target",
     "branch_prefix_clash",
     "branch_has_children",
     "branches_block_schema_apply",

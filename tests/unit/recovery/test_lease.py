@@ -355,3 +355,8 @@ def test_an_unreadable_lease_object_expires_by_observation(adapter, monkeypatch)
     lock = ObjectLock(adapter, LEASE, SYSTEM_CLOCK)
     assert lock.acquire(0.0) is None
     lock.acquire(WAIT_S).release()
+
+
+def test_the_lock_file_of_a_local_graph_that_was_copied_here_is_free(adapter):
+    adapter.write_text(LEASE, "")
+    ObjectLock(adapter, LEASE, SYSTEM_CLOCK).acquire(0.0).release()

@@ -1,12 +1,15 @@
 """What every store promises about text objects. One suite, run on each."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from omnigraph.core.errors import StorageNotFound, StoragePermanent
+from omnigraph.core.errors import StorageNotFound, StoragePermanent, StorageTransient
 from omnigraph.core.events import DurableOperation, Event, StorageCall, listen
+from omnigraph.storage.adapter import CHUNK_BYTES
 from stores import Store
 
 RACERS = 16
@@ -110,6 +113,53 @@ def test_delete_removes_and_forgives(store: Store) -> None:
     adapter.delete("x")
     adapter.delete("never/was")
     assert adapter.read_text_if_exists("x") is None
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_bytes_are_written_and_read_piece_by_piece(store: Store, pieces: int) -> None:
+    adapter = store.adapter()
+    content = bytes(range(256)) * (CHUNK_BYTES // 256 * pieces) + b"rest" * bool(pieces)
+    parts = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
+    adapter.write_chunks("a/b.bin", [b"old"])
+    assert adapter.write_chunks("a/b.bin", iter(parts)) == len(content)
+    read = list(adapter.read_chunks("a/b.bin"))
+    assert b"".join(read) == content == adapter.read_bytes("a/b.bin")
+    if "memory" not in store.uri:  # what is in memory already comes as it is
+        assert max(map(len, read), default=0) <= 2 * CHUNK_BYTES
+    with pytest.raises(StorageNotFound, match="nothing"):
+        list(adapter.read_chunks("nothing"))
+    with pytest.raises(StorageNotFound, match="nothing"):
+        adapter.read_bytes("nothing")
+
+
+@pytest.mark.parametrize("size", [3, CHUNK_BYTES])
+def test_bytes_that_stop_half_way_leave_nothing(store: Store, size: int) -> None:
+    adapter = store.adapter()
+    adapter.write_chunks("kept", [b"old"])
+
+    def broken() -> Iterator[bytes]:
+        yield b"x" * size
+        yield b"y" * size
+        raise StorageTransient("the source is away")
+
+    for name in ("kept", "new/one"):
+        with pytest.raises(StorageTransient, match="the source is away"):
+            adapter.write_chunks(name, broken())
+    assert adapter.read_bytes("kept") == b"old"
+    assert adapter.sizes() == {"kept": 3}
+    if store.root.is_local:
+        assert [path.name for path in Path(store.uri).rglob("*") if path.is_file()] == ["kept"]
+
+
+def test_sizes_are_of_every_object_below(store: Store) -> None:
+    adapter = store.adapter()
+    assert adapter.sizes() == adapter.sizes("a") == {}
+    sizes = {"a/b": 1, "a/c/d%2Fe": 2, "ab": 3, "empty": 0}
+    for name, size in sizes.items():
+        adapter.write_chunks(name, [b"x" * size])
+    assert adapter.sizes() == sizes
+    assert adapter.sizes("a") == {"a/b": 1, "a/c/d%2Fe": 2}
+    assert adapter.sizes("nothing") == {}
 
 
 def test_list_dir_gives_direct_objects_only(store: Store) -> None:

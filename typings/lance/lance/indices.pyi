@@ -5,6 +5,7 @@ class IndexSegmentDescription:
     dataset_version_at_last_update: int
     fragment_ids: AbstractSet[int] | None
     index_version: int
+    base_id: int | None
 
 class IndexDescription:
     name: str

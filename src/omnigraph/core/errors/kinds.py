@@ -97,6 +97,7 @@ branch_has_children           409  3   never
 branches_block_schema_apply   409  3   never
 already_initialized           409  3   never
 initialization_claimed        409  3   never
+clone_target                  409  3   never
 parentless_commit             409  3   never
 schema_boundary               409  3   never
 load_not_resumable            409  3   never

@@ -17,6 +17,16 @@ class GraphNotFound(NotFoundError):
         self.uri = uri
 
 
+class CloneUnfinished(GraphNotFound):
+    """A clone was begun here and is not complete, so there is no graph yet."""
+
+    def __init__(self, uri: str, source: str) -> None:
+        super().__init__(
+            uri, hint=f"a clone of '{source}' stopped half-way; clone it again, which goes on from there"
+        )
+        self.source = source
+
+
 class BranchNotFound(NotFoundError):
     """The branch does not exist; reading or writing never creates one."""
 
@@ -386,6 +396,19 @@ class InitializationClaimed(ConflictError):
     """Another initialisation runs here or died here."""
 
     kind = "initialization_claimed"
+
+
+class CloneTarget(ConflictError):
+    """The place of a clone holds something that the clone may not touch."""
+
+    kind = "clone_target"
+
+    def __init__(self, uri: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"'{uri}' cannot take the clone: {reason}", hint=hint or "clone into an empty or a new place"
+        )
+        self.uri = uri
+        self.reason = reason
 
 
 class ParentlessCommit(ConflictError):
