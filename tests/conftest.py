@@ -14,7 +14,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Says how many case files' cases ran and which conformance cases wait."""
+    """Says what this machine could not run, how many case files' cases ran and which conformance cases wait."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for reason in (value for name, value in report.user_properties if name == "not_run"):
+            terminalreporter.write_line(f"not run here: {report.nodeid}: {reason}")
     outcomes = [r for name in ("passed", "failed") for r in terminalreporter.stats.get(name, ())]
     ran = sum("test_cases.py::test_case[" in report.nodeid for report in outcomes)
     if not ran:

@@ -5,6 +5,7 @@ As a server (`python child.py serve`): one command per line; each runs in a fork
 anything of Lance was used, so that a cut costs milliseconds. The reply is its exit status.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -33,6 +34,12 @@ from omnigraph.core.events import DurableOperation, listen  # noqa: E402
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
 from omnigraph.recovery import observe, roll_back, sidecar  # noqa: E402
 from omnigraph.recovery.classify import ClassificationMode  # noqa: E402
+from omnigraph.storage import branches as storage_branches  # noqa: E402
+from omnigraph.storage import durability  # noqa: E402
+from powercut.shim import Shim  # noqa: E402
+
+WATCHED_S_MAX = 120
+"""A writer that hangs because one of its calls failed ends with the stacks of its threads."""
 
 
 class CutAt:
@@ -54,6 +61,10 @@ def write(command):
     """Run one writer; say so in a file when the call has returned."""
     writer = WRITERS[command["writer"]]
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
+    if "shim" in command:
+        writer.run(graph, command["tag"], command["branch"])
+        command["shim"].mark("returned")
+        os._exit(0)
     if "cut" in command:
         with listen(CutAt(command["cut"]), everywhere=True):
             writer.run(graph, command["tag"], command["branch"])
@@ -109,6 +120,65 @@ def recover(command):
     }
     graph.close()
     Path(command["result"]).write_text(json.dumps(result))
+
+
+def look(command):
+    """What a reader sees; nothing is settled."""
+    with omnigraph.open_read_only(command["path"]) as graph:
+        exports = {name: graph.export(branch=name) for name in graph.branches.list()}
+        Path(command["result"]).write_text(json.dumps({"exports": exports, "tags": graph.tags.list()}))
+
+
+def write_on_top(command):
+    """A write on the first of these branches that is there; a mark says where, once the call has returned."""
+    graph = omnigraph.open(command["path"])
+    branch = next(name for name in command["wanted"] if name in graph.branches.list())
+    WRITERS[command["writer"]].run(graph, command["tag"], branch)
+    command["shim"].mark(f"returned {branch}")
+    os._exit(0)
+
+
+def examine(command):
+    """Whether a graph that a power cut left can be used: opened, verified, read, looked up, written.
+
+    `thorough`: also whether all of that still holds after the writes and in another opening.
+    """
+    with omnigraph.open(command["path"]) as graph:
+        problems = list(findings(graph))
+        exports = {name: graph.export(branch=name) for name in graph.branches.list()}
+        tags = graph.tags.list()
+        graph.recoveries()
+        for name, exported in exports.items():
+            problems += lost_lookups(graph, name, exported)
+            graph.mutate(FOLLOW_UP, {"n": f"follow-up-{name}"}, branch=name)
+        if command["thorough"]:
+            problems += [f"after a write {each}" for each in findings(graph)]
+            for name, before in exports.items():
+                lost = set(before.splitlines()) - set(graph.export(branch=name).splitlines())
+                problems += [f"a write on {name} took away {sorted(lost)}"] if lost else []
+    if command["thorough"]:
+        with omnigraph.open(command["path"]) as graph:
+            problems += [f"opened again {each}" for each in findings(graph)]
+    Path(command["result"]).write_text(json.dumps({"exports": exports, "violations": problems, "tags": tags}))
+
+
+FOLLOW_UP = "query f($n: String) { insert Person { name: $n } insert Knows { from: $n, to: $n } }"
+BY_NAME = "query l($n: String) { match { $p: Person { name: $n } } return { $p.name } }"
+
+
+def findings(graph):
+    return [f"{each.rule} {each.where}: {each.message}" for each in graph.verify().violations]
+
+
+def lost_lookups(graph, branch, exported):
+    """People that are there and not found by their name: an index may be torn where the rows are whole."""
+    lines = [json.loads(line) for line in exported.splitlines()]
+    people = [each["data"]["name"] for each in lines if each.get("type") == "Person"]
+    return [
+        f"{name} is not found on {branch}"
+        for name in people
+        if len(list(graph.query(BY_NAME, {"n": name}, branch=branch))) != 1
+    ]
 
 
 def create(command):
@@ -181,6 +251,9 @@ COMMANDS = {
         mutate,
         merge,
         recover,
+        look,
+        examine,
+        write_on_top,
         create,
         branch_create,
         branch_delete,
@@ -205,6 +278,11 @@ def break_protocol(part):
                 ),
                 seen.facts.head,
             )
+        case "fork_syncs":
+            made = storage_branches.create_branch
+            storage_branches.create_branch = lambda *told: (made(*told)[0], ())
+        case "found_syncs":
+            durability._synced.knows = lambda path: True
         case "confirmation":
             # Merges judged as if they need no confirmation: whatever HEAD is, it is the result.
             observe.classification_mode = lambda kind, version: ClassificationMode.LOOSE
@@ -216,7 +294,16 @@ def break_protocol(part):
 
 def run(command):
     break_protocol(command.get("without"))
-    COMMANDS[command["command"]](command)
+    if "watched" in command:
+        faulthandler.dump_traceback_later(WATCHED_S_MAX, exit=True)
+        command["shim"] = Shim(command["watched"].pop("library"))
+        command["shim"].arm(**command["watched"])
+    try:
+        COMMANDS[command["command"]](command)
+    except BaseException as error:
+        if "shim" in command:
+            command["shim"].mark(f"failed {getattr(error, 'kind', type(error).__name__)}")
+        raise
 
 
 def tell(command):

@@ -132,6 +132,10 @@ def _merge(graph: Any, tag: str) -> None:
     graph.branches.merge(f"b{tag}", into="main", actor="ana")
 
 
+def _switch(graph: Any, tag: str) -> None:
+    graph.branches.merge("main", into=f"b{tag}", actor="ana")
+
+
 def _load(graph: Any, tag: str) -> None:
     lines = [
         {"type": "Person", "data": {"name": f"a-{tag}", "age": 1}},
@@ -201,6 +205,8 @@ DELETE = Writer("delete", _delete, _deleted)
 BRANCH_INSERT = Writer("branch_insert", _insert, _inserted, on_new_branch=True)
 FAST_FORWARD = Writer("fast_forward", _insert, _merged, act=_merge)
 THREE_WAY = Writer("three_way", _insert, _merged, act=_merge)
+SWITCH = Writer("switch", _insert, _inserted, act=_switch, on_new_branch=True)
+"""The merge of main into a branch that has written nothing: it shows other versions and writes no row."""
 RECONCILED = Writer("reconciled", _insert, _inserted)
 """The insert after which every table has index work, so that it goes on after its publish."""
 LOAD = Writer("load", _insert, _inserted, act=_load)
@@ -226,14 +232,31 @@ TAG_DELETE = Writer(
     "tag_delete", _insert, _unchanged, act=lambda graph, tag: graph.tags.delete(f"t{tag}"), check=_tag_gone
 )
 REVERT = Writer("revert", _insert, _reverted, act=_revert)
+RESTORE = Writer(
+    "restore",
+    _insert,
+    _reverted,
+    act=lambda graph, tag: graph.branches.restore("main", to=f"before-{tag}", actor="ana"),
+)
 MUTATIONS = (INSERT, UPDATE, DELETE, BRANCH_INSERT)
 NAMES = (BRANCH_CREATE, BRANCH_DELETE, TAG_CREATE, TAG_DELETE)
 """Writers of references: a handful of durable operations each."""
-LONG = (FAST_FORWARD, THREE_WAY, INDICES, RECONCILED)
-"""Writers of a hundred durable operations and more."""
+LONG = (FAST_FORWARD, THREE_WAY, INDICES, RESTORE, RECONCILED)
+"""Writers of many durable operations, most of them of a hundred and more."""
 WRITERS = {
     each.name: each
-    for each in (*MUTATIONS, FAST_FORWARD, THREE_WAY, LOAD, INDICES, REVERT, *NAMES, RECONCILED)
+    for each in (
+        *MUTATIONS,
+        FAST_FORWARD,
+        THREE_WAY,
+        SWITCH,
+        LOAD,
+        INDICES,
+        REVERT,
+        RESTORE,
+        *NAMES,
+        RECONCILED,
+    )
 }
 
 
@@ -257,7 +280,9 @@ def prepare(graph: Any, writer: Writer, tag: str) -> str:
         for number in range(UNCOVERED_FRAGMENTS_MAX - 2):
             source, params = _insert(f"{tag}-{number}")
             graph.mutate(source, params)
-    if writer is REVERT:
+    if writer is RESTORE:
+        graph.tags.create(f"before-{tag}")
+    if writer in {REVERT, RESTORE}:
         source, params = _insert(tag)
         graph.mutate(source, params)
     if writer is TAG_DELETE:
@@ -268,6 +293,9 @@ def prepare(graph: Any, writer: Writer, tag: str) -> str:
         graph.mutate(source, params, branch=f"b{tag}")
     if writer.on_new_branch:
         graph.branches.create(f"b{tag}")
+        if writer is SWITCH:
+            source, params = _insert(tag)
+            graph.mutate(source, params)
         return f"b{tag}"
     if writer.act is _merge:
         graph.branches.create(f"b{tag}")

@@ -1,0 +1,104 @@
+"""The power goes at every call of every writer: what the disk may have kept is before or after, and can be used.
+
+The calls of one process are recorded (`shim.c`). From them follows what a file system may keep when the process
+ends at any call and the power goes: only what was synced is sure. Each such state is put in place of the graph,
+opened, verified, read and written.
+"""
+
+from collections import Counter
+
+import pytest
+
+from crash.people import BRANCH_CREATE, BRANCH_INSERT, RECONCILED, SWITCH, WRITERS
+from powercut.scene import spread, where_possible
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(3600)]
+
+IN_THE_SUITE = 6
+"""States of each writer that the suite looks at; `make torture` looks at all."""
+DEATHS_IN_THE_SUITE = 2
+EVERY_NTH_DEATH = 6
+"""Calls from one death to the next, where another process writes on top."""
+
+
+def judged(scene, cuts, *, thorough):
+    """How many states were looked at; fails with every one that breaks the promise."""
+    broken = {}
+    kinds = Counter()
+    for cut in cuts:
+        kinds[cut.how.split()[0]] += 1
+        problems = scene.judge(cut, thorough=thorough)
+        if problems:
+            broken[str(cut)] = problems
+    assert broken == {}, f"{len(broken)} of {kinds.total()} states of {scene.writer.name}"
+    return kinds.total()
+
+
+def states_of(scene, *, every):
+    written = scene.write()
+    cuts = list(scene.cuts(written))
+    chosen = cuts if every else spread(cuts, IN_THE_SUITE)
+    count = judged(scene, chosen, thorough=every)
+    name = scene.writer.name
+    print(f"\n{name}: {len(written)} calls, {len(cuts)} different states, {count} judged, none broken")
+
+
+def built_upon(scene, *, every):
+    written = scene.write()
+    step = EVERY_NTH_DEATH if every else max(1, len(written) // (DEATHS_IN_THE_SUITE + 1))
+    deaths = range(step, len(written), step)[: None if every else DEATHS_IN_THE_SUITE]
+    count = 0
+    for number in deaths:
+        cuts = list(scene.cuts_after_another(written, number, seeds=2 if every else 1))
+        count += judged(scene, cuts if every else spread(cuts, 3), thorough=every)
+    name = scene.writer.name
+    print(f"\n{name}: {len(deaths)} deaths, another process on top, {count} states, none broken")
+
+
+@pytest.mark.parametrize(
+    "writer", [each for each in WRITERS.values() if each is not RECONCILED], ids=lambda w: w.name
+)
+def test_a_power_cut_leaves_before_or_after(scene_of, writer, record_property):
+    with where_possible(record_property):
+        states_of(scene_of(writer), every=False)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("writer", WRITERS.values(), ids=lambda w: w.name)
+def test_a_power_cut_at_any_call_leaves_before_or_after(scene_of, writer, record_property):
+    with where_possible(record_property):
+        states_of(scene_of(writer), every=True)
+
+
+@pytest.mark.parametrize("writer", [BRANCH_INSERT, BRANCH_CREATE, SWITCH], ids=lambda w: w.name)
+def test_what_is_acknowledged_on_top_of_a_dead_writer_stays(scene_of, writer, record_property):
+    """A writer dies, another process builds on what it finds and acknowledges a write, then the power goes."""
+    with where_possible(record_property):
+        built_upon(scene_of(writer), every=False)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("writer", WRITERS.values(), ids=lambda w: w.name)
+def test_what_is_acknowledged_on_top_of_any_dead_writer_stays(scene_of, writer, record_property):
+    with where_possible(record_property):
+        built_upon(scene_of(writer), every=True)
+
+
+def test_the_harness_notices_forks_that_are_not_synced(scene_of, record_property):
+    """The write is acknowledged, and its forks were never synced: some cut must lose it."""
+    with where_possible(record_property):
+        scene = scene_of(BRANCH_INSERT)
+        promised = [cut for cut in scene.cuts(scene.write(without="fork_syncs")) if cut.returned]
+        assert promised
+        assert any(scene.judge(cut, thorough=False) for cut in promised), "nobody noticed"
+
+
+def test_the_harness_notices_a_writer_that_builds_on_unsynced_work(scene_of, record_property):
+    """The creator of a branch dies before its sync; the next process does not sync what it writes on."""
+    with where_possible(record_property):
+        scene = scene_of(BRANCH_CREATE)
+        written = scene.write()
+        # The branch is there for others to see, and nothing of it has been synced.
+        seen = next(n for n, call in enumerate(written, 1) if call.other.endswith("_refs/branches/n5.json"))
+        cuts = scene.cuts_after_another(written, seen, seeds=3, without="found_syncs")
+        assert any(scene.judge(cut, thorough=False) for cut in cuts), "nobody noticed"
