@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 import omnigraph
-from crash.people import INSERT, SCHEMA, Model, seed
+from crash.people import (
+    BRANCH_CREATE,
+    BRANCH_DELETE,
+    INSERT,
+    SCHEMA,
+    TAG_CREATE,
+    TAG_DELETE,
+    Model,
+    prepare,
+    seed,
+)
 from omnigraph.core.clock import SystemClock
 from omnigraph.recovery import process_lock
 from stores import s3_store
@@ -38,10 +48,10 @@ def graph(monkeypatch):
 
 
 @contextmanager
-def standing_still(place, at, how, then):
+def standing_still(place, at, how, then, writer=INSERT):
     """A child that stands still before the given step of its write."""
     words = {"uri": place.uri, "options": place.storage_options, "expiry_s": EXPIRY_S}
-    words |= {"at": at, "how": how, "then": then}
+    words |= {"writer": writer.name, "at": at, "how": how, "then": then}
     child = subprocess.Popen(
         [sys.executable, str(CHILD), json.dumps(words)],
         stdin=subprocess.PIPE,
@@ -141,6 +151,102 @@ def test_a_clock_that_is_ahead_takes_a_living_lease_and_nothing_is_lost(graph, m
     monkeypatch.setattr(SystemClock, "now_us", lambda self: now_us(self) + SKEW_US)
     said = stands_still(graph, ("commit", 2), how="wait")
     assert said["ok"] is False
+
+
+# --- branches and tags -----------------------------------------------------------------------------------
+# The first writer stands still; the second takes the lease and does the same to the same name, acknowledged.
+
+
+def _made_and_written(graph, name):
+    graph.branches.create(name)
+    INSERT.run(graph, "2", name)
+
+
+def _deleted_and_made_again(graph):
+    graph.branches.delete("b1")
+    _made_and_written(graph, "b1")
+
+
+def _tagged_again(graph):
+    graph.tags.delete("t1")
+    INSERT.run(graph, "2")
+    graph.tags.create("t1")
+
+
+def _tagged(graph):
+    INSERT.run(graph, "2")
+    graph.tags.create("t1")
+
+
+def _meanwhile_on_a_branch(name):
+    return lambda graph: _made_and_written(graph, name)
+
+
+def overtaken(graph, writer, at, second, *, then="go_on", how="stop"):
+    """What the first writer says of its operation, after the second one has done its own."""
+    prepare(graph, writer, "1")
+    with standing_still(graph.place, at, how, then, writer) as child:
+        second(graph)
+        expected = {name: Model.read(graph.export(branch=name)) for name in graph.branches.list()}
+        tags = graph.tags.list()
+        said = go_on(child, how)
+    fresh = omnigraph.open(graph.place.uri, storage_options=graph.place.storage_options)
+    assert {name: Model.read(fresh.export(branch=name)) for name in fresh.branches.list()} == expected
+    assert fresh.tags.list() == tags
+    assert fresh.recoveries() == ()
+    assert fresh.verify().violations == ()
+    for name, model in expected.items():
+        INSERT.run(fresh, "3", name)
+        INSERT.apply(model, "3")
+    assert {name: Model.read(fresh.export(branch=name)) for name in fresh.branches.list()} == expected
+    assert fresh.verify().violations == ()
+    return said
+
+
+LOST = (False, "resource_busy")
+OVERTAKEN = {
+    "branch_create": (BRANCH_CREATE, ("check", 1), _meanwhile_on_a_branch("n1"), LOST),
+    "branch_create_in_the_gap": (BRANCH_CREATE, ("branch", 1), _meanwhile_on_a_branch("n1"), LOST),
+    "branch_delete": (BRANCH_DELETE, ("check", 1), _deleted_and_made_again, LOST),
+    "branch_delete_before_its_states": (
+        BRANCH_DELETE,
+        ("check", 2),
+        _meanwhile_on_a_branch("b1"),
+        (True, None),
+    ),
+    "branch_delete_before_its_forks": (
+        BRANCH_DELETE,
+        ("check", 3),
+        _meanwhile_on_a_branch("b1"),
+        (True, None),
+    ),
+    "tag_create": (TAG_CREATE, ("check", 1), _tagged, LOST),
+    "tag_create_in_the_gap": (TAG_CREATE, ("tag", 1), _tagged, LOST),
+    "tag_delete": (TAG_DELETE, ("check", 1), _tagged_again, LOST),
+}
+
+
+@pytest.mark.parametrize("name", OVERTAKEN)
+def test_a_stopped_change_of_a_name_does_nothing_to_that_of_its_successor(graph, name):
+    writer, at, second, outcome = OVERTAKEN[name]
+    said = overtaken(graph, writer, at, second)
+    assert (said["ok"], said.get("kind")) == outcome
+
+
+@pytest.mark.parametrize("name", ["branch_create_in_the_gap", "branch_delete_before_its_forks"])
+def test_a_clock_that_is_ahead_does_nothing_to_the_name_of_its_successor(graph, monkeypatch, name):
+    now_us = SystemClock.now_us
+    monkeypatch.setattr(process_lock, "LEASE_EXPIRY_S", 15)
+    monkeypatch.setattr(SystemClock, "now_us", lambda self: now_us(self) + SKEW_US)
+    writer, at, second, outcome = OVERTAKEN[name]
+    said = overtaken(graph, writer, at, second, how="wait")
+    assert (said["ok"], said.get("kind")) == outcome
+
+
+@pytest.mark.parametrize("name", ["branch_create_in_the_gap", "branch_delete_before_its_forks"])
+def test_a_stopped_change_of_a_name_that_then_dies_leaves_that_of_its_successor(graph, name):
+    writer, at, second, _ = OVERTAKEN[name]
+    assert overtaken(graph, writer, at, second, then="die") is None
 
 
 @pytest.mark.torture

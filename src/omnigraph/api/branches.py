@@ -122,8 +122,10 @@ class Branches:
         session = self._session
         entering_write(session, heal=False)
         try:
-            with session.lease.hold():
-                made = BranchStore(session.manifest).create(name, normalize_branch(from_branch))
+            with session.lease.hold() as hold:
+                made = BranchStore(session.manifest).create(
+                    name, normalize_branch(from_branch), fence=hold.check
+                )
         except BranchNotFound:
             _refuse_pinned(session, from_branch)
             raise

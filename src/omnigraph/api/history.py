@@ -41,8 +41,8 @@ class Tags:
         session = self._session
         entering_write(session, heal=False)
         commit = resolve_reference(session, at).head
-        with session.lease.hold():
-            return session.manifest.tags.create(name, commit).head
+        with session.lease.hold() as hold:
+            return session.manifest.tags.create(name, commit, hold.check).head
 
     def list(self) -> dict[str, CommitId]:
         """Every tag and the commit it names."""
@@ -52,8 +52,8 @@ class Tags:
     def delete(self, name: str) -> None:
         """Forget a name; the commit stays."""
         entering_write(self._session, heal=False)
-        with self._session.lease.hold():
-            self._session.manifest.tags.delete(name)
+        with self._session.lease.hold() as hold:
+            self._session.manifest.tags.delete(name, hold.check)
 
 
 class Feed:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.recovery.lease import Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     entering_write(session)
     owned = [(key, branch) for key in _shown(session, branch).entries]
     # The queues keep writers of this process away, the lease those of others.
-    with session.queues.acquire_many(owned), session.lease.hold():
+    with session.queues.acquire_many(owned), session.lease.hold() as hold:
         snapshot = _shown(session, branch)
         dependents = _dependents(session, branch)
         if dependents:
@@ -56,8 +57,8 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
             )
         if snapshot.branch == branch:
             _refuse_common_ground(session, branch)
-        if session.manifest.delete_branch(branch):
-            return BranchDeletion(branch, _remove_forks(session, branch, snapshot))
+        if session.manifest.delete_branch(branch, hold.check):
+            return BranchDeletion(branch, _remove_forks(session, branch, snapshot, hold))
         # After a power cut the branch may be there again, and then it needs them.
         return BranchDeletion(
             branch, tuple(key for key, each in snapshot.entries.items() if each.branch == branch)
@@ -114,8 +115,12 @@ def _refuse_common_ground(session: GraphSession, branch: BranchName) -> None:
         )
 
 
-def _remove_forks(session: GraphSession, branch: BranchName, snapshot: Snapshot) -> tuple[TableKey, ...]:
+def _remove_forks(
+    session: GraphSession, branch: BranchName, snapshot: Snapshot, hold: Hold
+) -> tuple[TableKey, ...]:
     """Remove the branch's own references on tables; those that could not be removed.
+
+    None is removed once another process has the lease: it may have made a branch of this name and written.
 
     `snapshot` of a damaged branch is main's, which does not tell which tables the branch owns: all are asked.
     """
@@ -126,6 +131,7 @@ def _remove_forks(session: GraphSession, branch: BranchName, snapshot: Snapshot)
             continue
         try:
             failpoint(Window.BRANCH_DELETE_BEFORE_TABLE_CLEANUP)
+            hold.check()
             session.storage.delete_branch(entry.location, branch)
         except Exception as error:  # noqa: BLE001  the branch is gone; leftovers are harmless
             left.append(key)

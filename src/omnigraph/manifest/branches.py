@@ -17,6 +17,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Warned, emit, tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, show_branch
+from omnigraph.manifest.fences import Fence, taken_back, unfenced
 from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.manifest.names import SCHEMA_APPLY_LOCK, checked_branch_name, refuse_taken
 from omnigraph.manifest.state import Snapshot
@@ -30,13 +31,21 @@ class BranchStore:
     """Creation and deletion of branches in the manifest.
 
     Across processes the caller holds the writer lease: a second creator of one name must not find the first
-    one's half-made storage and clear it away.
+    one's half-made storage and clear it away. `fence` is asked before every step that others would see; it
+    raises once another process has the lease, because the name may be that one's by then.
     """
 
     def __init__(self, store: "ManifestStore") -> None:
         self._store = store
 
-    def create(self, name: str, from_branch: Branch = None, *, at: Snapshot | None = None) -> Snapshot:
+    def create(
+        self,
+        name: str,
+        from_branch: Branch = None,
+        *,
+        at: Snapshot | None = None,
+        fence: Fence = unfenced,
+    ) -> Snapshot:
         """Make a branch that shows what `from_branch` shows now, or showed at `at`.
 
         Raises BadRequest for a bad name, BranchExists, BranchPrefixClash, TagExists, BranchNotFound for the
@@ -45,7 +54,7 @@ class BranchStore:
         """
         branch = checked_branch_name(name)
         self._store.refuse_during_schema_apply()
-        return self._create(branch, from_branch, at)
+        return self._create(branch, from_branch, at, fence)
 
     def refuse_taken(self, name: str) -> BranchName:
         """The name of a branch that may be made. Raises as `create` does for a name that may not."""
@@ -57,13 +66,13 @@ class BranchStore:
 
     def take_schema_apply_lock(self) -> None:
         """Make the internal branch that stops every other writer. Raises BranchExists when it is taken."""
-        self._create(SCHEMA_APPLY_LOCK, None, None)
+        self._create(SCHEMA_APPLY_LOCK, None, None, unfenced)
 
     def release_schema_apply_lock(self) -> None:
         """Let writers go on. Releasing a lock nobody holds is fine."""
         self.remove(SCHEMA_APPLY_LOCK)
 
-    def _create(self, branch: BranchName, from_branch: Branch, at: Snapshot | None) -> Snapshot:
+    def _create(self, branch: BranchName, from_branch: Branch, at: Snapshot | None, fence: Fence) -> Snapshot:
         store = self._store
         with store.coordinator(branch):
             refuse_taken(branch, store.all_branches())
@@ -73,17 +82,14 @@ class BranchStore:
             refuse_newer_format(source.stamp)
             shown = source.snapshot if at is None else self._still_there(from_branch, at)
             store.make_found_durable(from_branch, shown.manifest_version)
+            fence()
             self._clear_leftover(branch)
-            try:
+            with taken_back(f"branch '{branch}'", fence, lambda: self.remove(branch, fence)):
                 self._make_reference(branch, source, shown.manifest_version)
                 failpoint(Window.BRANCH_CREATE_AFTER_MANIFEST_BRANCH_CREATE)
                 self._sync(branch, shown.manifest_version)
-                # What it shows is known: reading it back would cost more than making it.
-                return replace(shown, branch=branch)
-            except BaseException:
-                with tidying(f"branch '{branch}' could not be taken back"):
-                    self.remove(branch)
-                raise
+            # What it shows is known: reading it back would cost more than making it.
+            return replace(shown, branch=branch)
 
     def _still_there(self, branch: Branch, wanted: Snapshot) -> Snapshot:
         """A former state. A branch of the same name that was made anew has another one in its place."""
@@ -102,7 +108,7 @@ class BranchStore:
         dataset = self._store.dataset
         dataset.sync(dataset.version_file(branch, version), branch_reference(MANIFEST, branch))
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str, fence: Fence = unfenced) -> bool:
         """Remove a branch from the manifest; from then on it does not exist. Returns as `remove` does.
 
         Its commits are written to the commit tables first: history that was merged elsewhere stays whole.
@@ -120,7 +126,7 @@ class BranchStore:
             if children:
                 raise BranchHasChildren(branch, children)
             store.commits.complete_before_deletion(branch)
-            return self.remove(branch)
+            return self.remove(branch, fence)
 
     def _parent_of(self, other: BranchName, deleted: BranchName) -> Branch:
         """The branch that another one was made from. Raises ConflictError when that cannot be told."""
@@ -136,7 +142,7 @@ class BranchStore:
                 hint=f"delete '{other}' first, or restore its reference from a backup",
             ) from error
 
-    def remove(self, branch: BranchName) -> bool:
+    def remove(self, branch: BranchName, fence: Fence = unfenced) -> bool:
         """Make sure that no branch of this name exists, nor anything of its storage in the manifest.
 
         Raises only while the branch is still there. Once it is gone a failure is a warning: leftovers are
@@ -146,6 +152,7 @@ class BranchStore:
         store = self._store
         store.forget(branch)
         if store.branch_exists(branch):
+            fence()
             # The reference goes first and durably: a reference without storage could not be opened.
             store.adapter.delete(branch_reference(MANIFEST, branch))
             try:
@@ -154,6 +161,7 @@ class BranchStore:
                 emit(Warned(f"branch '{branch}' is gone, but may come back after a power cut", str(error)))
                 return False
         with tidying(f"states of the deleted branch '{branch}' remain"):
+            fence()
             self._clear_leftover(branch)
         return True
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from omnigraph.core.errors import OmnigraphError, StorageError, StorageNotFound, StoragePrecondition
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening, tidying
 from omnigraph.core.ids import Branch, BranchName
+from omnigraph.manifest.fences import Fence, taken_back, unfenced
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.bases import Bases
 from omnigraph.storage.checksums import NO_RECORD, PROPERTY, FileRecord, FileSum, record_text, sum_file
@@ -447,23 +448,21 @@ class ControlDataset:
                     found[name] = _tag_place(text)
         return found
 
-    def create_tag(self, name: str, branch: Branch, version: int) -> None:
+    def create_tag(self, name: str, branch: Branch, version: int, fence: Fence = unfenced) -> None:
         """Name one version, durably, or leave no tag. Raises StoragePrecondition when the name is taken."""
         emit(StorageCall("create_tag", self.location))
-        if self._adapter.exists(tag_reference(self.location, name)):
+        file = tag_reference(self.location, name)
+        if self._adapter.exists(file):
+            fence()
             raise StoragePrecondition(f"{self.location}: there is a tag '{name}' already")
         reference: Any = version if branch is None else (branch, version)
         emit(DurableOperation("create_tag", self.location, "before"))
-        try:
+        # Lance may fail after the tag is there, and one that is not durable must not be seen.
+        with taken_back(f"the tag '{name}'", fence, lambda: self._adapter.delete(file)):
             with substrate(self._about_writing(None)):
                 self.open_head(None).tags.create(name, reference)
             emit(DurableOperation("create_tag", self.location, "after"))
-            self.sync(tag_reference(self.location, name))
-        except BaseException:
-            # Lance may fail after the tag is there, and one that is not durable must not be seen.
-            with tidying(f"the tag '{name}' could not be taken back"):
-                self._adapter.delete(tag_reference(self.location, name))
-            raise
+            self.sync(file)
 
     def delete_tag(self, name: str) -> None:
         """Forget a tag; one that is gone already is fine."""

@@ -33,6 +33,7 @@ from omnigraph.manifest.changes import genesis_snapshot
 from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.commits import CommitLog
 from omnigraph.manifest.dataset import ControlDataset, Watch, is_contention
+from omnigraph.manifest.fences import Fence, unfenced
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
 from omnigraph.manifest.state import (
     STAMP,
@@ -391,9 +392,9 @@ class ManifestStore:
         """Make a branch that shows what `from_branch` shows now (`BranchStore.create`)."""
         return self.references.create(name, from_branch)
 
-    def delete_branch(self, name: str) -> bool:
+    def delete_branch(self, name: str, fence: Fence = unfenced) -> bool:
         """Remove a branch from the manifest (`BranchStore.delete`)."""
-        return self.references.delete(name)
+        return self.references.delete(name, fence)
 
     def branch_exists(self, branch: Branch) -> bool:
         """Whether the branch exists. Cost: one probe."""

@@ -14,6 +14,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch, CommitId
 from omnigraph.language.diagnostics import near_names
+from omnigraph.manifest.fences import Fence, unfenced
 from omnigraph.manifest.state import Snapshot
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 class TagStore:
-    """The tags of a graph. Across processes the caller holds the writer lease while it creates or deletes."""
+    """The tags of a graph.
+
+    Across processes the caller holds the writer lease while it creates or deletes, and `fence` asks for it.
+    """
 
     def __init__(self, store: "ManifestStore") -> None:
         self._store = store
@@ -45,7 +49,7 @@ class TagStore:
         place = self.places().get(name)
         return None if place is None else self._snapshot(name, *place)
 
-    def create(self, name: str, commit_id: CommitId) -> Snapshot:
+    def create(self, name: str, commit_id: CommitId, fence: Fence = unfenced) -> Snapshot:
         """Name a commit for good.
 
         Raises BadRequest for a bad name or one that a branch has, TagExists, CommitNotFound.
@@ -61,16 +65,18 @@ class TagStore:
             raise TagExists(name)
         snapshot = self._store.at_commit(commit_id)
         self._store.make_found_durable(snapshot.branch, snapshot.manifest_version)
+        fence()
         if name in self.torn():
             self._store.dataset.delete_tag(name)
-        self._store.dataset.create_tag(name, snapshot.branch, snapshot.manifest_version)
+        self._store.dataset.create_tag(name, snapshot.branch, snapshot.manifest_version, fence)
         return snapshot
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, fence: Fence = unfenced) -> None:
         """Forget a name; the commit stays. Raises TagNotFound."""
         places = self.places()
         if name not in places:
             raise TagNotFound(name, candidates=near_names(name, places))
+        fence()
         self._store.dataset.delete_tag(name)
 
     def on_branch(self, branch: Branch) -> "tuple[str, ...]":

@@ -56,8 +56,8 @@ class TargetBranch:
             return
         base = None if self._base is None else normalize_branch(self._base)
         try:
-            with session.lease.hold():
-                made = BranchStore(session.manifest).create(branch, base, at=snapshot)
+            with session.lease.hold() as hold:
+                made = BranchStore(session.manifest).create(branch, base, at=snapshot, fence=hold.check)
                 self._made = (session.branch_identity(branch), made)
         except (BranchExists, SnapshotNotFound) as error:
             raise ReadSetMoved(ReadSetConflict("branch", message=error.message)) from error
@@ -71,12 +71,12 @@ class TargetBranch:
         identity, shown = self._made
         queues = [(key, branch) for key in shown.entries]
         try:
-            with session.queues.acquire_many(queues), session.lease.hold():
+            with session.queues.acquire_many(queues), session.lease.hold() as hold:
                 # A pending write of a dead process may be on this branch; recovery needs it then.
                 if session.manifest.branch_exists(branch) and not session.sidecars.list():
                     head = session.manifest.head(branch)
                     if (head.token, head.version) == (identity, shown.manifest_version):
-                        session.manifest.delete_branch(branch)
+                        session.manifest.delete_branch(branch, hold.check)
                         self._made = None
         except OmnigraphError as error:
             emit(Warned(f"the branch '{branch}' that a failed load made is still there", error.message))
