@@ -1,13 +1,24 @@
 """A key is given in its own type wherever a node is named: entities, pictures, blame, ends of edges."""
 
 import datetime as dt
+import decimal
+import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
 import pytest
 
 import graphs
 from omnigraph import picture
-from omnigraph.core.errors import BadRequest, ConstraintViolation, EntityNotFound, QueryTypeError
+from omnigraph.core.errors import (
+    BadRequest,
+    ConstraintViolation,
+    EntityNotFound,
+    LoadFormatError,
+    QueryTypeError,
+)
 
 SCHEMA = """
 node Airport { code: I64 @key  name: String? }
@@ -144,3 +155,42 @@ def test_an_end_that_nobody_has_names_what_was_given(graph, value):
 def test_an_end_of_another_type_is_refused_before_anything_runs(graph, statement):
     with pytest.raises(QueryTypeError):
         graphs.run(graph, statement)
+
+
+def ends_of(graph, edge):
+    lines = (json.loads(line) for line in graph.export().splitlines())
+    return sorted((line["from"], line["to"]) for line in lines if line.get("edge") == edge)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"from": [421, -7], "to": [DAY, DAY]},
+        {"from": ["421", "-007"], "to": ["2026-01-31", "20484"]},
+        {"from": [decimal.Decimal(421), decimal.Decimal(-7)], "to": [20484, 20484]},
+    ],
+)
+@pytest.mark.parametrize("form", ["frame", "parquet", "csv"])
+def test_columns_of_ends_take_the_type_of_the_key(graph, tmp_path, columns, form):
+    table = pa.table(columns)
+    if form == "frame":
+        graph.load_frames({"Flies": table}, mode="append", engine="local")
+    else:
+        path = tmp_path / f"Flies.{form}"
+        if form == "parquet":
+            pq.write_table(table, path)
+        else:
+            pc.write_csv(table, path)
+        graph.load(path, mode="append", engine="local")
+    assert ends_of(graph, "Flies") == [("-7", "20484"), ("421", "20484")]
+
+
+def test_a_column_of_ends_that_are_no_keys_is_refused_by_record(graph):
+    with pytest.raises(LoadFormatError, match=r"Flies.from: Decimal\('4.5'\)|Flies.from: 4.5"):
+        graph.load_frames(
+            {"Flies": pa.table({"from": [decimal.Decimal("4.5")], "to": [DAY]})},
+            mode="append",
+            engine="local",
+        )
+    with pytest.raises(BadRequest, match="'to' holds bool"):
+        graph.load_frames({"Flies": pa.table({"from": [421], "to": [True]})}, mode="append", engine="local")

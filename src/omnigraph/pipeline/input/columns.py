@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.arrays.keys import string_array
+from omnigraph.catalog.canonical import canonical_text
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
@@ -28,6 +29,7 @@ from omnigraph.pipeline.input.convert import (
 )
 from omnigraph.pipeline.input.csv_cells import from_cells
 from omnigraph.pipeline.input.csv_records import RefusedText
+from omnigraph.pipeline.input.ends import EdgeKeys, ids_of_texts
 from omnigraph.pipeline.input.record_rules import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.input.records import ParsedRows, keep
 from omnigraph.pipeline.input.utf8 import is_text, not_utf8
@@ -93,8 +95,10 @@ class ColumnReader:
             self._note(converted.refusals, table_type, prop.name, lines, bad)
         ends: list[pa.StringArray | None] = [None, None]
         if isinstance(table_type, EdgeType):
+            keys = EdgeKeys.of(table_type, self.catalog)
             ends = [
-                self._end(table, table_type, names, lines, bad) for names in (_SOURCE_NAMES, _TARGET_NAMES)
+                self._end(table, table_type, names, key, lines, bad)
+                for names, key in ((_SOURCE_NAMES, keys.source), (_TARGET_NAMES, keys.target))
             ]
         ids = self._ids(table, table_type, lines, bad)
         rows = ParsedRows(table_type, lines, ids, ends[0], ends[1], columns, absent)
@@ -149,14 +153,25 @@ class ColumnReader:
         return column.take(pa.array(np.arange(len(column)), mask=wrong))
 
     def _end(
-        self, table: pa.Table, edge: EdgeType, names: tuple[str, str], lines: Any, bad: Any
+        self,
+        table: pa.Table,
+        edge: EdgeType,
+        names: tuple[str, str],
+        key: Property | None,
+        lines: Any,
+        bad: Any,
     ) -> pa.StringArray:
         given = [name for name in names if name in table.column_names]
         if len(given) != 1:
             raise BadRequest(f"{edge.name} needs exactly one of the columns '{names[0]}' and '{names[1]}'")
         column = self._texts(_flat(table.column(given[0])), edge, names[0], lines, bad)
-        column = _text_column(column, given[0])
-        missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        if key is None or _is_text_or_nothing(column.type):
+            column = ids_of_texts(_text_column(column, given[0]), key)
+        else:
+            converted = stored_column(column, replace(key, name=given[0]))
+            self._note(converted.refusals, edge, names[0], lines, bad)
+            column = canonical_text(converted.column, key.type)
+        missing = ~bad & np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         if missing.any():
             refusal = Refusal("format", np.flatnonzero(missing), lambda _row: f"{names[0]} must have a value")
             self._note((refusal,), edge, names[0], lines, bad)
@@ -191,6 +206,10 @@ def without_marks(table: pa.Table) -> pa.Table:
 def _flat(column: pa.ChunkedArray) -> pa.Array:
     flat = column.combine_chunks()
     return flat.dictionary_decode() if isinstance(flat, pa.DictionaryArray) else flat
+
+
+def _is_text_or_nothing(type_: pa.DataType) -> bool:
+    return is_text(type_) or pa.types.is_null(type_)
 
 
 def _text_column(column: pa.Array, name: str) -> pa.StringArray:

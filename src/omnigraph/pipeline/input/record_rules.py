@@ -13,6 +13,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property, Tabl
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.language.diagnostics import near_names
 from omnigraph.pipeline.input.convert import TEMPORAL_KINDS, expectation, shown
+from omnigraph.planning.keys import own_type
 
 RESERVED_NAMES: Final = frozenset(
     {
@@ -42,8 +43,8 @@ class ExactRows:
     type: TableType
     lines: list[int] = field(default_factory=list[int])
     ids: list[str | None] = field(default_factory=list[str | None])
-    sources: list[str] = field(default_factory=list[str])
-    targets: list[str] = field(default_factory=list[str])
+    sources: list[Any] = field(default_factory=list[Any])
+    targets: list[Any] = field(default_factory=list[Any])
     values: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     present: dict[str, list[bool]] = field(default_factory=dict[str, list[bool]])
 
@@ -150,17 +151,16 @@ def resolve(member: str, name: str, catalog: Catalog) -> TableType:
     return found
 
 
-def checked(record: dict[str, Any], table_type: TableType) -> dict[str, Any]:
+def checked(record: dict[str, Any], table_type: TableType, catalog: Catalog) -> dict[str, Any]:
     """The record, once its members and the JSON type of every value are right. Raises RecordRefused."""
     is_edge = isinstance(table_type, EdgeType)
     allowed = ("edge", "from", "to", "data") if is_edge else ("type", "data")
     for name in record:
         if name not in allowed:
             raise RecordRefused(f"unknown member '{name}' beside {', '.join(allowed)}")
-    if is_edge:
-        for name in ("from", "to"):
-            if not isinstance(record.get(name), str):
-                raise RecordRefused(f"'{name}' is required and a string")
+    if isinstance(table_type, EdgeType):
+        for name, node in (("from", table_type.source), ("to", table_type.target)):
+            _check_end(name, record.get(name), catalog.nodes[node])
     data = record.get("data", {})
     if not isinstance(data, dict):
         raise RecordRefused("'data' is an object")
@@ -172,6 +172,17 @@ def checked(record: dict[str, Any], table_type: TableType) -> dict[str, Any]:
         if misfit is not None:
             raise RecordRefused(f"{table_type.name}.{misfit}", property_name=prop.name)
     return record
+
+
+def _check_end(name: str, value: Any, node: NodeType) -> None:
+    """Raises RecordRefused unless the value is an id, or a key in its own type."""
+    own = own_type(node)
+    if isinstance(value, str) or (own is not None and value is not None and fits(value, own)):
+        return
+    what = f"the id of a node of {node.name}, a string"
+    if own is not None:
+        what += f", or its key, {expectation(own)}"
+    raise RecordRefused(f"'{name}' is required: {what}" if value is None else f"'{name}' is {what}")
 
 
 def _check_names(data: dict[str, Any], table_type: TableType) -> None:

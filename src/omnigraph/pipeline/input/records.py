@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from omnigraph.arrays.keys import string_array
 from omnigraph.arrays.text_buffers import large_bounds, text_bytes
-from omnigraph.catalog.schema import Catalog, EdgeType, TableType
+from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS
 from omnigraph.pipeline.input.convert import TEMPORAL_KINDS, Converted, convert, wire_type
+from omnigraph.pipeline.input.ends import EdgeKeys, ids_of_texts
 from omnigraph.pipeline.input.record_rules import (
     ExactRows,
     RecordRefused,
@@ -108,7 +109,9 @@ class ChunkParser:
     """Lines whose record was refused, in no particular order."""
     refused_of: dict[str, int] = field(default_factory=dict[str, int])
     """How many of them named a type that is known, per table."""
-    _schemas: dict[tuple[str, bool], pa.Schema] = field(default_factory=dict[tuple[str, bool], pa.Schema])
+    _schemas: dict[tuple[str, bool, bool], pa.Schema] = field(
+        default_factory=dict[tuple[str, bool, bool], pa.Schema]
+    )
 
     def parse(self, data: bytes, first_line: int) -> tuple[list[ParsedRows], int, int]:
         """Parse whole lines; returns the rows per type, the number of lines and the number of records."""
@@ -228,14 +231,24 @@ class ChunkParser:
             except UnicodeDecodeError:
                 return None
         has_temporal = any(prop.type.kind in TEMPORAL_KINDS for prop in table_type.properties)
-        for numbers in (False, True) if has_temporal else (False,):
-            table = _read_json(group.data, self._schema(table_type, temporal_numbers=numbers))
-            if table is not None:
-                return _wire(table, table_type, group)
+        keys = (
+            EdgeKeys.of(table_type, self.catalog)
+            if isinstance(table_type, EdgeType)
+            else EdgeKeys(None, None)
+        )
+        for ends in (False, True) if keys.typed else (False,):
+            for numbers in (False, True) if has_temporal else (False,):
+                schema = self._schema(table_type, keys, temporal_numbers=numbers, end_numbers=ends)
+                table = _read_json(group.data, schema)
+                if table is not None:
+                    return _wire(table, table_type, keys, group)
         return None
 
-    def _schema(self, table_type: TableType, *, temporal_numbers: bool) -> pa.Schema:
-        cached = self._schemas.get((table_type.table_key, temporal_numbers))
+    def _schema(
+        self, table_type: TableType, keys: EdgeKeys, *, temporal_numbers: bool, end_numbers: bool
+    ) -> pa.Schema:
+        named = (table_type.table_key, temporal_numbers, end_numbers)
+        cached = self._schemas.get(named)
         if cached is not None:
             return cached
         inner = [pa.field("id", pa.string())]
@@ -244,11 +257,16 @@ class ChunkParser:
             for prop in table_type.properties
         ]
         if isinstance(table_type, EdgeType):
-            outer = [pa.field(name, pa.string()) for name in ("edge", "from", "to")]
+            outer = [pa.field("edge", pa.string())]
+            for name, key in (("from", keys.source), ("to", keys.target)):
+                if key is not None and end_numbers:
+                    outer.append(pa.field(name, wire_type(key.type, temporal_numbers=True)))
+                else:
+                    outer.append(pa.field(name, pa.string()))
         else:
             outer = [pa.field("type", pa.string())]
         schema = pa.schema([*outer, pa.field("data", pa.struct(inner))])
-        self._schemas[table_type.table_key, temporal_numbers] = schema
+        self._schemas[named] = schema
         return schema
 
     def _exact(self, group: "_Group") -> list[ParsedRows]:
@@ -259,7 +277,7 @@ class ChunkParser:
             try:
                 record = decode(line)
                 table_type = type_of_record(record, self.catalog)
-                checked(record, table_type)
+                checked(record, table_type, self.catalog)
             except RecordRefused as refusal:
                 self._refuse(number, str(refusal), "format", table_type, refusal.property)
                 continue
@@ -268,7 +286,7 @@ class ChunkParser:
         for rows in by_type.values():
             absent = {name: ~np.array(flags, np.bool_) for name, flags in rows.present.items()}
             lines = np.array(rows.lines, np.int64)
-            parsed.append(self._converted(rows.type, lines, _Wire.of_exact(rows), absent))
+            parsed.append(self._converted(rows.type, lines, _Wire.of_exact(rows, self.catalog), absent))
         return parsed
 
     def _converted(
@@ -408,14 +426,13 @@ class _Wire:
     columns: dict[str, pa.Array | list[Any]]
 
     @classmethod
-    def of_exact(cls, rows: ExactRows) -> "_Wire":
-        edge = isinstance(rows.type, EdgeType)
-        return cls(
-            ids=pa.array(rows.ids, pa.string()),
-            sources=pa.array(rows.sources, pa.string()) if edge else None,
-            targets=pa.array(rows.targets, pa.string()) if edge else None,
-            columns=dict(rows.values),
-        )
+    def of_exact(cls, rows: ExactRows, catalog: Catalog) -> "_Wire":
+        sources = targets = None
+        if isinstance(rows.type, EdgeType):
+            keys = EdgeKeys.of(rows.type, catalog)
+            sources = ids_of_texts(pa.array(map(str, rows.sources), pa.string()), keys.source)
+            targets = ids_of_texts(pa.array(map(str, rows.targets), pa.string()), keys.target)
+        return cls(pa.array(rows.ids, pa.string()), sources, targets, dict(rows.values))
 
     def stored(self, name: str, prop: Any) -> Converted:
         values = self.columns[name]
@@ -480,7 +497,7 @@ def _read_json(data: bytes, schema: pa.Schema) -> pa.Table | None:
         return None
 
 
-def _wire(table: pa.Table, table_type: TableType, group: _Group) -> _Wire | None:
+def _wire(table: pa.Table, table_type: TableType, keys: EdgeKeys, group: _Group) -> _Wire | None:
     """The columns of a parsed group, unless records and lines do not correspond one to one.
 
     Every line begins with `{` and ends with `}`, so no record spans two lines; equal counts then mean one
@@ -493,8 +510,8 @@ def _wire(table: pa.Table, table_type: TableType, group: _Group) -> _Wire | None
     if not isinstance(data, pa.StructArray) or (data.null_count and b"null" in group.data):
         return None  # an absent `data` is fine, a null one is not, and Arrow does not tell which
     edge = isinstance(table_type, EdgeType)
-    sources = string_array(batch.column("from")) if edge else None
-    targets = string_array(batch.column("to")) if edge else None
+    sources = _end(batch.column("from"), keys.source) if edge else None
+    targets = _end(batch.column("to"), keys.target) if edge else None
     if edge and (sources is None or targets is None or sources.null_count or targets.null_count):
         return None
     fields = dict(zip([f.name for f in data.type], data.flatten(), strict=True))
@@ -502,6 +519,10 @@ def _wire(table: pa.Table, table_type: TableType, group: _Group) -> _Wire | None
     if ids.null_count and _has_null_id(group.data):
         return None  # an id may be left out, but is never null
     return _Wire(ids, sources, targets, dict(fields))
+
+
+def _end(column: pa.ChunkedArray, key: Property | None) -> pa.StringArray:
+    return ids_of_texts(string_array(column.cast(pa.string())), key)
 
 
 def _has_null_id(data: bytes) -> bool:
