@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from omnigraph.cli import main
+from omnigraph.cli import running
 
 COMMAND = Path(sys.executable).with_name("omnigraph")
 
@@ -79,7 +79,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
-            status = main.run(arguments)
+            status = running.run(arguments)
         captured = capsys.readouterr()
         ran = Ran(status, captured.out, captured.err)
         assert rc is None or ran.rc == rc, ran

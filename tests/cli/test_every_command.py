@@ -139,7 +139,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(files: Path) -> None:
     heavy = {"lance", "pyarrow", "numpy", "pandas", "pyspark", "py4j", "yaml", "rich", "obstore"}
     program = (
         "import sys, json\n"
-        "from omnigraph.cli.main import run\n"
+        "from omnigraph.cli.running import run\n"
         f"for command in {LIGHT!r}:\n"
         "    run(command)\n"
         f"    found = {heavy!r} & set(sys.modules)\n"

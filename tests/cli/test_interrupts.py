@@ -1,12 +1,15 @@
 """Ctrl-C during a write: a real process, a real signal at a window, one line about the outcome."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import omnigraph as og
-from cli.conftest import Ran, Run
+from cli.conftest import Ran, Run, clean_environment
 
 SCHEMA = "node Ship { name: String @key }\nnode Port { name: String @key }\n"
 STORE = ("--store", "g.omni")
@@ -110,3 +113,59 @@ def test_ctrl_c_while_the_graph_is_opened(run: Run, here: Run, place: Path) -> N
     ran = interrupted(run, "mutation", "recovery.sidecar_list")
     assert ran.err == "interrupted: the command had not begun: nothing was changed\n"
     assert not arrived(here)
+
+
+NOT_BEGUN = "interrupted: the command had not begun: nothing was changed\n"
+STOPPED = """
+import sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+sys.argv = ["omnigraph", *{arguments!r}]
+from omnigraph.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("omnigraph.cli.running", NOT_BEGUN),
+        ("typer", NOT_BEGUN),
+        ("omnigraph.cli.progress", NOT_BEGUN),  # the command itself is about to start
+        ("omnigraph.pipeline.spark.session", NOT_BEGUN),  # the JVM comes up before the graph is opened
+        ("omnigraph.api.graph", NOT_BEGUN),
+        (
+            "omnigraph.pipeline.load.load",
+            "interrupted: the load was interrupted before its first effect: nothing was changed\n",
+        ),
+    ],
+)
+def test_ctrl_c_while_something_is_imported(place: Path, module: str, said: str) -> None:
+    """Importing takes longer than most of what a command does, so that is where Ctrl-C arrives."""
+    arguments = ["load", "--data", "new.jsonl", "--mode", "append", *QUIET]
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(module=module, arguments=arguments)],
+        cwd=place, env=clean_environment({"OMNIGRAPH_DURABILITY": "os"}), capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+
+
+def test_ctrl_c_of_a_command_that_only_reads(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(module="omnigraph.api.graph", arguments=["export", *STORE])],
+        cwd=place, env=clean_environment(), capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_ctrl_c_while_spark_comes_up(place: Path) -> None:
+    with (
+        og.open(place / "g.omni") as graph,
+        patch("omnigraph.pipeline.load.load._executor", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt) as stopped,
+    ):
+        graph.load(place / "new.jsonl", mode="append")
+    assert [f"interrupted: {note}\n" for note in stopped.value.__notes__] == [NOTHING.format("load")]

@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 import pytest
 
-from omnigraph.cli import main
+from omnigraph.cli import running
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -123,7 +123,7 @@ class Page:
             patch.dict(os.environ, self.environment, clear=True),
             patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())),
         ):
-            status = main.run(arguments)
+            status = running.run(arguments)
         out.flush()
         return status, out.buffer.getvalue().decode() + err.getvalue()  # type: ignore[attr-defined]
 

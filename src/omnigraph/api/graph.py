@@ -144,12 +144,12 @@ class Graph(Exports):
         Raises `OmnigraphError`: the kind says whether trying again can help. A `KeyboardInterrupt` has a
         note that says what became of the write.
         """
-        from omnigraph.engine.write.mutate import run_mutation  # noqa: PLC0415 - loads the query language
-        from omnigraph.planning.params import bind_params  # noqa: PLC0415
-
         target = writable_branch(branch)
         session = self._session
         with WriteCourse("the mutation") as course:
+            from omnigraph.engine.write.mutate import run_mutation  # noqa: PLC0415 - loads the query language
+            from omnigraph.planning.params import bind_params  # noqa: PLC0415
+
             # First of all: what is healed may be a schema change, and the query is checked against that.
             contract = entering_write(session, actor)
             text, file = source_text(source)
@@ -203,21 +203,22 @@ class Graph(Exports):
         `resume` takes the id of a load whose process died before its commit and goes on from what it had
         staged; everything left at its default is then as it was.
         """
-        from omnigraph.pipeline.load.load import RunBy, load_files  # noqa: PLC0415  only a load needs it
+        with WriteCourse("the load") as course:
+            from omnigraph.pipeline.load.load import RunBy, load_files  # noqa: PLC0415  only a load needs it
 
-        options = LoadOptions.of(
-            mode=mode,
-            branch=writable_branch(branch),
-            base=base,
-            actor=actor,
-            if_commit=if_commit,
-            replace_types=replace_types,
-            rejects=rejects,
-        )
-        by = RunBy(engine, spark, NEVER if cancel is None else cancel)
-        return load_files(
-            self._session, sources, options, by, format_=format, type_name=type_name, resume=resume
-        )
+            options = LoadOptions.of(
+                mode=mode,
+                branch=writable_branch(branch),
+                base=base,
+                actor=actor,
+                if_commit=if_commit,
+                replace_types=replace_types,
+                rejects=rejects,
+            )
+            by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
+            return load_files(
+                self._session, sources, options, by, format_=format, type_name=type_name, resume=resume
+            )
 
     def resumable_loads(self) -> list[ResumableLoad]:
         """Loads that ended before their commit and left what they had staged, oldest first."""
@@ -251,19 +252,20 @@ class Graph(Exports):
         record; a null of any frame is mentioned. An overwrite replaces every type that has a frame, also one
         without rows. Everything else is as in `load`.
         """
-        from omnigraph.pipeline.load.load import RunBy, load_frames  # noqa: PLC0415  only a load needs it
+        with WriteCourse("the load") as course:
+            from omnigraph.pipeline.load.load import RunBy, load_frames  # noqa: PLC0415  only a load needs it
 
-        options = LoadOptions.of(
-            mode=mode,
-            branch=writable_branch(branch),
-            base=base,
-            actor=actor,
-            if_commit=if_commit,
-            replace_types=replace_types,
-            rejects=rejects,
-        )
-        by = RunBy(engine, cancel=NEVER if cancel is None else cancel)
-        return load_frames(self._session, frames, options, by)
+            options = LoadOptions.of(
+                mode=mode,
+                branch=writable_branch(branch),
+                base=base,
+                actor=actor,
+                if_commit=if_commit,
+                replace_types=replace_types,
+                rejects=rejects,
+            )
+            by = RunBy(course, engine, cancel=NEVER if cancel is None else cancel)
+            return load_frames(self._session, frames, options, by)
 
     def query(
         self,

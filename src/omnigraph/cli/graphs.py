@@ -81,6 +81,7 @@ def init(
         text = read_bytes(schema).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRequest(f"'{shown(schema)}' is not UTF-8 text", hint="save the file as UTF-8") from error
+    output.begin()
     # The line break says that this is the schema itself and not a path.
     with naming(schema), create(uri, schema=text if "\n" in text else text + "\n", force=force) as graph:
         head = graph.commits.head()

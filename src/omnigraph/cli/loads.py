@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
@@ -111,9 +112,8 @@ def load(
     if mode is LoadMode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
     settings = spark_settings(spark_master, spark_conf)
-    if engine is EngineName.SPARK:
-        _start_spark(settings, data)
-    opened = writing(uri, "load", quiet=quiet, settings=settings, blob_sources=blob_source)
+    before = partial(_start_spark, settings, data) if engine is EngineName.SPARK else None
+    opened = writing(uri, "load", quiet=quiet, settings=settings, blob_sources=blob_source, before=before)
     try:
         with opened as graph:
             report = graph.load(

@@ -11,7 +11,7 @@ from omnigraph.cli.progress import reporting
 from omnigraph.core.errors import ConfirmationRequired
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.settings import Settings
@@ -50,6 +50,7 @@ def reading(
     """The addressed graph, opened so that nothing of it can change, not even by recovery."""
     # Before anything heavy is imported: a graph that is not named fails at once.
     uri, chosen = addressed(store), settings or effective_settings()
+    output.begin()
     with reporting(quiet=quiet):
         from omnigraph.api.graph import open_read_only
 
@@ -65,28 +66,29 @@ def writing(
     quiet: bool,
     settings: "Settings | None" = None,
     blob_sources: "list[str] | None" = None,
+    before: "Callable[[], None] | None" = None,
 ) -> "Generator[Graph]":
-    """The addressed graph, opened for writing after its name was announced.
+    """The addressed graph, opened for writing after its name was announced, and after `before` was called.
 
     Ctrl-C ends the command with a line about the outcome, as far as it is known.
     """
     uri = addressed(store)
     chosen = settings or effective_settings()
     announce(command, uri, quiet=quiet)
-    known = "the command had not begun: nothing was changed"
+    known = output.NOT_BEGUN
     try:
+        if before is not None:
+            before()
         from omnigraph.api.graph import open_graph
 
         with (
             reporting(quiet=quiet),
             open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph,
         ):
-            known = ""
+            known = "look at `omnigraph commit list` for what was done by then"
             yield graph
             known = "the command is complete"
     except KeyboardInterrupt as stop:
         # Here and not at the top: the parser would turn it into a bare exit status before.
-        outcome = " ".join(getattr(stop, "__notes__", ())) or known
-        if outcome:
-            output.note(f"interrupted: {outcome}")
+        output.tell_interrupt(" ".join(getattr(stop, "__notes__", ())) or known)
         raise

@@ -4,14 +4,39 @@ import io
 import json
 import os
 import sys
+from contextvars import ContextVar
 from typing import Any, Final
 
 PIPE_CLOSED_STATUS: Final = 141
 INTERRUPTED_STATUS: Final = 130
+NOT_BEGUN: Final = "the command had not begun: nothing was changed"
+
+_begun: ContextVar[bool] = ContextVar("begun")
+_told: ContextVar[bool] = ContextVar("told")
 
 
 class PipeClosed(BaseException):
     """Whoever read our stdout is gone. Not an Exception: nothing on the way may turn it into a failure."""
+
+
+def start() -> None:
+    """A command is about to be parsed and run."""
+    _begun.set(False)
+    _told.set(False)
+
+
+def begin() -> None:
+    """From here on the command may have done something."""
+    _begun.set(True)
+
+
+def tell_interrupt(outcome: str | None = None) -> None:
+    """Say once that the command was interrupted, and what became of it, as far as that is known."""
+    if _told.get():
+        return
+    _told.set(True)
+    outcome = outcome or (None if _begun.get() else NOT_BEGUN)
+    note("interrupted" if outcome is None else f"interrupted: {outcome}")
 
 
 def prepare_streams() -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from omnigraph.cli import output
 from omnigraph.core.errors import IoFailure, UsageError
 from omnigraph.core.limits import SOURCE_BYTES_MAX
 
@@ -47,6 +48,7 @@ def expand(paths: Iterable[str], suffix: str) -> list[str]:
 
 def replace_text(path: str, text: str) -> None:
     """Put `text` in place of the file at once; on any failure the old file stays as it was."""
+    output.begin()
     target = Path(path)
     try:
         # A link stays a link, and a file keeps its permissions.

@@ -27,7 +27,7 @@ def test_a_query_loads_nothing_that_writes_merges_or_maintains(tmp_path: Path) -
         pass
     program = (
         "import sys\n"
-        "from omnigraph.cli.main import run\n"
+        "from omnigraph.cli.running import run\n"
         "from omnigraph.cli.startup import spare_pandas\n"
         "spare_pandas()\n"
         f"status = run(['query', '-e', 'query q() {{ match {{ $s: Ship }} return {{ $s.imo }} }}', '--store', {str(tmp_path / 'g.omni')!r}])\n"

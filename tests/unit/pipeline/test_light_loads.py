@@ -29,7 +29,7 @@ def test_a_load_compiles_nothing(tmp_path: Path) -> None:
     arguments = ["load", "--data", "p.jsonl", "--mode", "append", "--engine", "local", "--store", "g"]
     program = (
         "import sys\n"
-        "from omnigraph.cli.main import run\n"
+        "from omnigraph.cli.running import run\n"
         "from omnigraph.cli.startup import spare_pandas\n"
         "spare_pandas()\n"
         f"assert run({arguments!r}) == 0\n"

@@ -33,6 +33,7 @@ from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.report import LoadReport
 from omnigraph.pipeline.spark.executors import Executor, LocalExecutor, SparkExecutor
 from omnigraph.pipeline.spark.session import spark_runtime
+from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.storage.layout import LOADS
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ Sources: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] 
 
 @dataclass(frozen=True, slots=True)
 class RunBy:
-    """Who runs a load, and how it is stopped; neither changes what it does."""
+    """Who runs a load, how it is stopped, who is told how far it has come. It loads the same in any case."""
 
+    course: WriteCourse
     engine: str = EngineName.SPARK.value
     spark: "SparkSession | None" = None
     cancel: Cancellation = NEVER
@@ -130,7 +132,7 @@ def _load(
     executor = _executor(session, by, size)
     with only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
-        load = Load(session, options, executor, workspace, load_id, cancel=by.cancel)
+        load = Load(session, options, executor, workspace, load_id, cancel=by.cancel, course=by.course)
         return _run(load, partial(make_splits, workspace, executor))
 
 
@@ -155,7 +157,14 @@ def _resume(
         executor = _executor(session, by, sum(each.size for each in record.inputs))
         workspace = None if record.workspace is None else Path(record.workspace)
         load = Load(
-            session, options, executor, workspace, OperationId(load_id), earlier=record, cancel=by.cancel
+            session,
+            options,
+            executor,
+            workspace,
+            OperationId(load_id),
+            earlier=record,
+            cancel=by.cancel,
+            course=by.course,
         )
         return _run(load, lambda: list(record.splits))
 

@@ -137,6 +137,7 @@ class Load:
         workspace: Path | None,
         load_id: OperationId,
         *,
+        course: WriteCourse,
         earlier: LoadRecord | None = None,
         cancel: Cancellation = NEVER,
     ) -> None:
@@ -160,16 +161,12 @@ class Load:
         self.log = ProblemLog()
         self.refused = _NO_ORDERS
         self.faults: list[Fault] = []
-        self.course = WriteCourse("the load")
+        self.course = course
         self.target = TargetBranch(session, options.branch, options.base)
         self._entered_commit = False
 
     def run(self, splits: list[Split]) -> LoadReport:
-        """Load the splits as one commit, or change nothing. An interrupt gets a note about the outcome."""
-        with self.course:
-            return self._run(splits)
-
-    def _run(self, splits: list[Split]) -> LoadReport:
+        """Load the splits as one commit, or change nothing."""
         self.splits = splits
         staged: _Staged | None = None
         moved: ReadSetMoved | None = None
