@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 import omnigraph
-from omnigraph.cli.app import app
+from omnigraph.cli.app import tree
 from omnigraph.cli.arguments import COMMANDS
 from omnigraph.core.errors import KINDS, RESERVED
 
@@ -29,7 +29,7 @@ def commands_page() -> str:
 
 def help_of(path: tuple[str, ...]) -> str:
     """The help text of one command, at a fixed width."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(tree())
     context = command.make_context(
         "omnigraph", [], resilient_parsing=True, max_content_width=100, terminal_width=100
     )

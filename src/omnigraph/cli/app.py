@@ -1,52 +1,157 @@
-"""The tree of commands. Bodies live in their own modules and import what they need when they run."""
+"""The tree of commands. Only the modules of the command that was asked for are loaded."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from omnigraph import __version__
-from omnigraph.cli import (
-    blobs,
-    changes,
-    clones,
-    completion,
-    explain,
-    exports,
-    feeds,
-    graphs,
-    history,
-    language,
-    loads,
-    merges,
-    output,
-    personal,
-    reads,
-)
+from omnigraph.cli import output
 from omnigraph.cli.options import Json, teach
 
-app = typer.Typer(
-    name="omnigraph",
-    help=teach(
-        "A typed property graph with git-style branches and atomic commits.",
-        "omnigraph lint --schema schema.pg --query queries.gq",
-        "omnigraph init --schema schema.pg kb.omni",
-        "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
-        "omnigraph query document --query queries.gq -p slug=hello --store kb.omni",
-        more="Every command explains itself: omnigraph COMMAND --help.",
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+Path = tuple[str, ...]
+
+_GROUPS: Final = {
+    "schema": "Look at a schema and at what a change of it would do.",
+    "branch": "Branches of the whole graph.",
+    "commit": "The history of the graph.",
+    "tag": "Names of commits.",
+    "blob": "Files that are kept as properties.",
+    "spark": "The engine of bulk loads.",
+    "profile": "Named graphs of config.yaml.",
+    "config": "The settings in effect.",
+}
+_MODULES: Final = (
+    "language",
+    "graphs",
+    "loads",
+    "exports",
+    "clones",
+    "blobs",
+    "reads",
+    "explain",
+    "history",
+    "merges",
+    "changes",
+    "feeds",
+    "personal",
+    "completion",
 )
-schema_app = typer.Typer(help="Look at a schema and at what a change of it would do.", no_args_is_help=True)
-branch_app = typer.Typer(help="Branches of the whole graph.", no_args_is_help=True)
-spark_app = typer.Typer(help="The engine of bulk loads.", no_args_is_help=True)
-tag_app = typer.Typer(help="Names of commits.", no_args_is_help=True)
-profile_app = typer.Typer(help="Named graphs of config.yaml.", no_args_is_help=True)
-config_app = typer.Typer(help="The settings in effect.", no_args_is_help=True)
-blob_app = typer.Typer(help="Files that are kept as properties.", no_args_is_help=True)
-commit_app = typer.Typer(help="The history of the graph.", no_args_is_help=True)
+"""The modules that add commands, in the order of the help."""
+
+_MODULE_OF: Final[dict[Path, str]] = {
+    ("lint",): "language",
+    ("query",): "reads",
+    ("mutate",): "graphs",
+    ("init",): "graphs",
+    ("load",): "loads",
+    ("export",): "exports",
+    ("explain",): "explain",
+    ("log",): "history",
+    ("verify",): "history",
+    ("branch", "create"): "history",
+    ("branch", "list"): "history",
+    ("branch", "merge"): "merges",
+    ("diff",): "changes",
+    ("revert",): "changes",
+    ("completion",): "completion",
+}
+"""Where a command is that is run often. Any other one is found in the whole tree."""
+
+
+def tree(path: Path | None = None) -> typer.Typer:
+    """The whole tree, or for a command as much of it as parsing that command needs."""
+    app = typer.Typer(
+        name="omnigraph",
+        help=teach(
+            "A typed property graph with git-style branches and atomic commits.",
+            "omnigraph lint --schema schema.pg --query queries.gq",
+            "omnigraph init --schema schema.pg kb.omni",
+            "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
+            "omnigraph query document --query queries.gq -p slug=hello --store kb.omni",
+            more="Every command explains itself: omnigraph COMMAND --help.",
+        ),
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    app.command(help=teach("Print the version and the storage format.", "omnigraph version --json"))(version)
+    groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in _GROUPS.items()}
+    for module in _needed(path):
+        _register(module, app, groups)
+    for name, group in groups.items():
+        if path is None or group.registered_commands:
+            app.add_typer(group, name=name)
+    return app
+
+
+def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+    match module:
+        case "language":
+            from omnigraph.cli import language
+
+            language.register(app, groups["schema"])
+        case "graphs":
+            from omnigraph.cli import graphs
+
+            graphs.register(app, groups["schema"])
+        case "loads":
+            from omnigraph.cli import loads
+
+            loads.register(app, groups["spark"])
+        case "exports":
+            from omnigraph.cli import exports
+
+            exports.register(app)
+        case "clones":
+            from omnigraph.cli import clones
+
+            clones.register(app)
+        case "blobs":
+            from omnigraph.cli import blobs
+
+            blobs.register(groups["blob"])
+        case "reads":
+            from omnigraph.cli import reads
+
+            reads.register(app)
+        case "explain":
+            from omnigraph.cli import explain
+
+            explain.register(app)
+        case "history":
+            from omnigraph.cli import history
+
+            history.register(app, groups["branch"], groups["commit"])
+        case "merges":
+            from omnigraph.cli import merges
+
+            merges.register(groups["branch"])
+        case "changes":
+            from omnigraph.cli import changes
+
+            changes.register(app, groups["tag"])
+        case "feeds":
+            from omnigraph.cli import feeds
+
+            feeds.register(app, groups["commit"])
+        case "personal":
+            from omnigraph.cli import personal
+
+            personal.register(groups["profile"], groups["config"])
+        case "completion":
+            from omnigraph.cli import completion
+
+            completion.register(app)
+        case _:
+            raise AssertionError(module)
+
+
+def _needed(path: Path | None) -> list[str]:
+    if path == ("version",):
+        return []
+    return [_MODULE_OF[path]] if path in _MODULE_OF else list(_MODULES)
 
 
 def _print_version(wanted: bool) -> None:
@@ -55,7 +160,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool,
@@ -77,7 +181,6 @@ def _root(
     del version, progress
 
 
-@app.command(help=teach("Print the version and the storage format.", "omnigraph version --json"))
 def version(as_json: Json = False) -> None:
     """Print the version and the storage format."""
     from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
@@ -87,27 +190,3 @@ def version(as_json: Json = False) -> None:
         return
     output.line(f"omnigraph {__version__}")
     output.line(f"internal-schema {INTERNAL_SCHEMA_VERSION}")
-
-
-language.register(app, schema_app)
-graphs.register(app, schema_app)
-loads.register(app, spark_app)
-exports.register(app)
-clones.register(app)
-blobs.register(blob_app)
-reads.register(app)
-explain.register(app)
-history.register(app, branch_app, commit_app)
-merges.register(branch_app)
-changes.register(app, tag_app)
-feeds.register(app, commit_app)
-personal.register(profile_app, config_app)
-completion.register(app)
-app.add_typer(schema_app, name="schema")
-app.add_typer(branch_app, name="branch")
-app.add_typer(commit_app, name="commit")
-app.add_typer(tag_app, name="tag")
-app.add_typer(blob_app, name="blob")
-app.add_typer(spark_app, name="spark")
-app.add_typer(profile_app, name="profile")
-app.add_typer(config_app, name="config")

@@ -104,7 +104,7 @@ def arrange(argv: Sequence[str]) -> tuple[list[str], Flags]:
     Raises UsageError for an unknown command and for a flag the command cannot use.
     """
     leading, rest = _split_leading(argv)
-    path = _command_path(rest)
+    path = command_path(rest)
     if path is None:
         return [*rest, *leading], Flags()
     words = len(path)
@@ -152,7 +152,7 @@ def _split_leading(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return leading, rest
 
 
-def _command_path(rest: Sequence[str]) -> tuple[str, ...] | None:
+def command_path(rest: Sequence[str]) -> tuple[str, ...] | None:
     """The words of the command, or None when the parser itself should answer (help, version, nothing)."""
     if not rest or rest[0].startswith("-"):
         return None

@@ -107,9 +107,9 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 def _walk(words: Sequence[str]) -> tuple[Any, set[str]]:
     """The command the words lead to, and the flags they hold."""
-    from omnigraph.cli.app import app
+    from omnigraph.cli.app import tree
 
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(tree())
     for word in words:
         inside = getattr(command, "commands", None)
         if inside is not None and word in inside:

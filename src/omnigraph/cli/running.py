@@ -12,8 +12,8 @@ import typer
 
 from omnigraph.cli import config, output
 from omnigraph.cli.addressing import given
-from omnigraph.cli.app import app
-from omnigraph.cli.arguments import arrange, wants_json
+from omnigraph.cli.app import tree
+from omnigraph.cli.arguments import arrange, command_path, wants_json
 from omnigraph.cli.completion import COMPLETE, complete
 from omnigraph.cli.failures import debugging, from_anything, from_parser, show
 from omnigraph.cli.startup import spare_pandas
@@ -81,7 +81,7 @@ def _run_command(argv: Sequence[str], *, as_json: bool) -> int:
     try:
         arguments, flags = arrange(argv)
         given.set(flags)
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(tree(command_path(arguments)))
         result = command.main(args=arguments, prog_name="omnigraph", standalone_mode=False)
     except OmnigraphError as error:
         return show(error, as_json=as_json)
