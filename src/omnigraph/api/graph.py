@@ -14,10 +14,10 @@ from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
+from omnigraph.api.loads import Loads
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
-from omnigraph.core.load_options import LoadOptions
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.engine.write.entering import entering_write
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
-    from omnigraph.pipeline.load.journal import ResumableLoad
-    from omnigraph.pipeline.load.load import Sources
-    from omnigraph.pipeline.report import LoadReport
     from omnigraph.planning.keys import EntityKey
     from omnigraph.recovery.verify import VerifyReport
 
@@ -90,7 +87,7 @@ def _reconcile(
     reconcile(session, snapshot, tables, always=always)
 
 
-class Graph(Exports):
+class Graph(Exports, Loads):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
     def __init__(self, session: GraphSession) -> None:
@@ -172,100 +169,6 @@ class Graph(Exports):
                 cancel=NEVER if cancel is None else cancel,
                 course=course,
             )
-
-    def load(
-        self,
-        sources: Sources | None = None,
-        *,
-        mode: str = "",
-        branch: str = "main",
-        base: str | None = None,
-        actor: str | None = None,
-        engine: str = "spark",
-        replace_types: Sequence[str] = (),
-        rejects: str | os.PathLike[str] | None = None,
-        resume: str | None = None,
-        format: str | None = None,  # noqa: A002  the word of the command line
-        type_name: str | None = None,
-        if_commit: str | None = None,
-        spark: Any = None,
-        cancel: Cancellation | None = None,
-    ) -> LoadReport:
-        """Load files, directories, patterns or a stream as one atomic commit, or change nothing.
-
-        ```python
-        report = graph.load("people/*.jsonl", mode="merge", actor="import")
-        ```
-
-        `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
-        missing branch is made from `base` when everything is checked. With `rejects`, refused records are set
-        aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded.
-        `resume` takes the id of a load whose process died before its commit and goes on from what it had
-        staged; everything left at its default is then as it was.
-        """
-        with WriteCourse("the load") as course:
-            from omnigraph.pipeline.load.load import RunBy, load_files  # noqa: PLC0415  only a load needs it
-
-            options = LoadOptions.of(
-                mode=mode,
-                branch=writable_branch(branch),
-                base=base,
-                actor=actor,
-                if_commit=if_commit,
-                replace_types=replace_types,
-                rejects=rejects,
-            )
-            by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
-            return load_files(
-                self._session, sources, options, by, format_=format, type_name=type_name, resume=resume
-            )
-
-    def resumable_loads(self) -> list[ResumableLoad]:
-        """Loads that ended before their commit and left what they had staged, oldest first."""
-        from omnigraph.pipeline.load.journal import resumable_loads  # noqa: PLC0415  only a load needs the pipeline
-
-        self._session.begin_read()
-        return resumable_loads(self._session)
-
-    def load_frames(
-        self,
-        frames: Mapping[str, Any],
-        *,
-        mode: str,
-        branch: str = "main",
-        base: str | None = None,
-        actor: str | None = None,
-        engine: str = "spark",
-        replace_types: Sequence[str] = (),
-        rejects: str | os.PathLike[str] | None = None,
-        if_commit: str | None = None,
-        cancel: Cancellation | None = None,
-    ) -> LoadReport:
-        """Load DataFrames, one per type, as one atomic commit, or change nothing.
-
-        ```python
-        graph.load_frames({"Person": people, "Knows": knows}, mode="append", branch="review", base="main")
-        ```
-
-        A frame is a Spark or pandas DataFrame, an Arrow table or a list of dictionaries with the columns
-        `id`, `from` and `to` for edges, and properties. What a dictionary lacks is not mentioned, as in a
-        record; a null of any frame is mentioned. An overwrite replaces every type that has a frame, also one
-        without rows. Everything else is as in `load`.
-        """
-        with WriteCourse("the load") as course:
-            from omnigraph.pipeline.load.load import RunBy, load_frames  # noqa: PLC0415  only a load needs it
-
-            options = LoadOptions.of(
-                mode=mode,
-                branch=writable_branch(branch),
-                base=base,
-                actor=actor,
-                if_commit=if_commit,
-                replace_types=replace_types,
-                rejects=rejects,
-            )
-            by = RunBy(course, engine, cancel=NEVER if cancel is None else cancel)
-            return load_frames(self._session, frames, options, by)
 
     def query(
         self,
