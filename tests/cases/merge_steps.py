@@ -41,6 +41,26 @@ def on(world: World, current: Step) -> None:
     world["graph"].mutate(f"query q() {{ {current.block} {rest} }}", branch=name)
 
 
+@step("forked")
+def forked(world: World, current: Step) -> None:
+    """`forked new from left`: one more branch, where left is now."""
+    name, _, source = current.argument.split()
+    world["graph"].branches.create(name, from_branch=source)
+
+
+@step("noted")
+def noted(world: World, current: Step) -> None:
+    """`noted the birthday`: the newest commit of main gets a name for `revert`."""
+    world[f"commit {current.argument}"] = world["graph"].commits.head().id
+
+
+@step("revert")
+def revert(world: World, current: Step) -> None:
+    """`revert the birthday`: on main."""
+    world.clear("merged", "failure")
+    world["merged"] = world["graph"].revert(world[f"commit {current.argument}"])
+
+
 @step("merge")
 def merge(world: World, current: Step) -> None:
     """`merge left -> main` or `merge left -> main theirs`: the side that wins conflicts, where given."""
@@ -77,6 +97,19 @@ def conflicts(world: World, current: Step) -> None:
         assert (kind, type_name) == expected[:2], found
         assert expected[2] in {"*", row_id}, found
     assert world["graph"].export(branch=world["target"]) == world["before"]
+
+
+@step("differs")
+def differs(world: World, current: Step) -> None:
+    """`differs ann age`: the values that the conflict about an entity shows of one property; those given count."""
+    row_id, name = current.argument.split()
+    conflict = next(each for each in world["failure"].conflicts if each["row_id"] == row_id)
+    shown = {each["property"]: each for each in conflict["properties"]}
+    expected = json.loads(current.block)
+    found = {role: shown[name][role] for role in expected}
+    assert found == expected, shown
+    if "base" not in expected and conflict["kind"] == "divergent_insert":
+        assert "base" not in shown[name]
 
 
 @step("advises")

@@ -52,6 +52,9 @@ def test_conflicts_are_listed_and_nothing_is_published(here: Run, place: Path) -
     assert refused.error["merge_conflicts_total"] == 1
     text = here("branch", "merge", "topic", *STORE, rc=3)
     assert text.err.startswith("conflict: Ship S1: ")
+    assert "\n  tonnage: base null, ours 1, theirs 2\n" in text.err
+    shown = {"property": "tonnage", "base": None, "ours": 1, "theirs": 2}
+    assert refused.error["merge_conflicts"][0]["properties"] == [shown]
     assert "error: the merge has 1 conflict\n" in text.err
     assert here("export", "--store", "harbor.omni").out == before
 

@@ -11,13 +11,16 @@ from model.history_model import (
     ENDS,
     KNOWS,
     MAIN,
+    PER_PROPERTY,
     PERSON,
     TABLES,
     WORKS_AT,
     Branch,
     Commit,
     History,
+    Merged,
     RuleBroken,
+    chosen,
     written,
 )
 from omnigraph.core.errors import (
@@ -36,7 +39,7 @@ BRANCHES = ["one", "two", "three", "deep/four"]
 BRANCHES_MAX = 4
 COMMITS_LOOKED_AT_MAX = 30
 KINDS = (
-    ["write"] * 10 + ["merge"] * 5 + ["create"] * 2 + ["delete", "delete", "revert"] + ["tag", "untag"]
+    ["write"] * 10 + ["merge"] * 5 + ["create"] * 2 + ["delete", "delete", "revert", "restore"] + ["tag", "untag"]
     + ["preview", "diff", "history", "reopen"]
 )  # fmt: skip
 
@@ -56,7 +59,17 @@ def propose(model: History, pick):
         source, target = pick(
             _pairs(model, branches) if pick([True, True, True, False]) else _all_pairs(branches)
         )
-        how = pick([None, None, "ours", "theirs", {"Person": "theirs", "Knows": "ours"}, 0b10110100])
+        how = pick(
+            [
+                None,
+                None,
+                "ours",
+                "theirs",
+                {"Person": "theirs", "Knows": "ours"},
+                0b10110100,
+                PER_PROPERTY | 0b01101101,
+            ]
+        )
         return [kind, source, target, how]
     readable = [each for each in model.readable() if model.commits[each].state is not None]
     readable = readable[-COMMITS_LOOKED_AT_MAX:]
@@ -64,6 +77,8 @@ def propose(model: History, pick):
         able = [each for each in readable if model.commits[model.commits[each].parents[0]].state is not None]
         if able:
             return ["revert", pick(able), pick(branches)]
+    if kind == "restore" and readable:
+        return ["restore", pick(readable), pick(branches)]
     if kind == "tag" and readable:
         return ["tag", pick(["t1", "t2", "t3"]), pick(readable)]
     if kind == "untag":
@@ -101,25 +116,35 @@ def _propose_write(model, pick, branch):
 
 
 def _propose_change(model, pick, branch):
-    kind = pick(["person"] * 3 + ["knows"] * 2 + ["company", "works", "age", "nick", "weight"])
+    kind = pick(
+        ["person"] * 2
+        + ["knows"] * 2
+        + ["grown"] * 6
+        + ["nick"] * 2
+        + ["company", "office", "works", "age", "weight"]
+    )
     if kind in {"knows", "works"}:
         model.serial += 1
         table, others = (KNOWS, PERSON) if kind == "knows" else (WORKS_AT, COMPANY)
         people, others = (sorted(model.state(branch)[each]) for each in (PERSON, others))
         values = [pick([*people, *people, "p0"]), pick([*others, *others, "c0"])]
-        values += [pick(NUMBERS)] if kind == "knows" else []
+        values += [pick(NUMBERS), pick(NUMBERS)] if kind == "knows" else []
         return ["insert", table, model.serial, values]
     match kind:
         case "person":
-            return ["insert", PERSON, pick(PEOPLE), [pick(NUMBERS), pick(NICKS)]]
+            return ["insert", PERSON, pick(PEOPLE), [pick(NUMBERS), pick(NICKS), pick(NUMBERS)]]
         case "company":
-            return ["insert", COMPANY, pick(COMPANIES), [pick(NUMBERS)]]
+            return ["insert", COMPANY, pick(COMPANIES), [pick(NUMBERS), pick(NUMBERS)]]
+        case "office":
+            return ["update", COMPANY, pick(COLUMNS[COMPANY]), pick(NUMBERS), "name", pick(COMPANIES)]
         case "age":
             return ["update", PERSON, "age", pick(NUMBERS), "age", pick(NUMBERS[1:])]
+        case "grown":
+            return ["update", PERSON, pick(["age", "rank"]), pick(NUMBERS), "name", pick(PEOPLE)]
         case "nick":
             return ["update", PERSON, "nick", pick(NICKS), "name", pick(PEOPLE)]
         case _:
-            return ["update", KNOWS, "weight", pick(NUMBERS), "weight", pick(NUMBERS[1:])]
+            return ["update", KNOWS, pick(["weight", "tone"]), pick(NUMBERS), "weight", pick(NUMBERS[1:])]
 
 
 def _propose_delete(model, pick, branch):
@@ -151,7 +176,11 @@ def perform(graph, operation, scratch):
 
 
 def _conflict(each):
-    return [each["table_key"], each["row_id"], each["kind"]]
+    properties = [
+        [named["property"], *([role, named[role]] for role in ("base", "ours", "theirs") if role in named)]
+        for named in each.get("properties", ())
+    ]
+    return [each["table_key"], each["row_id"], each["kind"], properties]
 
 
 def _write(graph, branch, statements):
@@ -203,7 +232,13 @@ def _choices(graph, source, target, how, scratch):
     if any("resolution" not in each for each in listed):
         return {}
     for number, each in enumerate(listed):
-        each["resolution"] = "theirs" if how >> (number % 8) & 1 else "ours"
+        table = each["table_key"]
+        if how & PER_PROPERTY and each["kind"] != "delete_vs_update":
+            for named in each["properties"]:
+                column = COLUMNS[table].index(named["property"])
+                named["resolution"] = chosen(how, number, table, column)
+        else:
+            each["resolution"] = chosen(how, number, table)
     scratch.write_text(json.dumps(document))
     return {"resolve": scratch}
 
@@ -211,6 +246,11 @@ def _choices(graph, source, target, how, scratch):
 def _revert(graph, commit_id, branch):
     report = graph.revert(commit_id, branch=branch)
     return {"outcome": "merged", "stats": {k: dict(v) for k, v in report.stats.items()}}
+
+
+def _restore(graph, commit_id, branch):
+    report = graph.branches.restore(branch, to=commit_id)
+    return {"outcome": report.outcome.value, "stats": {k: dict(v) for k, v in report.stats.items()}}
 
 
 def _create(graph, name, source):
@@ -259,6 +299,7 @@ _PERFORM = {
     "merge": _merge,
     "preview": _preview,
     "revert": _revert,
+    "restore": _restore,
     "create": _create,
     "delete": _delete,
     "tag": _tag,
@@ -293,8 +334,8 @@ def read_state(graph, branch, seen=None):
 
 def seed(graph):
     """Give a new graph people and companies."""
-    statements = [["insert", PERSON, name, [1, None]] for name in PEOPLE]
-    statements += [["insert", COMPANY, name, [None]] for name in COMPANIES]
+    statements = [["insert", PERSON, name, [1, None, None]] for name in PEOPLE]
+    statements += [["insert", COMPANY, name, [None, None]] for name in COMPANIES]
     _write(graph, MAIN, statements)
 
 
@@ -340,6 +381,8 @@ class Verdict:
         """The branch that gets new commits."""
         self.state = None
         self.merged_parent = None
+        self.mixed = 0
+        """Entities a merge puts together from both sides."""
         self.apply = lambda: None
         """What happens to names in the model."""
         self.changes_names = False
@@ -362,7 +405,7 @@ class Verdict:
     def _preview(self, source, target, how):
         outcome, merged = self.model.merge(source, target, None if isinstance(how, int) else how)
         if isinstance(how, int) and merged is not None:
-            kinds = {kind for _, _, kind in merged.conflicts}
+            kinds = {kind for _, _, kind, _ in merged.conflicts}
             if kinds <= {"divergent_insert", "divergent_update", "delete_vs_update"}:
                 outcome, merged = self.model.merge(source, target, how)
         self._judge(outcome, merged, target)
@@ -371,6 +414,7 @@ class Verdict:
         if merged is not None and merged.conflicts:
             self.expected = {"refused": "conflicts", "conflicts": merged.conflicts}
             return
+        self.mixed = 0 if merged is None else merged.mixed
         self.state = None if merged is None else merged.state
         self.expected = {"outcome": outcome, "stats": self._stats(target)}
 
@@ -395,6 +439,14 @@ class Verdict:
         self._judge("merged", merged, branch)
         if "outcome" in self.expected:
             self.branch = branch
+
+    def _restore(self, commit_id, branch):
+        state = self.model.commits[commit_id].state
+        if state == self.model.state(branch):
+            self.expected = {"outcome": "already_up_to_date", "stats": {}}
+            return
+        self._judge("merged", Merged(state, ()), branch)
+        self.branch = branch
 
     def _create(self, name, source):
         live = self.model.branches

@@ -8,21 +8,23 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 SCHEMA = """
-node Person { name: String @key  age: I32?  nick: String? @unique }
-node Company { name: String @key  size: I32? }
-edge Knows: Person -> Person { since: I32  weight: I32? }
+node Person { name: String @key  age: I32?  nick: String? @unique  rank: I32? }
+node Company @merge(entity) { name: String @key  size: I32?  floors: I32? }
+edge Knows: Person -> Person { since: I32  weight: I32?  tone: I32? }
 edge WorksAt: Person -> Company @card(0..1) { since: I32 }
 """
 PERSON, COMPANY, KNOWS, WORKS_AT = "node:Person", "node:Company", "edge:Knows", "edge:WorksAt"
 TABLES = (KNOWS, WORKS_AT, COMPANY, PERSON)
 """In the order merges list them."""
 COLUMNS = {
-    PERSON: ("age", "nick"),
-    COMPANY: ("size",),
-    KNOWS: ("src", "dst", "weight"),
+    PERSON: ("age", "nick", "rank"),
+    COMPANY: ("size", "floors"),
+    KNOWS: ("src", "dst", "weight", "tone"),
     WORKS_AT: ("src", "dst"),
 }
 ENDS = {KNOWS: (PERSON, PERSON), WORKS_AT: (PERSON, COMPANY)}
+WHOLE = {COMPANY}
+"""Types that ask for conflicts of whole entities."""
 EMPTY = {table: {} for table in TABLES}
 MAIN = "main"
 
@@ -84,17 +86,17 @@ _STATEMENTS = {"insert": _insert, "update": _update, "delete": _delete}
 
 
 def broken(state):
-    """The rules a state breaks: (table, row or None, kind)."""
+    """The rules a state breaks, as conflicts: (table, row or None, kind, no properties)."""
     found = set()
-    nicks = Counter(nick for _, nick in state[PERSON].values() if nick is not None)
+    nicks = Counter(nick for _, nick, _ in state[PERSON].values() if nick is not None)
     if any(count > 1 for count in nicks.values()):
-        found.add((PERSON, None, "unique_violation"))
+        found.add((PERSON, None, "unique_violation", frozenset()))
     for table, ends in ENDS.items():
         for key, row in state[table].items():
             if any(row[n] not in state[end] for n, end in enumerate(ends)):
-                found.add((table, key, "orphan_edge"))
+                found.add((table, key, "orphan_edge", frozenset()))
     if any(count > 1 for count in Counter(row[0] for row in state[WORKS_AT].values()).values()):
-        found.add((WORKS_AT, None, "cardinality_violation"))
+        found.add((WORKS_AT, None, "cardinality_violation", frozenset()))
     return found
 
 
@@ -107,14 +109,60 @@ class Merged:
 
     state: dict
     conflicts: tuple
+    mixed: int = 0
+    """Rows put together from both sides."""
+
+
+@dataclass(frozen=True)
+class Collision:
+    """A row that both sides changed, as far as it is not clear what becomes of it."""
+
+    table: str
+    key: object
+    kind: str
+    theirs: tuple | None
+    ours: tuple | None
+    clear: tuple = ()
+    """The values the merge is sure of; those of the open columns are the target's."""
+    open: tuple = ()
+    """Positions of the columns that both sides changed."""
+    base: tuple | None = None
+
+    def told(self):
+        """The conflict as it is reported: with the values of what is open, or of what the survivor changed."""
+        columns = self.open
+        if self.kind == "delete_vs_update":
+            survivor, base = self.theirs or self.ours, self.base or (None,) * len(COLUMNS[self.table])
+            columns = [n for n, value in enumerate(survivor) if value != base[n]]
+        sides = {"base": self.base, "ours": self.ours, "theirs": self.theirs}
+        return (
+            self.table,
+            self.key,
+            self.kind,
+            frozenset(
+                (COLUMNS[self.table][n], *((role, row[n]) for role, row in sides.items() if row is not None))
+                for n in columns
+            ),
+        )
+
+    def settled(self, how, number):
+        """The row after the choices, and the side that won where one did."""
+        if self.kind == "delete_vs_update":
+            side = chosen(how, number, self.table)
+            return (self.theirs if side == "theirs" else self.ours), side
+        values = list(self.clear)
+        for n in self.open:
+            if chosen(how, number, self.table, n) == "theirs":
+                values[n] = self.theirs[n]
+        return tuple(values), None
 
 
 def three_way(bases, source, target, how=None):
-    """Merge two states that grew out of `bases`, row by row, with the choices of `how`.
+    """Merge two states that grew out of `bases`, value by value, with the choices of `how`.
 
     What one base would decide and another would not is a conflict.
     """
-    state, collisions = copy(target), []
+    state, collisions, mixed = copy(target), [], 0
     for table in TABLES:
         for key in sorted({*source[table], *target[table]}):
             theirs, ours = (side[table].get(key) for side in (source, target))
@@ -123,22 +171,43 @@ def three_way(bases, source, target, how=None):
                 continue
             if all(each == ours for each in was):
                 _put(state, table, key, theirs)
-            elif theirs is None or ours is None:
-                collisions.append((table, key, "delete_vs_update", theirs))
+                continue
+            found = _collide(table, key, was, theirs, ours)
+            if found.kind == "delete_vs_update" or found.open:
+                collisions.append(found)
             else:
-                kind = "divergent_update" if any(was) else "divergent_insert"
-                collisions.append((table, key, kind, theirs))
+                _put(state, table, key, found.clear)
+                mixed += found.clear not in {theirs, ours}
     conflicts, kept = [], []
-    for number, (table, key, kind, theirs) in enumerate(collisions):
-        choice = chosen(how, number, table)
-        if choice is None:
-            conflicts.append((table, key, kind))
-        elif choice == "theirs":
-            _put(state, table, key, theirs)
-        if kind == "delete_vs_update" and choice == ("ours" if theirs is None else "theirs"):
-            kept.append((table, key, target if theirs is None else source))
-    _keep_edges(state, kept, {(table, key) for table, key, _, _ in collisions})
-    return Merged(state, tuple(conflicts) or tuple(sorted(broken(state), key=repr)))
+    for number, each in enumerate(collisions):
+        if chosen(how, number, each.table) is None:
+            conflicts.append(each.told())
+            continue
+        row, side = each.settled(how, number)
+        _put(state, each.table, each.key, row)
+        if side == ("ours" if each.theirs is None else "theirs"):
+            kept.append((each.table, each.key, target if each.theirs is None else source))
+    _keep_edges(state, kept, {(each.table, each.key) for each in collisions})
+    return Merged(state, tuple(conflicts) or tuple(sorted(broken(state), key=repr)), mixed)
+
+
+def _collide(table, key, was, theirs, ours):
+    """What is clear about a row that both sides changed, and what is not."""
+    base = next((each for each in was if each is not None), None)
+    if theirs is None or ours is None:
+        return Collision(table, key, "delete_vs_update", theirs, ours, base=base)
+    kind = "divergent_insert" if base is None else "divergent_update"
+    clear, open_ = list(ours), []
+    for n, (mine, yours) in enumerate(zip(theirs, ours, strict=True)):
+        if mine == yours:
+            continue
+        if table in WHOLE or None in was:
+            open_.append(n)
+        elif all(each[n] == yours for each in was):
+            clear[n] = mine
+        elif not all(each[n] == mine for each in was):
+            open_.append(n)
+    return Collision(table, key, kind, theirs, ours, tuple(clear), tuple(open_), base)
 
 
 def _keep_edges(state, kept, collided):
@@ -159,12 +228,17 @@ def _put(state, table, key, row):
         state[table][key] = row
 
 
-def chosen(how, number, table):
+PER_PROPERTY = 1 << 8
+"""Among the bits for an edited list: each property has its own."""
+
+
+def chosen(how, number, table, column=0):
     """The side that wins a conflict: `how` is a side, sides by type, or bits for an edited list."""
     if how is None or isinstance(how, str):
         return how
     if isinstance(how, int):
-        return "theirs" if how >> (number % 8) & 1 else "ours"
+        bit = number + (column if how & PER_PROPERTY else 0)
+        return "theirs" if how >> (bit % 8) & 1 else "ours"
     return how.get(table.partition(":")[2])
 
 

@@ -85,6 +85,8 @@ class Machine(RuleBasedStateMachine):
             for name in expected.keys() - {"refused"}:
                 assert _counted(answer[name]) == expected[name], name
         self.count(f"{verdict.operation[0]} {answer.get('refused') or answer.get('outcome') or ''}".strip())
+        if verdict.mixed:
+            self.count("entities merged by property")
         verdict.apply()
         if verdict.branch is not None:
             self.judge_commits(verdict, follow(self.graph, self.model, verdict.branch, verdict.state))
@@ -118,8 +120,9 @@ class Machine(RuleBasedStateMachine):
                 table,
                 None if kind in {"unique_violation", "cardinality_violation"} else self.seen.get(row, row),
                 kind,
+                frozenset((name, *map(tuple, sides)) for name, *sides in properties),
             )
-            for table, row, kind in conflicts
+            for table, row, kind, properties in conflicts
         }
 
     @invariant()
@@ -169,3 +172,4 @@ def test_branches_follow_the_model(tmp_path, capsys, monkeypatch):
         )
     assert Machine.steps.total() >= STEPS_MIN
     assert Machine.steps[FOLD_OPERATION] > 0
+    assert Machine.steps["entities merged by property"] > 0

@@ -1,5 +1,6 @@
 """A merge with large deltas gives the same graph on Spark and in one process."""
 
+import json
 import shutil
 
 import numpy as np
@@ -17,30 +18,31 @@ from omnigraph.storage.handles import Stamp
 ITEM = TableKey("node:Item")
 ROWS = 300_000
 CHANGED = 200_000
+NOTED = 600
 SCHEMA = "node Item { name: String @key  n: I64?  note: String?  tags: [String]? }"
 LOCAL = Settings(durability="os")
 SPARK = Settings(durability="os", bulk_rows_in_process_max=50_000)
 
 
-def rows(schema, numbers, value):
+def rows(schema, numbers, value, note="note"):
     names = pa.array([f"item{number:07d}" for number in numbers])
     columns = {
         "id": names,
         "name": names,
         "n": pa.array(np.full(len(numbers), value, np.int64)),
-        "note": pa.array([None if number % 3 else f"note {number}" for number in numbers], pa.string()),
+        "note": pa.array([None if number % 3 else f"{note} {number}" for number in numbers], pa.string()),
         "tags": pa.array([["a"] * (number % 3) for number in numbers], pa.list_(pa.string())),
     }
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def write(graph, branch, numbers, value, gone=()):
+def write(graph, branch, numbers, value, gone=(), note="note"):
     """Put rows on a branch and delete others, past the front door: 200,000 rows are a load's business."""
     session = graph.session
     entry = session.manifest.current(branch).entries[ITEM]
     handle = session.open_entry(entry) if entry.branch == branch else fork_table(session, entry, branch)
     stamp = Stamp(new_ulid(), ITEM)
-    data = rows(handle.schema, numbers, value)
+    data = rows(handle.schema, numbers, value, note)
     found = session.keys.addresses(
         session.root.identity, session.storage, handle, data["id"].combine_chunks()
     )
@@ -59,7 +61,7 @@ def write(graph, branch, numbers, value, gone=()):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """Two branches that changed 200,000 rows each; 1,000 rows both changed, in different ways."""
+    """Two branches that changed 200,000 rows each; 1,000 rows both changed, in different ways, and 200 in different properties."""
     path = tmp_path_factory.mktemp("merge") / "graph"
     theirs, ours = BranchName("theirs"), BranchName("ours")
     with make_graph(path, SCHEMA, settings=LOCAL) as graph:
@@ -70,6 +72,8 @@ def original(tmp_path_factory):
         # Updates and inserts; the first thousand of theirs collide with ours.
         write(graph, theirs, [*range(half), *range(ROWS, ROWS + half - 100)], 1, range(ROWS - 100, ROWS))
         write(graph, ours, [*range(half - 1_000, CHANGED), *range(2 * ROWS, 2 * ROWS + half - 1_100)], 2)
+        # Theirs has changed the number of these, ours changes the note of every third.
+        write(graph, ours, range(NOTED), 0, note="seen")
     return path
 
 
@@ -89,7 +93,13 @@ def test_merge_of_two_large_branches_runs_on_spark_and_in_process_with_equal_res
     shutil.copytree(original, tmp_path / "spark")
     alone = merged(original, LOCAL, "local")
     assert merged(tmp_path / "spark", SPARK, "spark") == alone
-    preview, stats, _ = alone
+    preview, stats, exported = alone
+    lines = exported.splitlines() if isinstance(exported, str) else exported.decode().splitlines()
+    first = {row["name"]: row for line in lines[:NOTED] for row in [json.loads(line)["data"]]}
+    assert {first[f"item{number:07d}"]["n"] for number in range(NOTED)} == {1}
+    assert [first[f"item{number:07d}"]["note"] for number in range(0, NOTED, 3)] == [
+        f"seen {number}" for number in range(0, NOTED, 3)
+    ]
     assert preview["merge_conflicts_total"] == len(preview["merge_conflicts"]) == 1_000
     assert stats[ITEM] == {
         "inserted": CHANGED // 2 - 100,

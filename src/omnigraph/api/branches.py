@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.listing import BranchDetail
-    from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.merge_report import ConflictList, MergePreview, MergeReport
+    from omnigraph.branching.settling import Resolution
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from omnigraph.arrays.types import Mask
 
 HASH_CHUNK_ROWS: Final = 1 << 18
 """Rows hashed or looked up at a time, so that the working arrays stay in the processor's cache."""
@@ -29,6 +32,13 @@ def string_array(keys: pa.Array | pa.ChunkedArray) -> pa.StringArray:
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
     return keys if isinstance(keys, pa.StringArray) else keys.cast(pa.string())
+
+
+def is_in(keys: pa.StringArray, wanted: pa.StringArray) -> Mask:
+    """Which of the keys are wanted."""
+    if not len(keys) or not len(wanted):
+        return np.zeros(len(keys), np.bool_)
+    return pc.is_in(keys, value_set=wanted).to_numpy(zero_copy_only=False)
 
 
 def hash_keys(keys: pa.StringArray) -> NDArray[np.uint64]:

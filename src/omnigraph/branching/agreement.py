@@ -1,14 +1,15 @@
 """Merging from several bases: two branches that were merged into each other crosswise have more than one.
 
 A base says of an entity: keep the target's row, take the source's, or collide. What all bases say is done;
-where they differ, a side may have gone back to a value that only one of them knows, and a person decides.
+where they differ, a side may have gone back to a value that only one of them knows: the properties tell, or
+a person decides.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.keys import hash_keys
 from omnigraph.branching.changes import RowPairs, RowSet, id_order
 from omnigraph.branching.merge_plan import (
+    AS_OURS,
+    AS_THEIRS,
     DELETED_AND_CHANGED,
     UPDATED_TWICE,
     Collisions,
@@ -50,12 +53,15 @@ class _Said:
     kinds: NDArray[np.int8]
     theirs: Addresses
     ours: Addresses
+    bases: tuple[Addresses, ...]
 
     @classmethod
     def of(cls, merge: RowMerge) -> _Said:
         changes, collisions = merge.changes, merge.collisions
         appends, upserts, deletes = changes.appends, changes.upserts, changes.deletes
         clear = len(appends) + len(upserts) + len(deletes)
+        # What is done to the target without a doubt is done because the target is as the base was.
+        as_ours = np.full(clear, AS_OURS)
         sizes = [len(appends), len(upserts), len(deletes), len(collisions)]
         return cls(
             ids=pa.concat_arrays([appends.ids, upserts.ids, deletes.ids, collisions.ids]),
@@ -63,16 +69,18 @@ class _Said:
             kinds=np.concatenate([np.full(clear, _NO_KIND, np.int8), collisions.kinds]),
             theirs=np.concatenate([appends.addresses, upserts.after, _nowhere(deletes), collisions.theirs]),
             ours=np.concatenate([_nowhere(appends), upserts.before, deletes.addresses, collisions.ours]),
+            bases=tuple(np.concatenate([as_ours, each]) for each in collisions.bases),
         )
 
-    def at(self, mask: Mask) -> _Said:
-        chosen = np.flatnonzero(mask)
+    def at(self, chosen: NDArray[Any]) -> _Said:
+        chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return _Said(
             self.ids.take(pa.array(chosen)),
             self.what[chosen],
             self.kinds[chosen],
             self.theirs[chosen],
             self.ours[chosen],
+            tuple(each[chosen] for each in self.bases),
         )
 
     def find(self, others: _Said) -> tuple[Mask, NDArray[np.int64]]:
@@ -93,7 +101,11 @@ def _agree(left: RowMerge, right: RowMerge) -> RowMerge:
     same[known] = (mine.what[known] == yours.what[at[known]]) & (mine.kinds[known] == yours.kinds[at[known]])
     clear = same & (mine.what != _COLLIDE)
     unheard = ~mine.find(yours)[0]
-    rest = _joined(mine.at(~clear), yours.at(unheard))
+    # A base that keeps a row saw the source as it is.
+    heard = tuple(np.where(known, each[at] if len(each) else AS_THEIRS, AS_THEIRS) for each in yours.bases)
+    told = replace(mine, bases=(*mine.bases, *heard))
+    silent = tuple(np.full(len(yours.what), AS_THEIRS) for _ in mine.bases)
+    rest = _joined(told.at(~clear), replace(yours, bases=(*silent, *yours.bases)).at(unheard))
     differ = np.concatenate([~same[~clear], np.ones(int(unheard.sum()), np.bool_)])
     return RowMerge(_changes(mine.at(clear)), _colliding(rest, differ))
 
@@ -105,6 +117,7 @@ def _joined(left: _Said, right: _Said) -> _Said:
         np.concatenate([left.kinds, right.kinds]),
         np.concatenate([left.theirs, right.theirs]),
         np.concatenate([left.ours, right.ours]),
+        tuple(map(np.concatenate, zip(left.bases, right.bases, strict=True))),
     )
 
 
@@ -121,5 +134,5 @@ def _colliding(said: _Said, differ: Mask) -> Collisions:
     """These rows as collisions, by id; `differ` marks those the bases do not agree about."""
     gone = (said.theirs == ABSENT) | (said.ours == ABSENT)
     kinds = np.where(differ, np.where(gone, DELETED_AND_CHANGED, UPDATED_TWICE), said.kinds).astype(np.int8)
-    order = id_order(said.ids)
-    return Collisions(said.ids.take(pa.array(order)), kinds[order], said.theirs[order], said.ours[order])
+    found = replace(said, kinds=kinds).at(id_order(said.ids))
+    return Collisions(found.ids, found.kinds, found.theirs, found.ours, found.bases)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from omnigraph.arrays.types import Addresses, Mask
 from omnigraph.branching.rows_in_memory import HeldRows
@@ -62,7 +63,7 @@ def rows_differ(
     differ = np.zeros(len(left_at), np.bool_)
     if len(left_at) == 0:
         return differ
-    for fields in _column_groups(left.schema, right.schema):
+    for fields in column_groups(left.schema, right.schema):
         step = chunk_rows(fields)
         undecided = np.flatnonzero(~differ)
         for start in range(0, len(undecided), step):
@@ -77,8 +78,16 @@ def tables_differ(left: pa.Table, right: pa.Table) -> Mask:
     """Which rows of two tables with the same columns differ in some of them, position by position."""
     differ = np.zeros(left.num_rows, np.bool_)
     for mine, other in zip(left.columns, right.columns, strict=True):
-        differ |= values_differ(_one(mine), _one(other))
+        differ |= values_differ(one_array(mine), one_array(other))
     return differ
+
+
+def columns_differ(left: pa.Table, right: pa.Table) -> NDArray[np.bool_]:
+    """As `tables_differ`, for each column by itself: a row per row, a column per column."""
+    found = np.zeros((left.num_rows, left.num_columns), np.bool_)
+    for number, (mine, other) in enumerate(zip(left.columns, right.columns, strict=True)):
+        found[:, number] = values_differ(one_array(mine), one_array(other))
+    return found
 
 
 def read_rows(
@@ -114,7 +123,7 @@ def in_fields(rows: pa.Table, count: int, fields: Sequence[pa.Field]) -> pa.Tabl
     return pa.table([column(field) for field in fields], schema=pa.schema(list(fields)))
 
 
-def _column_groups(left: pa.Schema, right: pa.Schema) -> Iterator[list[pa.Field]]:
+def column_groups(left: pa.Schema, right: pa.Schema) -> Iterator[list[pa.Field]]:
     """The columns of either side: all light ones at once, then the heavy ones one by one."""
     fields = {field.name: pa.field(field.name, field.type) for field in (*right, *left)}
     heavy = [field for field in fields.values() if _is_heavy(field.type)]
@@ -129,7 +138,8 @@ def _is_heavy(kind: Any) -> bool:
     return pa.types.is_fixed_size_list(kind) or pa.types.is_large_binary(kind)
 
 
-def _one(column: Any) -> pa.Array:
+def one_array(column: Any) -> pa.Array:
+    """A column as one array."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     return column

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from omnigraph.arrays.addresses import ABSENT
-from omnigraph.arrays.keys import string_array
+from omnigraph.arrays.keys import is_in, string_array
 from omnigraph.branching.changes import NO_IDS, NO_ROWS, RowSet
-from omnigraph.branching.merge_plan import ConflictKind, RowChanges, Settled, TableAction
+from omnigraph.branching.merge_plan import ConflictKind, RowChanges, TableAction
 from omnigraph.branching.merge_step import MergeStep
+from omnigraph.branching.settling import Settled
 from omnigraph.core.ids import edge_table_key, node_table_key
 from omnigraph.core.limits import CONFLICT_EDGES_SHOWN_MAX
 from omnigraph.engine.write.validate import PROBED_VALUES_MAX
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from omnigraph.storage.handles import SnapshotHandle
 
 Planned = tuple[MergeStep, Settled]
-_NOTHING_OPEN: Final = Settled(RowChanges(), (), {})
+_NOTHING_OPEN: Final = Settled(RowChanges())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class _Edges:
         for ids, node in ((self.sources, edge.source), (self.targets, edge.target)):
             wanted = nodes.get(node_table_key(node))
             if wanted is not None:
-                found |= _is_in(ids, wanted)
+                found |= is_in(ids, wanted)
         return found
 
     def at(self, mask: Mask) -> _Edges:
@@ -109,7 +109,7 @@ def _undecided(
         open_ = [each.row_id for each in settled.conflicts if each.kind is ConflictKind.DELETE_VS_UPDATE]
         if open_:
             ids = pa.array(open_, pa.string())
-            gone_there = _is_in(ids, settled.deleted_there)
+            gone_there = is_in(ids, settled.deleted_there)
             there[key] = ids.filter(pa.array(gone_there))
             here[key] = ids.filter(pa.array(~gone_there))
     return _some(there), _some(here)
@@ -149,12 +149,12 @@ class _Table:
         if not len(kept.rows) and not len(back.rows):
             return step, settled
         changes = step.changes
-        stays = ~_is_in(changes.deletes.ids, kept.rows.ids)
+        stays = ~is_in(changes.deletes.ids, kept.rows.ids)
         appends = RowSet(
             pa.concat_arrays([changes.appends.ids, back.rows.ids]),
             np.concatenate([changes.appends.addresses, back.rows.addresses]),
         )
-        changed = RowChanges(appends.sorted(), changes.upserts, changes.deletes.at(stays))
+        changed = replace(changes, appends=appends.sorted(), deletes=changes.deletes.at(stays))
         # Rows are written one by one now: the target's table is no longer the source's.
         return replace(step, action=TableAction.REWRITE, changes=changed), settled
 
@@ -166,7 +166,7 @@ class _Table:
         ):
             for ends, node in ((found.sources, self._edge.source), (found.targets, self._edge.target)):
                 key = node_table_key(node)
-                wanted = _is_in(ends, ids[key]) if key in ids else np.zeros(len(ends), np.bool_)
+                wanted = is_in(ends, ids[key]) if key in ids else np.zeros(len(ends), np.bool_)
                 at = np.flatnonzero(wanted)
                 for end, row in zip(
                     ends.take(pa.array(at)).to_pylist(),
@@ -188,7 +188,7 @@ class _Table:
         if step.target_handle is None or not nodes.deleted_there or not len(step.changes.deletes):
             return _NO_EDGES
         edges = _with_ends(self._session, step.target_handle, step.changes.deletes)
-        own = _is_in(edges.rows.ids, self._settled.collided)
+        own = is_in(edges.rows.ids, self._settled.collided)
         return edges.at(edges.touching(self._edge, nodes.deleted_there) & ~own)
 
     def _deleted_here(self, nodes: _Nodes) -> _Edges:
@@ -216,7 +216,7 @@ class _Table:
             string_array(found.column("src")),
             string_array(found.column("dst")),
         )
-        here = _is_in(ids, step.changes.appends.ids) | _is_in(ids, self._settled.collided)
+        here = is_in(ids, step.changes.appends.ids) | is_in(ids, self._settled.collided)
         if step.target_handle is not None:
             here |= session.keys.addresses(session.root.identity, storage, step.target_handle, ids) != ABSENT
         return edges.at(edges.touching(self._edge, nodes.deleted_here) & ~here)
@@ -238,7 +238,7 @@ class _Table:
         if planned is None:
             return there
         changes = planned[0].changes
-        return (there & ~_is_in(ids, changes.deletes.ids)) | _is_in(ids, changes.appends.ids)
+        return (there & ~is_in(ids, changes.deletes.ids)) | is_in(ids, changes.appends.ids)
 
 
 _NO_EDGES: Final = _Edges(NO_ROWS, NO_IDS, NO_IDS)
@@ -282,9 +282,3 @@ def _naming(settled: Settled, tied: Mapping[tuple[TableKey, str], Sequence[tuple
         )
 
     return replace(settled, conflicts=tuple(named(each) for each in settled.conflicts))
-
-
-def _is_in(ids: pa.StringArray, wanted: pa.StringArray) -> Mask:
-    if not len(ids) or not len(wanted):
-        return np.zeros(len(ids), np.bool_)
-    return pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)

@@ -6,10 +6,10 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from omnigraph.branching.merge_plan import UNRESOLVED
 from omnigraph.branching.merge_planning import MergeOutcome, plan_merge
 from omnigraph.branching.merge_report import MergePreview, MergeReport
 from omnigraph.branching.merge_writing import MergeRecord, write_merge
+from omnigraph.branching.settling import UNRESOLVED
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.ids import show_branch
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from omnigraph.branching.delta_engine import BulkDeltas
-    from omnigraph.branching.merge_plan import Resolution
     from omnigraph.branching.merge_planning import MergePlan
     from omnigraph.branching.merge_report import ConflictList
+    from omnigraph.branching.settling import Resolution
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession

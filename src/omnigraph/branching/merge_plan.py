@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,16 +15,17 @@ import pyarrow as pa
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.keys import hash_keys
-from omnigraph.branching.changes import NO_IDS, NO_PAIRS, NO_ROWS, RowPairs, RowSet, TableDelta, id_order
+from omnigraph.branching.changes import NO_PAIRS, NO_ROWS, RowPairs, RowSet, TableDelta, id_order
+from omnigraph.branching.mixed_rows import NOTHING_MIXED, MixedRows
+from omnigraph.core import html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Addresses, Mask
-    from omnigraph.core.ids import CommitId, TableKey
+    from omnigraph.core.ids import TableKey
     from omnigraph.manifest.state import TableEntry
 
 
@@ -46,11 +47,21 @@ RESOLVABLE: Final = frozenset(
 """Kinds a choice of one side settles; the others are rules the merged graph would break."""
 
 
-class Choice(StrEnum):
-    """Which side wins a conflict."""
+@dataclass(frozen=True, slots=True)
+class DisputedProperty:
+    """One property of a conflict: its values, as JSON says them, in the rows that there are."""
 
-    OURS = "ours"
-    THEIRS = "theirs"
+    name: str
+    values: Mapping[str, Any]
+    """By `base`, `ours` and `theirs`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The property as the command line and the service show it."""
+        return {"property": self.name, **self.values}
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{role} {html.cell_text(value)}" for role, value in self.values.items())
+        return f"{self.name}: {said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,8 @@ class MergeConflict:
     message: str
     edges: tuple[tuple[TableKey, str], ...] = ()
     """Edges, by table key and id, that stay or go with the node this is about."""
+    properties: tuple[DisputedProperty, ...] = ()
+    """What the sides do not agree about."""
 
     def to_dict(self) -> dict[str, Any]:
         """The conflict as the command line and the service show it."""
@@ -72,6 +85,8 @@ class MergeConflict:
             "kind": self.kind.value,
             "message": self.message,
         }
+        if self.properties:
+            shown["properties"] = [each.to_dict() for each in self.properties]
         if self.edges:
             shown["edges"] = [{"table_key": key, "row_id": row} for key, row in self.edges]
         return shown
@@ -138,21 +153,27 @@ class RowChanges:
     """Rows of the target (`before`) that rows of the source (`after`) replace."""
     deletes: RowSet = NO_ROWS
     """Rows of the target."""
+    mixed: MixedRows = NOTHING_MIXED
+    """Rows of the target that get some properties of the source's."""
 
     @property
     def empty(self) -> bool:
         """Whether the target keeps its rows as they are."""
-        return not (len(self.appends) or len(self.upserts) or len(self.deletes))
+        return not (len(self.appends) or len(self.upserts) or len(self.deletes) or len(self.mixed))
 
     @property
     def counts(self) -> dict[str, int]:
         """Rows per kind of change, those that occur."""
         found = {
             "inserted": len(self.appends),
-            "updated": len(self.upserts),
+            "updated": len(self.upserts) + len(self.mixed),
             "deleted": len(self.deletes),
         }
         return {name: rows for name, rows in found.items() if rows}
+
+
+AS_THEIRS: Final = np.uint64(ABSENT - np.uint64(1))
+AS_OURS: Final = np.uint64(ABSENT - np.uint64(2))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,25 +184,46 @@ class Collisions:
     kinds: NDArray[np.int8]
     theirs: Addresses
     ours: Addresses
+    bases: tuple[Addresses, ...]
+    """Per base, where its row is: an address, or `AS_THEIRS` or `AS_OURS` where it is the row of a side."""
 
     def __len__(self) -> int:
         return len(self.kinds)
 
+    def at(self, mask: Mask) -> Collisions:
+        """Some of them."""
+        chosen = np.flatnonzero(mask)
+        return Collisions(
+            self.ids.take(pa.array(chosen)),
+            self.kinds[chosen],
+            self.theirs[chosen],
+            self.ours[chosen],
+            tuple(each[chosen] for each in self.bases),
+        )
 
-_KINDS: Final = (
+    @property
+    def both(self) -> Mask:
+        """Those that both sides have a row of."""
+        return (self.theirs != ABSENT) & (self.ours != ABSENT)
+
+
+KINDS: Final = (
     ConflictKind.DIVERGENT_INSERT,
     ConflictKind.DIVERGENT_UPDATE,
     ConflictKind.DELETE_VS_UPDATE,
 )
-_MESSAGES: Final = (
-    "both sides inserted it with different values",
-    "both sides changed it in different ways",
-    "one side deleted it, the other changed it",
-)
+"""Kinds of collisions, by their number."""
+MESSAGES: Final = {
+    ConflictKind.DIVERGENT_INSERT: "both sides inserted it with different values",
+    ConflictKind.DIVERGENT_UPDATE: "both sides changed it in different ways",
+    ConflictKind.DELETE_VS_UPDATE: "one side deleted it, the other changed it",
+}
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
 UPDATED_TWICE, DELETED_AND_CHANGED = 1, 2
-"""Positions of kinds of collisions."""
-NO_COLLISIONS: Final = Collisions(NO_ROWS.ids, np.empty(0, np.int8), NO_ROWS.addresses, NO_ROWS.addresses)
+"""Numbers of kinds of collisions."""
+NO_COLLISIONS: Final = Collisions(
+    NO_ROWS.ids, np.empty(0, np.int8), NO_ROWS.addresses, NO_ROWS.addresses, (NO_ROWS.addresses,)
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,122 +320,10 @@ def _collisions(
     kinds = np.where(written, np.where(mine.kinds == _INSERT, 0, 1), 2).astype(np.int8)
     chosen = np.flatnonzero(collide)
     chosen = chosen[id_order(mine.ids.take(pa.array(chosen)))]
-    return Collisions(mine.ids.take(pa.array(chosen)), kinds[chosen], mine.now[chosen], yours.now[chosen])
-
-
-# --- conflicts -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """How conflicts are to be settled: for everything, per table, or per entry of a list."""
-
-    everything: Choice | None = None
-    tables: Mapping[str, Choice] | None = None
-    entries: Mapping[tuple[str, str, str], Choice] | None = None
-    """By table key, row id and kind."""
-
-    def for_heads(self, source: CommitId, target: CommitId) -> Resolution:
-        """Choices without an edited list hold for any heads."""
-        del source, target
-        return self
-
-    def of(self, table_key: TableKey, row_id: str, kind: ConflictKind) -> Choice | None:
-        """The choice for one conflict, the most specific one first."""
-        if self.entries is not None:
-            chosen = self.entries.get((table_key, row_id, kind.value))
-            if chosen is not None:
-                return chosen
-        if self.tables is not None and table_key in self.tables:
-            return self.tables[table_key]
-        return self.everything
-
-
-UNRESOLVED: Final = Resolution()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Settled:
-    """A table's rows after the choices: the changes, what is still open, and how often each side won."""
-
-    changes: RowChanges
-    conflicts: tuple[MergeConflict, ...]
-    resolved: Mapping[Choice, int]
-    answered: AbstractSet[tuple[str, str, str]] = frozenset()
-    """The entries of an edited list that were conflicts of the table."""
-    collided: pa.StringArray = field(default_factory=lambda: NO_IDS)
-    """Every row that both sides changed in different ways, whatever was chosen."""
-    deleted_there: pa.StringArray = field(default_factory=lambda: NO_IDS)
-    """Of these, the ones the source deleted."""
-    stays: pa.StringArray = field(default_factory=lambda: NO_IDS)
-    """Rows the source deleted and the choice keeps."""
-    returns: pa.StringArray = field(default_factory=lambda: NO_IDS)
-    """Rows the target deleted and the choice brings back."""
-    has_deletions: bool = False
-    """Whether one side deleted a row that the other changed."""
-
-
-def settle(table_key: TableKey, merge: RowMerge, resolution: Resolution) -> Settled:
-    """Apply the choices to the collisions of one table."""
-    collisions = merge.collisions
-    if len(collisions) == 0:
-        return Settled(merge.changes, (), {})
-    ids = collisions.ids.to_pylist()
-    codes: list[int] = collisions.kinds.tolist()
-    kinds = [_KINDS[code] for code in codes]
-    choices = [resolution.of(table_key, row, kind) for row, kind in zip(ids, kinds, strict=True)]
-    open_ = tuple(
-        MergeConflict(table_key, row, kind, f"{row}: {_MESSAGES[_KINDS.index(kind)]}")
-        for row, kind, choice in zip(ids, kinds, choices, strict=True)
-        if choice is None
-    )
-    theirs = np.array([choice is Choice.THEIRS for choice in choices], np.bool_)
-    counts = {each: choices.count(each) for each in Choice if each in choices}
-    found = {(table_key, row, kind.value) for row, kind in zip(ids, kinds, strict=True)}
-    ours = np.array([choice is Choice.OURS for choice in choices], np.bool_)
-    gone_there, gone_here = collisions.theirs == ABSENT, collisions.ours == ABSENT
-
-    def rows(mask: Mask) -> pa.StringArray:
-        return collisions.ids.filter(pa.array(mask))
-
-    return Settled(
-        _take_theirs(merge.changes, collisions, theirs),
-        open_,
-        counts,
-        answered=found & set(resolution.entries or ()),
-        collided=collisions.ids,
-        deleted_there=rows(gone_there),
-        stays=rows(gone_there & ours),
-        returns=rows(gone_here & theirs),
-        has_deletions=bool((gone_there | gone_here).any()),
-    )
-
-
-def _take_theirs(changes: RowChanges, collisions: Collisions, wins: Mask) -> RowChanges:
-    """Add what the source's side of these collisions does to the target."""
-    if not wins.any():
-        return changes
-    deleted_there, deleted_here = collisions.theirs == ABSENT, collisions.ours == ABSENT
-    back = np.flatnonzero(wins & deleted_here)
-    over = np.flatnonzero(wins & ~deleted_here & ~deleted_there)
-    gone = np.flatnonzero(wins & deleted_there)
-
-    def ids(at: NDArray[np.int64]) -> pa.StringArray:
-        return collisions.ids.take(pa.array(at))
-
-    appends, upserts, deletes = changes.appends, changes.upserts, changes.deletes
-    return RowChanges(
-        RowSet(
-            pa.concat_arrays([appends.ids, ids(back)]),
-            np.concatenate([appends.addresses, collisions.theirs[back]]),
-        ).sorted(),
-        RowPairs(
-            pa.concat_arrays([upserts.ids, ids(over)]),
-            np.concatenate([upserts.before, collisions.ours[over]]),
-            np.concatenate([upserts.after, collisions.theirs[over]]),
-        ).sorted(),
-        RowSet(
-            pa.concat_arrays([deletes.ids, ids(gone)]),
-            np.concatenate([deletes.addresses, collisions.ours[gone]]),
-        ).sorted(),
+    return Collisions(
+        mine.ids.take(pa.array(chosen)),
+        kinds[chosen],
+        mine.now[chosen],
+        yours.now[chosen],
+        (mine.base[chosen],),
     )

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from omnigraph.arrays.keys import is_in
 from omnigraph.branching.agreement import agreed
 from omnigraph.branching.ancestry import merge_bases
 from omnigraph.branching.delta_engine import LOCAL, TABLES_AT_ONCE, Deltas
@@ -13,20 +16,17 @@ from omnigraph.branching.equality import rows_differ
 from omnigraph.branching.kept_edges import keep_edges
 from omnigraph.branching.merge_advice import advice
 from omnigraph.branching.merge_plan import (
-    UNRESOLVED,
-    Choice,
     MergeConflict,
-    Resolution,
-    Settled,
     TableAction,
     adopt,
     classify_table,
     same_state,
-    settle,
     three_way,
 )
 from omnigraph.branching.merge_step import MergeStep
 from omnigraph.branching.merge_validation import TableRows, Verdict, check_merged
+from omnigraph.branching.property_merge import Sides, divide, going_together, with_properties
+from omnigraph.branching.settling import UNRESOLVED, Resolution, Settled, settle
 from omnigraph.core.errors import BadRequest, ConflictError, InternalError, TypeNotFound
 from omnigraph.core.ids import show_branch
 from omnigraph.core.progress import Steps
@@ -73,8 +73,8 @@ class MergePlan:
     engine: str = LOCAL
     """Who computed the deltas."""
     read_set: Mapping[TableKey, int] = field(default_factory=dict["TableKey", int])
-    resolved: Mapping[TableKey, Mapping[Choice, int]] = field(
-        default_factory=dict["TableKey", "Mapping[Choice, int]"]
+    resolved: Mapping[TableKey, Mapping[str, int]] = field(
+        default_factory=dict["TableKey", "Mapping[str, int]"]
     )
 
     @property
@@ -93,7 +93,7 @@ class MergePlan:
         """What the commit records per table: `stats`, and how often each side won a conflict."""
         found = self.stats
         for key, counts in self.resolved.items():
-            chosen = {f"resolved_{side.value}": count for side, count in counts.items()}
+            chosen = {f"resolved_{side}": count for side, count in counts.items()}
             found[key] = {**found.get(key, {}), **chosen}
         return found
 
@@ -229,14 +229,24 @@ def _plan_table(
     source_entry, target_entry = source.entries[key], target.entries.get(key)
     theirs = session.open_entry(source_entry)
     ours = None if target_entry is None else session.open_entry(target_entry)
-    merges = [
-        _merge_rows(
-            session, deltas, action, None if origin is None else session.open_entry(origin), theirs, ours
-        )
-        for origin in origins
+    bases = [None if origin is None else session.open_entry(origin) for origin in origins]
+    merges = [_merge_rows(session, deltas, action, base, theirs, ours) for base in bases]
+    merge, held = agreed([merge for merge, _ in merges]), merges[0][1]
+    sides = Sides(session.storage, theirs, ours, bases)
+    types = [
+        catalog.type_of(key)
+        for catalog in map(session.catalog_of, (source, target))
+        if key in catalog.table_keys()
     ]
-    settled = settle(key, agreed([merge for merge, _ in merges]), resolution)
-    held = merges[0][1]
+    collided = merge.collisions.ids
+    divided = divide(
+        sides,
+        merge.collisions,
+        together=[group for each in types for group in going_together(each)],
+        whole=np.full(len(collided), any(each.merges_whole for each in types))
+        | is_in(collided, resolution.whole_rows(key)),
+    )
+    settled = with_properties(sides, settle(key, merge, divided, resolution))
     return MergeStep(key, action, source_entry, target_entry, theirs, ours, settled.changes, held), settled
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from omnigraph.branching.delta_engine import LOCAL
-from omnigraph.branching.merge_plan import RESOLVABLE, UNRESOLVED, Choice, ConflictKind, Resolution
+from omnigraph.branching.merge_plan import RESOLVABLE, ConflictKind
 from omnigraph.branching.merge_planning import MergeOutcome
+from omnigraph.branching.settling import UNRESOLVED, Choice, Decision, Resolution
 from omnigraph.core import html
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
 from omnigraph.core.ids import show_branch
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import CommitId
     from omnigraph.manifest.commit_record import CommitRecord
 
-CONFLICT_LIST_FORMAT: Final = 1
+CONFLICT_LIST_FORMAT: Final = 2
+WHOLE_ENTITIES_FORMAT: Final = 1
+"""Lists from before merges looked at properties: a choice stands for the whole entity."""
 HTML_CONFLICTS_MAX: Final = 20
 """Conflicts a notebook lists; the rest is counted."""
 
@@ -125,25 +128,31 @@ class MergePreview:
 
     def _repr_html_(self) -> str:
         about = {"outcome": self.outcome.value, "conflicts": self.conflicts_total, "base": self.base_commit}
-        told = [(each.kind.value, each.message) for each in self.conflicts[:HTML_CONFLICTS_MAX]]
+        told = [
+            (each.kind.value, each.message, "; ".join(map(str, each.properties)))
+            for each in self.conflicts[:HTML_CONFLICTS_MAX]
+        ]
         listed = html.table(
-            ("conflict", "what"), told, more=self.conflicts_total - len(told), unit="conflicts"
+            ("conflict", "what", "properties"),
+            told,
+            more=self.conflicts_total - len(told),
+            unit="conflicts",
         )
         would = html.facts(f"a merge of {self.source} into {self.target} would be", about)
         return would + html.counts(self.stats) + (listed if told else "")
 
     def write_conflicts(self, path: str | os.PathLike[str]) -> None:
-        """Write the conflicts as JSON; a person fills in `resolution` with `ours` or `theirs`."""
+        """Write the conflicts as JSON; a person fills in `resolution` with `ours` or `theirs`.
+
+        A conflict has one, and each of its properties one that counts before it.
+        """
         document = {
             "format": CONFLICT_LIST_FORMAT,
             "source": self.source,
             "target": self.target,
             "source_commit": self.source_commit,
             "target_commit": self.target_commit,
-            "conflicts": [
-                {**each.to_dict(), "resolution": None} if each.kind in RESOLVABLE else each.to_dict()
-                for each in self.conflicts
-            ],
+            "conflicts": [_to_resolve(each) for each in self.conflicts],
         }
         try:
             Path(path).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
@@ -153,11 +162,11 @@ class MergePreview:
 
 @dataclass(frozen=True, slots=True)
 class ConflictList:
-    """An edited conflict list: the heads it was made for, and a choice per conflict."""
+    """An edited conflict list: the heads it was made for, and a decision per conflict."""
 
     source_commit: str
     target_commit: str
-    choices: Mapping[tuple[str, str, str], Choice]
+    choices: Mapping[tuple[str, str, str], Decision]
 
     def for_heads(self, source: CommitId, target: CommitId) -> Resolution:
         """The choices, if both branches still show the commits the list was made for.
@@ -198,19 +207,47 @@ def read_conflicts(path: str | os.PathLike[str]) -> ConflictList:
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"'{path}' is not JSON: {error}") from error
     try:
-        if document["format"] != CONFLICT_LIST_FORMAT:
-            raise BadRequest(f"'{path}' has format {document['format']}; known is {CONFLICT_LIST_FORMAT}")
-        choices = dict(_choice(entry) for entry in document["conflicts"])
+        known = (WHOLE_ENTITIES_FORMAT, CONFLICT_LIST_FORMAT)
+        if document["format"] not in known:
+            raise BadRequest(f"'{path}' has format {document['format']}; known are {known[0]} and {known[1]}")
+        whole = document["format"] == WHOLE_ENTITIES_FORMAT
+        choices = dict(_decision(entry, whole=whole) for entry in document["conflicts"])
         return ConflictList(str(document["source_commit"]), str(document["target_commit"]), choices)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRequest(f"'{path}' is not a conflict list: {error!r}") from error
 
 
-def _choice(entry: Any) -> tuple[tuple[str, str, str], Choice]:
+def _to_resolve(conflict: MergeConflict) -> dict[str, Any]:
+    """A conflict as an entry of the list, with the places where a person puts a side."""
+    entry = conflict.to_dict()
+    if conflict.kind not in RESOLVABLE:
+        return entry
+    if conflict.kind is not ConflictKind.DELETE_VS_UPDATE:
+        entry["properties"] = [{**each, "resolution": None} for each in entry.get("properties", ())]
+    return {**entry, "resolution": None}
+
+
+def _decision(entry: Any, *, whole: bool) -> tuple[tuple[str, str, str], Decision]:
     named = f"{entry['table_key']} {entry['row_id']}"
     if ConflictKind(entry["kind"]) not in RESOLVABLE:
         raise BadRequest(f"{named}: a {entry['kind']} is settled by changing a branch, not by a choice")
-    if entry.get("resolution") not in set(Choice):
-        raise BadRequest(f"{named}: the resolution must be 'ours' or 'theirs'")
+    side = _chosen(entry, named)
+    listed: list[Any] = [] if whole else entry.get("properties", [])
+    sides = {str(each["property"]): _chosen(each, f"{named} {each['property']}") for each in listed}
+    properties = {name: chosen for name, chosen in sides.items() if chosen is not None}
+    if side is None and (not sides or len(properties) < len(sides)):
+        unsaid = next((name for name in sides if name not in properties), None) if properties else None
+        raise BadRequest(
+            f"{named}{'' if unsaid is None else f' {unsaid}'}: the resolution must be 'ours' or 'theirs'"
+        )
     key = (str(entry["table_key"]), str(entry["row_id"]), str(entry["kind"]))
-    return key, Choice(entry["resolution"])
+    return key, Decision(side, properties, whole=whole)
+
+
+def _chosen(entry: Any, named: str) -> Choice | None:
+    said = entry.get("resolution")
+    if said is None:
+        return None
+    if said not in set(Choice):
+        raise BadRequest(f"{named}: the resolution must be 'ours' or 'theirs'")
+    return Choice(said)

@@ -20,6 +20,7 @@ from omnigraph.branching.changes import NO_IDS
 from omnigraph.branching.delta_engine import TABLES_AT_ONCE
 from omnigraph.branching.equality import chunk_rows, read_rows
 from omnigraph.branching.merge_plan import ConflictKind, MergeConflict
+from omnigraph.branching.mixed_rows import mixed_rows
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.ids import TableKey, edge_table_key, node_table_key
@@ -29,7 +30,7 @@ from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, vali
 from omnigraph.planning.filters import filter_text, has_text, some
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -136,9 +137,12 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
         ids = pa.concat_arrays([changes.appends.ids, changes.upserts.ids])
         return TableChange(table_type, pa.table({"id": ids}), changes.deletes.ids, adopted=True)
     written = np.sort(np.concatenate([changes.appends.addresses, changes.upserts.after]))
+    fields = _checked_fields(table_type, adopted=rows.adopted)
     former = None
     if is_bounded(table_type):
-        hidden = np.concatenate([changes.deletes.addresses, changes.upserts.before])
+        hidden = np.concatenate(
+            [changes.deletes.addresses, changes.upserts.before, changes.mixed.pairs.before]
+        )
         former = (
             NO_IDS
             if rows.target is None
@@ -148,8 +152,8 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
         )
     return TableChange(
         type=table_type,
-        rows=_read(
-            session, rows.source, written, _checked_fields(table_type, adopted=rows.adopted), rows.held
+        rows=pa.concat_tables(
+            [_read(session, rows.source, written, fields, rows.held), *_mixed(session, rows, fields)]
         ),
         removed=changes.deletes.ids,
         former_sources=former,
@@ -175,6 +179,19 @@ def _checked_fields(table_type: TableType, *, adopted: bool) -> list[pa.Field]:
     return [each for each in table_type.arrow_schema if each.name in named]
 
 
+def _mixed(session: GraphSession, rows: TableRows, fields: Sequence[pa.Field]) -> Iterator[pa.Table]:
+    """The rows that are put together from both sides."""
+    if rows.target is None:
+        return iter(())
+    mixed = rows.changes.mixed
+    return mixed_rows(session.storage, mixed, rows.source, rows.target, _loose(fields), rows.held)
+
+
+def _loose(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    # The columns may hold what the rules forbid; a field that promises no null would refuse to carry it.
+    return [pa.field(each.name, each.type) for each in fields]
+
+
 def _read(
     session: GraphSession,
     handle: SnapshotHandle,
@@ -182,8 +199,7 @@ def _read(
     fields: Sequence[pa.Field],
     held: HeldRows | None = None,
 ) -> pa.Table:
-    # The columns may hold what the rules forbid; a field that promises no null would refuse to carry it.
-    loose = [pa.field(each.name, each.type) for each in fields]
+    loose = _loose(fields)
     step = chunk_rows(loose)
     parts = [
         read_rows(session.storage, handle, addresses[start : start + step], loose, held)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from omnigraph.branching.delta_engine import TABLES_AT_ONCE
 from omnigraph.branching.equality import chunk_rows, in_fields, read_rows
 from omnigraph.branching.merge_plan import TableAction
+from omnigraph.branching.mixed_rows import mixed_rows
 from omnigraph.core.errors import InternalError
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
@@ -131,11 +132,11 @@ def stage_step(
     else:
         written = np.concatenate([changes.appends.addresses, changes.upserts.after])
         after_merge = Window.BRANCH_MERGE_REWRITE_AFTER_MERGE_PRE_DELETE
-    if len(written):
-        hidden = changes.upserts.before
+    if len(written) or len(changes.mixed):
+        hidden = np.concatenate([changes.upserts.before, changes.mixed.pairs.before])
         merged = storage.stage_merge_insert(
             handle,
-            source_rows(session, step, written),
+            _with_mixed(session, step, source_rows(session, step, written)),
             stamp,
             addresses=hidden,
             before_fork=forks or bool(parts),
@@ -172,6 +173,24 @@ def source_rows(
             yield from chunk.to_batches()
 
     return pa.RecordBatchReader.from_batches(pa.schema(fields), batches())
+
+
+def _with_mixed(
+    session: GraphSession, step: MergeStep, rows: pa.RecordBatchReader | pa.Table
+) -> pa.RecordBatchReader | pa.Table:
+    """The rows, and after them those that are put together from both sides."""
+    handle, mixed = step.target_handle, step.changes.mixed
+    if handle is None or not len(mixed):
+        return rows
+
+    def batches() -> Any:
+        yield from rows.to_batches() if isinstance(rows, pa.Table) else rows
+        for table in mixed_rows(
+            session.storage, mixed, step.source_handle, handle, list(handle.schema), step.held
+        ):
+            yield from table.to_batches()
+
+    return pa.RecordBatchReader.from_batches(pa.schema(list(handle.schema)), batches())
 
 
 def _held_rows(step: MergeStep, addresses: Addresses) -> pa.Table | None:

@@ -21,7 +21,10 @@ KNOWN_ANNOTATIONS: Final = (
     "rename_from",
     "description",
     "instruction",
+    "merge",
 )
+MERGE_WAYS: Final = ("property", "entity")
+"""What `@merge` may say of a type: conflicts by property, which is the default, or of whole entities."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class ReadAnnotations:
     rename_from: Name | None = None
     description: str | None = None
     instruction: str | None = None
+    merges_whole: bool = False
     custom: list[Annotation] = field(default_factory=list[Annotation])
 
 
@@ -49,6 +53,8 @@ def read_type_annotations(
         if name in _FLAGS or name == "embed":
             message = f"{label}: @{name} belongs to a property or, with parentheses, in the body"
             findings.report(Code.MISPLACED_ANNOTATION, node.span, message)
+        elif name == "merge":
+            _merge(node, label, read, seen, findings)
         elif not _metadata(node, label, read, seen, findings):
             if name == "default" or name in _NEED_ARGUMENTS:
                 findings.warn(
@@ -72,8 +78,8 @@ def read_property_annotations(
             _embed(node, owner, label, read, findings)
         elif name == "default":
             _default(node, label, read, findings)
-        elif name == "instruction":
-            message = f"{label}: @instruction belongs to a type, not to a property"
+        elif name in {"instruction", "merge"}:
+            message = f"{label}: @{name} belongs to a type, not to a property"
             findings.report(Code.MISPLACED_ANNOTATION, node.span, message)
         elif not _metadata(node, label, read, seen, findings):
             if name in _NEED_ARGUMENTS:
@@ -157,6 +163,21 @@ def _metadata(
     else:
         read.instruction = value.value
     return True
+
+
+def _merge(
+    node: AnnotationNode, label: str, read: ReadAnnotations, seen: set[str], findings: Findings
+) -> None:
+    if "merge" in seen:
+        findings.report(Code.REPEATED_ANNOTATION, node.span, f"{label}: @merge is written twice")
+        return
+    seen.add("merge")
+    value = node.value
+    if value is None or node.keywords or value.value not in MERGE_WAYS:
+        message = f"{label}: @merge takes property, which is the default, or entity"
+        findings.report(Code.BAD_ANNOTATION, node.span, message)
+    elif value.value == "entity":
+        read.merges_whole = True
 
 
 def _keep(

@@ -102,6 +102,7 @@ def _edge_type(node: EdgeTypeNode, findings: Findings) -> DraftType:
 def _with_metadata(declared: DraftType, read: ReadAnnotations) -> DraftType:
     declared.description = read.description
     declared.instruction = read.instruction
+    declared.merges_whole = read.merges_whole
     declared.annotations = tuple(sorted(read.custom, key=lambda a: (a.name, a.value or "", a.keywords)))
     declared.rename_from = read.rename_from
     return declared

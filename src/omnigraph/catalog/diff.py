@@ -177,6 +177,8 @@ class _TypeDiff:
             changed["description"] = new.description
         if old.instruction != new.instruction:
             changed["instruction"] = new.instruction
+        if old.merges_whole != new.merges_whole:
+            changed["merge"] = "entity" if new.merges_whole else None
         if changed:
             yield UpdateTypeMetadata(self._kind, new.name, changed)
 

@@ -81,6 +81,7 @@ class DraftType:
     constraints: list[DraftConstraint] = field(default_factory=list[DraftConstraint])
     description: str | None = None
     instruction: str | None = None
+    merges_whole: bool = False
     annotations: tuple[Annotation, ...] = ()
     rename_from: Name | None = None
     implements: tuple[Name, ...] = ()

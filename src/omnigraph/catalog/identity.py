@@ -228,6 +228,7 @@ def _node(declared: DraftType, numbering: _Numbering) -> NodeType:
         constraints=_constraints(declared),
         description=declared.description,
         instruction=declared.instruction,
+        merges_whole=declared.merges_whole,
         annotations=declared.annotations,
         interfaces=tuple(sorted({name.text for name in declared.implements})),
     )
@@ -243,6 +244,7 @@ def _edge(declared: DraftType, numbering: _Numbering) -> EdgeType:
         constraints=_constraints(declared),
         description=declared.description,
         instruction=declared.instruction,
+        merges_whole=declared.merges_whole,
         annotations=declared.annotations,
         source="" if declared.source is None else declared.source.text,
         target="" if declared.target is None else declared.target.text,

@@ -147,6 +147,7 @@ def _table(type_: TableType) -> Json:
             constraints=[_constraint(c) for c in type_.constraints],
             description=type_.description,
             instruction=type_.instruction,
+            merge="entity" if type_.merges_whole else None,
             annotations=[_annotation(a) for a in type_.annotations],
         ),
     }
@@ -241,6 +242,7 @@ def _read_table(form: Json) -> Json:
         "constraints": tuple(_read_constraint(c) for c in form.get("constraints", ())),
         "description": form.get("description"),
         "instruction": form.get("instruction"),
+        "merges_whole": form.get("merge") == "entity",
         "annotations": tuple(_read_annotation(a) for a in form.get("annotations", ())),
     }
 

@@ -196,6 +196,8 @@ class _TableType(_Declared):
     constraints: tuple[Constraint, ...] = ()
     description: str | None = None
     instruction: str | None = None
+    merges_whole: bool = False
+    """Whether two changes of one entity are a conflict also where they are about different properties."""
     annotations: tuple[Annotation, ...] = ()
 
     def _of_kind(self, kind: ConstraintKind) -> tuple[Constraint, ...]:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from omnigraph.core.errors import (
 from omnigraph.core.settings import is_set
 
 CONFLICTS_SHOWN_MAX: Final = 20
+VALUE_SHOWN_MAX: Final = 60
+"""Characters of a value that a conflict shows on the terminal."""
 
 
 def debugging() -> bool:
@@ -83,9 +86,20 @@ def show(error: OmnigraphError, *, as_json: bool) -> int:
     return error.exit_status
 
 
-def conflict_line(table_key: str, message: str, kind: str) -> str:
-    """A conflict for people: the type, what happened to which entity, and the kind."""
-    return f"conflict: {table_key.partition(':')[2]} {message} ({kind})"
+def conflict_lines(conflict: Mapping[str, Any]) -> list[str]:
+    """A conflict for people: the type, what happened to which entity, the kind, and the values behind it."""
+    type_name = conflict["table_key"].partition(":")[2]
+    lines = [f"conflict: {type_name} {conflict['message']} ({conflict['kind']})"]
+    for each in conflict.get("properties", ()):
+        sides = [f"{role} {_value(each[role])}" for role in ("base", "ours", "theirs") if role in each]
+        lines.append(f"  {each['property']}: {', '.join(sides)}")
+    return lines
+
+
+def _value(value: Any) -> str:
+    """A value in one line, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= VALUE_SHOWN_MAX else text[: VALUE_SHOWN_MAX - 1] + "…"
 
 
 def _show_text(error: OmnigraphError) -> None:
@@ -101,7 +115,8 @@ def _show_text(error: OmnigraphError) -> None:
             message, hint = f"the {text} has {len(wrong)} error{'' if len(wrong) == 1 else 's'}", None
     if isinstance(error, MergeConflicts):
         for conflict in error.conflicts[:CONFLICTS_SHOWN_MAX]:
-            output.note(conflict_line(conflict["table_key"], conflict["message"], conflict["kind"]))
+            for line in conflict_lines(conflict):
+                output.note(line)
     output.note(f"error: {message}")
     if hint:
         output.note(f"hint: {hint}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from omnigraph.cli import output
-from omnigraph.cli.failures import CONFLICTS_SHOWN_MAX, conflict_line
+from omnigraph.cli.failures import CONFLICTS_SHOWN_MAX, conflict_lines
 from omnigraph.cli.opening import addressed, confirm, reading, writing
 from omnigraph.cli.options import Actor, Json, Quiet, Store, Yes, teach
 from omnigraph.core.errors import OmnigraphError, UsageError
@@ -180,7 +180,8 @@ def _preview(
         output.line(f"{preview.source} into {preview.target}: {verdict}")
         _show_stats(preview.stats)
         for conflict in preview.conflicts[:CONFLICTS_SHOWN_MAX]:
-            output.line(conflict_line(conflict.table_key, conflict.message, conflict.kind.value))
+            for line in conflict_lines(conflict.to_dict()):
+                output.line(line)
         if preview.conflicts_total:
             output.line(output.counted(preview.conflicts_total, "conflict"))
             output.note(f"hint: {preview.advice}")

@@ -13,7 +13,10 @@ from omnigraph.branching import rows_in_memory as held
 from omnigraph.branching.agreement import agreed
 from omnigraph.branching.changes import table_delta
 from omnigraph.branching.equality import rows_differ
-from omnigraph.branching.merge_plan import Choice, Resolution, RowMerge, settle, three_way
+from omnigraph.branching.merge_plan import RowMerge, three_way
+from omnigraph.branching.mixed_rows import mixed_rows
+from omnigraph.branching.property_merge import Sides, divide
+from omnigraph.branching.settling import Choice, Resolution, settle
 from omnigraph.core.events import StorageCall
 from omnigraph.core.ids import BranchName, TableKey
 from omnigraph.core.limits import MERGE_HELD_ROWS_MAX
@@ -24,7 +27,13 @@ from omnigraph.storage.tables import TableStorage
 
 KEY = TableKey("node:T")
 STAMP = Stamp("op", KEY)
-SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int32())])
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("n", pa.int32()),
+        pa.field("texts", pa.list_(pa.string())),
+    ]
+)
 
 
 class Table:
@@ -38,7 +47,7 @@ class Table:
         return self.store.create_branch(KEY, "nodes/t", BranchName(name), handle.branch, handle.version)
 
     def put(self, handle, rows):
-        data = pa.table({"id": list(rows), "n": list(rows.values())}, schema=SCHEMA)
+        data = table_of(rows)
         return self.store.commit_staged(handle, self.store.stage_merge_insert(handle, data, STAMP))
 
     def drop(self, handle, ids):
@@ -47,19 +56,30 @@ class Table:
         return handle if staged is None else self.store.commit_staged(handle, staged)
 
     def rows(self, handle):
-        found = self.store.read(handle).to_pydict()
-        return dict(zip(found["id"], found["n"], strict=True))
+        return {row["id"]: value(row) for row in self.store.read(handle).to_pylist()}
 
     def at(self, handle, addresses):
-        return self.store.take(handle, addresses, ["id", "n"]).to_pylist() if len(addresses) else []
+        return self.store.take(handle, addresses).to_pylist() if len(addresses) else []
+
+
+def table_of(rows):
+    """Rows of the schema; a value is a number, or a number and a list of texts."""
+    pairs = [each if isinstance(each, tuple) else (each, None) for each in rows.values()]
+    numbers, texts = zip(*pairs, strict=True) if pairs else ((), ())
+    return pa.table({"id": list(rows), "n": list(numbers), "texts": list(texts)}, schema=SCHEMA)
+
+
+def value(row):
+    texts = row["texts"]
+    return row["n"], None if texts is None else tuple(texts)
 
 
 def described(table, old, new):
     delta = table_delta(table.store, old, new)
-    inserted = {row["id"]: row["n"] for row in table.at(new, delta.inserted.addresses)}
-    updated = {row["id"]: row["n"] for row in table.at(new, delta.updated.after)}
-    before = {row["id"]: row["n"] for row in table.at(old, delta.updated.before)}
-    deleted = {row["id"]: row["n"] for row in table.at(old, delta.deleted.addresses)}
+    inserted = {row["id"]: value(row) for row in table.at(new, delta.inserted.addresses)}
+    updated = {row["id"]: value(row) for row in table.at(new, delta.updated.after)}
+    before = {row["id"]: value(row) for row in table.at(old, delta.updated.before)}
+    deleted = {row["id"]: value(row) for row in table.at(old, delta.deleted.addresses)}
     assert list(inserted) == delta.inserted.ids.to_pylist() == sorted(inserted)
     assert list(updated) == list(before) == delta.updated.ids.to_pylist() == sorted(updated)
     assert list(deleted) == delta.deleted.ids.to_pylist() == sorted(deleted)
@@ -89,7 +109,13 @@ writes = st.lists(
     st.one_of(
         st.tuples(
             st.just("put"),
-            st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3) | st.none(), min_size=1),
+            st.dictionaries(
+                st.sampled_from("abcdefgh"),
+                st.tuples(
+                    st.integers(0, 2) | st.none(), st.sampled_from([None, (), ("x",), ("x", "y"), (None,)])
+                ),
+                min_size=1,
+            ),
         ),
         st.tuples(st.just("drop"), st.sets(st.sampled_from("abcdefgh"), min_size=1)),
     ),
@@ -125,7 +151,8 @@ def test_deltas_and_merges_like_dictionaries(homes, monkeypatch, held_rows, firs
     for bases in ([base], [base, other], [other, base, other]):
         merge = agreed([merged_from(table, each, theirs, ours) for each in bases])
         for resolution in (Resolution(), Resolution(Choice.OURS), Resolution(Choice.THEIRS)):
-            judge_merge(table, merge, bases, theirs, ours, resolution)
+            for whole in (False, True):
+                judge_merge(table, merge, bases, theirs, ours, resolution, whole)
 
 
 def merged_from(table, base, theirs, ours):
@@ -136,46 +163,69 @@ def merged_from(table, base, theirs, ours):
     )
 
 
-def judge_merge(table, merge: RowMerge, bases, theirs, ours, resolution):
-    """Row by row as the truth table says, where all bases say the same."""
+def judge_merge(table, merge: RowMerge, bases, theirs, ours, resolution, whole):
+    """Value by value as the truth table says, where all bases say the same."""
     former, s, t = [table.rows(base) for base in bases], table.rows(theirs), table.rows(ours)
     expected, conflicts = {}, []
-    gone = object()
     for key in sorted({*s, *t}):
-        was = [side.get(key, gone) for side in former]
-        their, our = s.get(key, gone), t.get(key, gone)
-        if their == our or all(each == their for each in was):
-            result = our
-        elif all(each == our for each in was):
-            result = their
-        else:
-            choice = resolution.everything
-            kind = (
-                "delete_vs_update"
-                if gone in (their, our)
-                else "divergent_insert"
-                if all(each is gone for each in was)
-                else "divergent_update"
-            )
-            if choice is None:
-                conflicts.append((key, kind))
-            result = their if choice is Choice.THEIRS else our
-        if result is not gone:
+        was = [side.get(key) for side in former]
+        result, kind = expected_row(was, s.get(key), t.get(key), resolution.everything, whole)
+        if kind is not None and resolution.everything is None:
+            conflicts.append((key, kind))
+        if result is not None:
             expected[key] = result
-    settled = settle(KEY, merge, resolution)
+    divided = divide(
+        Sides(table.store, theirs, ours, bases),
+        merge.collisions,
+        together=(),
+        whole=np.full(len(merge.collisions), whole),
+    )
+    settled = settle(KEY, merge, divided, resolution)
     assert [(each.row_id, each.kind.value) for each in settled.conflicts] == conflicts
-    rows = dict(t)
-    changes = settled.changes
+    assert applied(table, settled.changes, theirs, ours) == expected
+
+
+def expected_row(was, their, our, choice, whole):
+    """What a merge makes of one row, and the kind of its conflict: rows are tuples, None is no row."""
+    if their == our or all(each == their for each in was):
+        return our, None
+    if all(each == our for each in was):
+        return their, None
+    if their is None or our is None:
+        return (their if choice is Choice.THEIRS else our), "delete_vs_update"
+    kind = "divergent_update" if any(each is not None for each in was) else "divergent_insert"
+    if whole:
+        return (their if choice is Choice.THEIRS else our), kind
+    values, open_ = [], False
+    for column, (mine, yours) in enumerate(zip(their, our, strict=True)):
+        base = [None if each is None else (each[column],) for each in was]
+        if mine == yours or all(each == (mine,) for each in base):
+            values.append(yours)
+        elif all(each == (yours,) for each in base):
+            values.append(mine)
+        else:
+            open_ = True
+            values.append(mine if choice is Choice.THEIRS else yours)
+    return (our if open_ and choice is None else tuple(values)), kind if open_ else None
+
+
+def applied(table, changes, theirs, ours):
+    """The rows of the target after the changes; each is touched once."""
+    rows = table.rows(ours)
     for row in table.at(ours, changes.deletes.addresses):
         del rows[row["id"]]
     replaced = [row["id"] for row in table.at(ours, changes.upserts.before)]
     written = table.at(theirs, changes.upserts.after)
     assert replaced == [row["id"] for row in written]
-    rows |= {row["id"]: row["n"] for row in written}
+    rows |= {row["id"]: value(row) for row in written}
     for row in table.at(theirs, changes.appends.addresses):
         assert row["id"] not in rows
-        rows[row["id"]] = row["n"]
-    assert rows == expected
+        rows[row["id"]] = value(row)
+    pieces = mixed_rows(table.store, changes.mixed, theirs, ours, list(SCHEMA))
+    mixed = [row for piece in pieces for row in piece.to_pylist()]
+    assert [row["id"] for row in mixed] == changes.mixed.pairs.ids.to_pylist()
+    assert not {row["id"] for row in mixed} & {*replaced}
+    return rows | {row["id"]: value(row) for row in mixed}
 
 
 @pytest.mark.parametrize("above", [0, 1])
@@ -207,7 +257,7 @@ def test_a_rewrite_with_equal_values_is_no_change(tmp_path):
     table = Table(tmp_path)
     rows = {f"k{n}": n for n in range(100)}
     before = table.put(table.handle, rows)
-    data = pa.table({"id": list(rows), "n": list(rows.values())}, schema=SCHEMA)
+    data = table_of(rows)
     after = table.store.commit_staged(before, table.store.stage_overwrite(before, data, STAMP))
     delta = table_delta(table.store, before, after)
     assert delta.empty

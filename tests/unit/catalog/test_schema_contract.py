@@ -34,7 +34,7 @@ node Place @description("d") @instruction("i") @mine(1, k="v") implements Coded 
   @unique(q, mood)
   @index(q, f)
 }
-edge Near: Place -> Place @card(0..3) @description("e") { w: F64? @index  @unique(src, dst) }
+edge Near: Place -> Place @card(0..3) @description("e") @merge(entity) { w: F64? @index  @unique(src, dst) }
 edge Far: Place -> Place
 """
 
