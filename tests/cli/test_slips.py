@@ -258,3 +258,22 @@ def test_ctrl_c_ends_a_poll_that_follows(place: Path) -> None:
     assert child.returncode == 130
     assert said == ""
     assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("option", ["--params", "-p", "--params-file"])
+def test_parameters_that_nest_too_deeply_are_a_slip(here: Run, place: Path, option: str) -> None:
+    deep = "[" * 5_000 + "]" * 5_000
+    value = f"n={deep}" if option == "-p" else f'{{"n":{deep}}}'
+    if option == "--params-file":
+        (place / "deep.json").write_text(value)
+        value = str(place / "deep.json")
+    query = "query q($n: String) { match { $p: Person { name: $n } } return { $p.name } }"
+    ran = here("query", "-e", query, option, value, "--store", str(place / "g.omni"), rc=2)
+    assert "is nested too deeply" in ran.err
+
+
+def test_a_file_of_parameters_that_is_no_text_is_a_slip(here: Run, place: Path) -> None:
+    (place / "p.json").write_bytes(b'{"n":"\xff"}')
+    query = "query q($n: String) { match { $p: Person { name: $n } } return { $p.name } }"
+    ran = here("query", "-e", query, "--params-file", str(place / "p.json"), "--store", str(place), rc=2)
+    assert "is not UTF-8 text" in ran.err

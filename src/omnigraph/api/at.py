@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from omnigraph.api.arguments import text_checked_methods
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.planning.keys import EntityKey
 
 
+@text_checked_methods
 @dataclass(frozen=True, slots=True)
 class GraphAt:
     """The reading side of a graph, pinned to one commit. Made by `Graph.at`."""

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
@@ -37,6 +38,7 @@ def writable_branch(name: str) -> Branch:
     return branch
 
 
+@text_checked_methods
 class Commits:
     """The history of a graph."""
 
@@ -104,6 +106,7 @@ class BranchCreation:
         return {"name": self.name, "from": self.from_branch, "commit": commit_dict(self.commit)}
 
 
+@text_checked_methods
 class Branches:
     """The branches of a graph."""
 

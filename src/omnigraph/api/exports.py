@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any
 
+from omnigraph.api.arguments import text_checked_methods
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from omnigraph.planning.keys import EntityKey
 
 
+@text_checked_methods
 class Exports:
     """The exporting methods of `Graph`. Each of them reads one commit, whatever writers do meanwhile."""
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from omnigraph.api.arguments import source_text, text_checked, text_checked_methods
 from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
 from omnigraph.api.loads import Loads
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.errors import BadRequest, IoFailure, SourceFailure, TargetConflict
+from omnigraph.core.errors import BadRequest, SourceFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
@@ -47,22 +47,6 @@ if TYPE_CHECKING:
     from omnigraph.recovery.verify import VerifyReport
 
 
-def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
-    """The text a caller means, and the file it came from: a string with a brace or a line break is the
-    text itself.
-    """
-    if isinstance(source, str) and ("{" in source or "}" in source or "\n" in source or not source.strip()):
-        return source, None
-    path = Path(source)
-    try:
-        return path.read_text(encoding="utf-8-sig"), str(path)
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"'{path}' is not UTF-8 text") from error
-    except OSError as error:
-        hint = "a string without a brace or a line break is the path of a file"
-        raise IoFailure(f"'{path}' cannot be read: {error.strerror}", hint=hint) from error
-
-
 def _in_file(error: SourceFailure, file: str | None) -> SourceFailure:
     """The error, with the file its text is from."""
     if file is not None:
@@ -87,6 +71,7 @@ def _reconcile(
     reconcile(session, snapshot, tables, always=always)
 
 
+@text_checked_methods
 class Graph(Exports, Loads):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
@@ -411,6 +396,7 @@ class Graph(Exports, Loads):
         return html.facts(self.uri, about) + html.table(("kind", "type", "entities", "version"), rows)
 
 
+@text_checked
 def init(
     uri: str | os.PathLike[str],
     *,
@@ -459,6 +445,7 @@ def _with_blob_sources(
     return replace(chosen, blob_sources=tuple(os.fspath(each) for each in blob_sources))
 
 
+@text_checked
 def open_graph(
     uri: str | os.PathLike[str],
     *,
@@ -484,6 +471,7 @@ def open_graph(
     )
 
 
+@text_checked
 def open_read_only(
     uri: str | os.PathLike[str],
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from omnigraph.api.arguments import text_checked_methods
 from omnigraph.branching.baseline import Baseline, write_baseline
 from omnigraph.branching.blame import Blame, blame
 from omnigraph.branching.feed import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from omnigraph.planning.keys import EntityKey
 
 
+@text_checked_methods
 class Tags:
     """The tags of a graph: immutable names of commits."""
 
@@ -56,6 +58,7 @@ class Tags:
             self._session.manifest.tags.delete(name, hold.check)
 
 
+@text_checked_methods
 class Feed:
     """The commits of a branch as they come, with what each changed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.load_options import LoadOptions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from omnigraph.pipeline.report import LoadReport
 
 
+@text_checked_methods
 class Loads:
     """The loading methods of `Graph`. Each load is one commit, or changes nothing."""
 

@@ -4,7 +4,7 @@ import datetime as dt
 import math
 import re
 import struct
-from typing import Final
+from typing import Final, cast
 
 from omnigraph.catalog.types import ScalarKind
 
@@ -52,6 +52,8 @@ def parse_datetime(text: str) -> dt.datetime:
 
 def as_instant(moment: dt.datetime) -> dt.datetime:
     """A moment as a language value: UTC, cut to milliseconds; without a zone it is taken for UTC."""
+    if not isinstance(cast("object", moment.year), int):  # pandas has a moment that is none, NaT
+        raise Misfit("it is not a moment")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     try:

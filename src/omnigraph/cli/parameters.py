@@ -74,12 +74,16 @@ def parameters(given: str | None, file: str | None, single: Sequence[str] | None
     if given is not None:
         values = _object(given, "--params")
     elif file is not None:
-        values = _object(read_bytes(file).decode("utf-8", errors="replace"), f"'{shown(file)}'")
+        try:
+            text = read_bytes(file).decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"'{shown(file)}' is not UTF-8 text") from error
+        values = _object(text, f"'{shown(file)}'")
     for item in single or ():
         name, separator, text = item.partition("=")
         if not separator or not name:
             raise UsageError(f"-p takes NAME=VALUE, not '{item}'")
-        values[name] = _json_or_text(text)
+        values[name] = _json_or_text(name, text)
     return values
 
 
@@ -88,13 +92,17 @@ def _object(text: str, where: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}") from error
+    except RecursionError:
+        raise UsageError(f"{where} is nested too deeply") from None
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a JSON object", hint='write it like {"name": "Ada"}')
     return cast("dict[str, Any]", value)
 
 
-def _json_or_text(text: str) -> Any:
+def _json_or_text(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise UsageError(f"-p {name} is nested too deeply") from None

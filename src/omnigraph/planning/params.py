@@ -16,6 +16,7 @@ from omnigraph.planning.values import Value
 
 JAVASCRIPT_INTEGER_MAX: Final = 2**53 - 1
 _INTEGER_TEXT: Final = re.compile(r"-?[0-9]{1,25}")
+_SPELLED_MAX: Final = 10**30
 
 
 def bind_params(
@@ -192,7 +193,8 @@ def _integer(value: Any, kind: ScalarKind, *, javascript_safe: bool) -> int:
         raise Misfit("an integer is needed")
     low, high = INTEGER_BOUNDS[kind]
     if not low <= number <= high:
-        raise Misfit(f"{number} does not fit {kind}")
+        # Python refuses to spell numbers of thousands of digits.
+        raise Misfit(f"{number if abs(number) < _SPELLED_MAX else 'the number'} does not fit {kind}")
     return number
 
 

@@ -42,7 +42,10 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
         return text.rstrip("/")
     if not text:
         raise StorageConfiguration("the address of a graph cannot be empty")
-    return os.path.realpath(text)
+    try:
+        return os.path.realpath(text)
+    except ValueError as error:  # a null byte, or half of a surrogate pair
+        raise StorageConfiguration(f"{text!r} is not the name of a directory") from error
 
 
 def table_location(table_key: TableKey, incarnation: int = 1) -> str:

@@ -238,6 +238,10 @@ def stored_column(column: pa.Array, prop: Property) -> Converted:
 
 def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
     kind = prop.type.kind
+    if pa.types.is_string(column.type) and (kind in INTEGER_BOUNDS or kind in FLOAT_KINDS):
+        # As in JSON lines, a text is no number; each row that has one is refused by itself.
+        texts = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        return Converted(pa.nulls(len(column), arrow_type(prop.type)), misfits(column, prop, texts))
     if kind in INTEGER_BOUNDS:
         return _whole_numbers(column, prop)
     if kind in FLOAT_KINDS and _is_number(column.type):

@@ -1,8 +1,9 @@
 """DataFrames, Arrow tables and lists of rows as the source of a load."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -18,6 +19,9 @@ from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.spark.session import SparkRuntime
 
 ROW_GROUP_ROWS: Final = 262_144
+VALUE_LEVELS_MAX: Final = 8
+"""How deep lists and objects within one value are looked into; no property has a list of lists."""
+_NESTED: Final = frozenset({list, tuple, dict})
 
 
 def is_spark_frame(frame: Any) -> bool:
@@ -47,7 +51,7 @@ def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRunti
             except UnicodeEncodeError as error:
                 message = "a string holds half of a surrogate pair"
                 raise LoadFormatError(line=None, file=f"frame {name}", message=message) from error
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            except (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError) as error:
                 raise BadRequest(
                     f"'{name}': the rows have no common column types ({shown_text(str(error))})",
                     hint="give an Arrow table or a file of JSON lines",
@@ -69,8 +73,28 @@ def _as_table(name: str, frame: Any) -> pa.Table:
     if hasattr(frame, "to_arrow"):
         return frame.to_arrow()
     if type(frame).__module__.startswith("pandas"):
+        for column in frame.columns:
+            if frame[column].dtype == object:
+                _refuse_deep(name, column, frame[column].tolist())
         return pa.Table.from_pandas(frame, preserve_index=False)
     raise BadRequest(f"'{name}': {type(frame).__name__} is not a DataFrame, an Arrow table or a list of rows")
+
+
+def _refuse_deep(name: str, member: Any, values: Collection[Any]) -> None:
+    """Refuse lists within lists within lists: Arrow takes minutes to find the type of thousands of them."""
+    for _level in range(VALUE_LEVELS_MAX):
+        nested = _NESTED & set(map(type, values))
+        if not nested:
+            return
+        inside = [each for each in values if type(each) in nested]
+        values = list(chain.from_iterable(map(_members, inside)))
+    raise BadRequest(
+        f"'{name}': {shown_text(repr(member))} is nested more than {VALUE_LEVELS_MAX - 1} levels"
+    )
+
+
+def _members(nested: Any) -> Iterable[Any]:
+    return cast("dict[Any, Any]", nested).values() if isinstance(nested, dict) else nested
 
 
 def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
@@ -84,7 +108,9 @@ def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
     for member in members:
         if not isinstance(member, str) or member.startswith(MARK):
             raise BadRequest(f"'{name}': {shown_text(repr(member))} is not the name of a property")
-        columns[member] = pa.array([row.get(member) for row in rows])
+        values = [row.get(member) for row in rows]
+        _refuse_deep(name, member, values)
+        columns[member] = pa.array(values)
         given = [member in row for row in rows]
         if not all(given):
             columns[MARK + member] = pa.array(given)

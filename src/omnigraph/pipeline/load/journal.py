@@ -215,6 +215,17 @@ class Journal:
 
 
 @contextlib.contextmanager
+def own_files(root: GraphRoot, load_id: str) -> Generator[None]:
+    """Turn what the system refuses about the files of a load into one of our errors, which names the file."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename if isinstance(error.filename, str) else f"{root.uri}/{LOADS}/{load_id}"
+        with translated(named):
+            raise
+
+
+@contextlib.contextmanager
 def only_driver(session: "GraphSession", load_id: str, *, new: bool) -> Generator[None]:
     """Be the only process that drives this load. Raises LoadNotResumable while another one does.
 

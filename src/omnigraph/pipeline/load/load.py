@@ -26,7 +26,14 @@ from omnigraph.pipeline.input.sources import (
     stream_name,
 )
 from omnigraph.pipeline.load.frames import is_spark_frame, spool_frames
-from omnigraph.pipeline.load.journal import Differences, Journal, check_inputs, only_driver, read_record
+from omnigraph.pipeline.load.journal import (
+    Differences,
+    Journal,
+    check_inputs,
+    only_driver,
+    own_files,
+    read_record,
+)
 from omnigraph.pipeline.load.rejects import RejectsFile
 from omnigraph.pipeline.load.run import Load
 from omnigraph.pipeline.plan import Split
@@ -130,7 +137,7 @@ def _load(
     _refuse_taken_rejects(session, options, load_id)
     entering_write(session, options.actor)
     executor = _executor(session, by, size)
-    with only_driver(session, load_id, new=True):
+    with own_files(session.root, load_id), only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
         load = Load(session, options, executor, workspace, load_id, cancel=by.cancel, course=by.course)
         return _run(load, partial(make_splits, workspace, executor))
@@ -151,7 +158,7 @@ def _resume(
     options = record.options
     _refuse_taken_rejects(session, options, load_id)
     entering_write(session, options.actor)
-    with only_driver(session, load_id, new=False):
+    with own_files(session.root, load_id), only_driver(session, load_id, new=False):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)
         executor = _executor(session, by, sum(each.size for each in record.inputs))
@@ -171,9 +178,8 @@ def _resume(
 
 def _run(load: Load, make_splits: Callable[[], list[Split]]) -> LoadReport:
     try:
-        if (
-            load.workspace is not None
-        ):  # inside: no interrupt comes between making and removing between making and removing
+        # Inside: no interrupt comes between making and removing.
+        if load.workspace is not None:
             load.workspace.mkdir(parents=True, exist_ok=True)
         return load.run(make_splits())
     finally:

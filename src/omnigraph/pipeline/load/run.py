@@ -52,7 +52,14 @@ from omnigraph.pipeline.checks.probe import KeyIndexes
 from omnigraph.pipeline.checks.verify import Verified, Verifier
 from omnigraph.pipeline.input.columns import type_to_replace
 from omnigraph.pipeline.input.sources import text_bytes
-from omnigraph.pipeline.load.journal import InputFile, Journal, LoadRecord, check_graph, stage_journaled
+from omnigraph.pipeline.load.journal import (
+    InputFile,
+    Journal,
+    LoadRecord,
+    check_graph,
+    own_files,
+    stage_journaled,
+)
 from omnigraph.pipeline.load.rejects import Reasons, RejectsFile
 from omnigraph.pipeline.load.stage_split import (
     SplitResult,
@@ -171,19 +178,20 @@ class Load:
         staged: _Staged | None = None
         moved: ReadSetMoved | None = None
         try:
-            for _attempt in range(REPREPARE_ATTEMPTS_MAX):
-                snapshot = self.target.snapshot()
-                if staged is not None and self._still_fits(staged, snapshot):
-                    # The facts on disk are cut into as many partitions as before.
-                    plan = self._plan(snapshot)
-                    staged.plan = replace(plan, partitions=staged.plan.partitions)
-                else:
-                    self._clean_up(staged)
-                    staged = self._stage(snapshot)
-                try:
-                    return self._verify_and_commit(staged, snapshot)
-                except ReadSetMoved as lost:
-                    moved = lost
+            with own_files(self.session.root, self.operation_id):
+                for _attempt in range(REPREPARE_ATTEMPTS_MAX):
+                    snapshot = self.target.snapshot()
+                    if staged is not None and self._still_fits(staged, snapshot):
+                        # The facts on disk are cut into as many partitions as before.
+                        plan = self._plan(snapshot)
+                        staged.plan = replace(plan, partitions=staged.plan.partitions)
+                    else:
+                        self._clean_up(staged)
+                        staged = self._stage(snapshot)
+                    try:
+                        return self._verify_and_commit(staged, snapshot)
+                    except ReadSetMoved as lost:
+                        moved = lost
         except BaseException as error:
             if self._entered_commit and self._had_no_effect(error):
                 self._entered_commit = False

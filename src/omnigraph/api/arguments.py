@@ -1,0 +1,118 @@
+"""What a caller hands over, looked at once: text where text is meant, and the text that a source means."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar, cast
+
+from omnigraph.core.errors import BadRequest, IoFailure
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+Class = TypeVar("Class", bound=type)
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise BadRequest(f"'{name}' is text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(f"'{name}' holds half of a surrogate pair, which is not text") from None
+
+
+def _text_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _text(name, value)
+
+
+def _text_or_number(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        _text(name, value)
+
+
+def _path(name: str, value: object) -> None:
+    if not isinstance(value, (str, os.PathLike)):
+        raise BadRequest(f"'{name}' is text or a path, not {type(value).__name__}")
+
+
+def _path_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _path(name, value)
+
+
+def _texts(name: str, value: object) -> None:
+    if not isinstance(value, Sequence):
+        raise BadRequest(f"'{name}' is a list of texts, not {type(value).__name__}")
+    for each in cast("Sequence[object]", value):
+        _text(name, each)
+
+
+def _texts_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _texts(name, value)
+
+
+_CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
+    "str": _text,
+    "str | None": _text_or_none,
+    "str | int": _text_or_number,
+    "Sequence[str]": _texts,
+    "Sequence[str] | None": _texts_or_none,
+    "str | os.PathLike[str]": _path,
+    "str | os.PathLike[str] | None": _path_or_none,
+}
+"""By the annotation of a parameter."""
+
+
+def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """The call; it refuses what its annotations do not allow where they ask for text or for a path.
+
+    Raises BadRequest that names the parameter. Cost: one test for each argument.
+    """
+    parameters = inspect.signature(call).parameters
+    names = list(parameters)
+    checks = {
+        name: _CHECKS[spelled]
+        for name, parameter in parameters.items()
+        if (spelled := inspect.formatannotation(parameter.annotation).strip("'")) in _CHECKS
+    }
+
+    @functools.wraps(call)
+    def checked(*given: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        for name, value in (*zip(names, given, strict=False), *named.items()):
+            check = checks.get(name)
+            # Nearly every argument is ASCII, and that is told without a call.
+            if check is not None and not (value.__class__ is str and value.isascii()):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]  it is a string there
+                check(name, value)
+        return call(*given, **named)
+
+    return checked if checks else call
+
+
+def text_checked_methods(cls: Class) -> Class:
+    """The class; its public methods are `text_checked`."""
+    for name, member in list(vars(cls).items()):
+        if inspect.isfunction(member) and not name.startswith("_"):
+            setattr(cls, name, text_checked(member))
+    return cls
+
+
+def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
+    """The text a caller means, and the file it came from: a string with a brace or a line break is the
+    text itself.
+    """
+    if isinstance(source, str) and ("{" in source or "}" in source or "\n" in source or not source.strip()):
+        return source, None
+    hint = "a string without a brace or a line break is the path of a file"
+    path = Path(source)
+    try:
+        return path.read_text(encoding="utf-8-sig"), str(path)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"'{path}' is not UTF-8 text") from error
+    except OSError as error:
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}", hint=hint) from error
+    except ValueError as error:  # a null byte, or half of a surrogate pair
+        raise BadRequest(f"{str(path)!r} is not the name of a file", hint=hint) from error
