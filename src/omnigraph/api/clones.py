@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from omnigraph.api.arguments import text_checked
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest
 from omnigraph.engine.session import GraphSession, connect_storage, open_session
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.maintenance.clone import CloneReport
 
 
+@text_checked
 def clone(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -22,6 +22,7 @@ from omnigraph.manifest.commit_record import (
     record_from_json,
     record_to_json,
 )
+from omnigraph.storage.layout import is_inside
 
 STAMP_KEY: Final = "omnigraph:internal_schema_version"
 STAMP: Final = 3
@@ -237,6 +238,8 @@ def decode(rows: pa.Table, *, branch: Branch, manifest_version: int) -> Snapshot
             case "table":
                 if not location:
                     raise corrupt_row(object_id, "its location is missing")
+                if not is_inside(location):
+                    raise corrupt_row(object_id, f"its location '{location}' is not below the graph")
                 registrations[key] = location
             case "table_version":
                 if key not in versions or _version(versions[key]) < _version(row):
@@ -297,6 +300,8 @@ def _entry(key: TableKey, row: _Row, registrations: Mapping[TableKey, str]) -> T
         raise corrupt_row(object_id, f"table '{key}' was never registered")
     if row_count is None:
         raise corrupt_row(object_id, "its row count is missing")
+    if table_branch is not None and not is_inside(table_branch):
+        raise corrupt_row(object_id, f"its branch '{table_branch}' is not below the graph")
     details = json_object(metadata, row=object_id)
     uuid = details.get("transaction_uuid")
     if not isinstance(uuid, str):

@@ -11,7 +11,7 @@ from omnigraph.core.events import SidecarDeleted, SidecarWritten, Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
 from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION, SIDECAR_BYTES_MAX, SIDECAR_SCHEMA_VERSION
-from omnigraph.storage.layout import RECOVERY, location_below_any_root
+from omnigraph.storage.layout import RECOVERY, is_inside, location_below_any_root
 from omnigraph.storage.objects import PreparedText, StorageAdapter
 
 
@@ -252,7 +252,14 @@ class _Members:
 
 
 def _branch(name: str | None) -> Branch:
-    return None if name is None else BranchName(name)
+    return None if name is None else BranchName(_inside(name))
+
+
+def _inside(name: str) -> str:
+    """A name that becomes a path: recovery must not be led out of the graph."""
+    if not is_inside(name):
+        raise _MalformedError(f"'{name}' is not below the graph")
+    return name
 
 
 def _from_members(members: _Members, version: int) -> Sidecar:
@@ -274,7 +281,7 @@ def _from_members(members: _Members, version: int) -> Sidecar:
         additional_registrations=tuple(
             SidecarRegistration(
                 TableKey(each.text("table_key")),
-                each.text("table_path"),
+                _inside(each.text("table_path")),
                 _branch(each.optional_text("table_branch")),
             )
             for each in members.objects("additional_registrations", required=False)
@@ -286,7 +293,7 @@ def _from_members(members: _Members, version: int) -> Sidecar:
         switches=tuple(
             SidecarSwitch(
                 TableKey(each.text("table_key")),
-                each.text("table_path"),
+                _inside(each.text("table_path")),
                 each.number("expected_version"),
                 each.number("table_version"),
                 _branch(each.optional_text("table_branch")),
@@ -309,7 +316,7 @@ def _pin(members: _Members, version: int) -> SidecarPin:
     return SidecarPin(
         table_key=TableKey(members.text("table_key")),
         # Earlier programs wrote the full address.
-        table_path=location_below_any_root(members.text("table_path")),
+        table_path=_inside(location_below_any_root(members.text("table_path"))),
         expected_version=members.number("expected_version"),
         post_commit_pin=members.number("post_commit_pin"),
         confirmed_version=confirmed,

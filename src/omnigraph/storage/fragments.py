@@ -10,7 +10,7 @@ from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Durability, Settings
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.handles import Fragment, SnapshotHandle, Stamp
-from omnigraph.storage.layout import GraphRoot
+from omnigraph.storage.layout import GraphRoot, is_inside
 from omnigraph.storage.objects import open_adapter
 from omnigraph.storage.tables import TableStorage
 from omnigraph.storage.version_files import describe_staged
@@ -72,6 +72,6 @@ def remove_fragments(root: GraphRoot, fragments: Iterable[Fragment]) -> None:
     if not root.is_local:
         return
     for fragment in fragments:
-        for name in fragment.files:
+        for name in filter(is_inside, fragment.files):
             with contextlib.suppress(OSError):
                 Path(root.local_path(name)).unlink(missing_ok=True)

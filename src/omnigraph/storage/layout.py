@@ -67,6 +67,11 @@ def location_below_any_root(path: str) -> str:
     return f"{parts[1]}/{parts[2]}" if len(parts) == 3 and parts[1] in TABLE_DIRECTORIES else path
 
 
+def is_inside(name: str) -> bool:
+    """Whether a graph-relative name stays below the root, whoever wrote it into a file of the graph."""
+    return not name.startswith("/") and "\0" not in name and ".." not in name.split("/")
+
+
 def load_record_name(operation_id: str) -> str:
     """The graph-relative name of the record a resumable load keeps."""
     return f"{LOADS}/{operation_id}.json"

@@ -116,6 +116,8 @@ def test_the_greatest_version_counts_and_a_tombstone_hides_up_to_its_own() -> No
         (version_object_id(PERSON, 7), "table_version", None, "version"),
         (tombstone_object_id(CITY, 4), "table_version", None, "version"),
         (PERSON, "location", None, "location"),
+        (PERSON, "location", "nodes/../../elsewhere", "not below the graph"),
+        (PERSON, "location", "/elsewhere/nodes/p", "not below the graph"),
         (PERSON, "object_type", "tabel", "tabel"),
     ],
 )

@@ -180,6 +180,17 @@ def test_a_malformed_sidecar_names_its_object(text):
     assert NAME in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("member", "led_out"),
+    [("table_path", "nodes/.."), ("table_path", "../nodes"), ("table_branch", "../../elsewhere")],
+)
+def test_a_note_that_leads_out_of_the_graph_is_malformed(member, led_out):
+    text = json.loads(to_text(mutation()))
+    text["tables"][0][member] = led_out
+    with pytest.raises(SidecarSchemaError, match="is not below the graph"):
+        parse_sidecar(NAME, json.dumps(text))
+
+
 def test_listing_is_sorted_and_takes_only_notes(store):
     for operation in ("01C", "01A", "01B"):
         store.write(mutation(operation_id=OperationId(operation)))
