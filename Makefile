@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 2
+CHAOS_SECONDS ?= 3600
 NOT_QUICK := spark or crash or model or slow or torture
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check lint types imports fmt bench torture docs lock clean
+.PHONY: help setup demo test quick check lint types imports fmt bench torture chaos docs lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -54,6 +55,9 @@ bench: setup ## compare speed with peers, as ratios of one run
 
 torture: setup ## long runs: random writers, SIGKILLs, deep generated programs
 	$(BIN)/python -m pytest -n 0 -s -m torture tests
+
+chaos: setup ## kills, stops, interrupts, a full disk and a jumping clock for CHAOS_SECONDS
+	OMNIGRAPH_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/python -m pytest -n 0 -s -m torture tests/chaos -k "not notices"
 
 docs: setup ## regenerate the generated reference pages
 	$(BIN)/python scripts/reference.py

@@ -1,0 +1,166 @@
+"""One process of the chaos run: `python worker.py <JSON>`; some lanes on one graph, until its input ends.
+
+Members: `uri`, `options`, `expiry_s`, `spark`, `without` (a part of the protocol that is switched off), `lanes` (name to
+possible states), `first` (the number of the first new row). Every line on the output is `[lane, word, value]` (see `ledger`). Lines of input: `disk N` (no file may grow
+beyond N bytes; `disk` alone ends that), `clock S` (the clock is S seconds ahead), `finish`.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import omnigraph
+from chaos.actions import ACTIONS, State, found_in
+from chaos.ledger import Ledger
+from crash.child import break_protocol
+from omnigraph.core.clock import SystemClock
+from omnigraph.core.errors import OmnigraphError
+from omnigraph.core.errors.kinds import FACTS
+from omnigraph.recovery import process_lock
+
+SPARK_WEIGHT = 0.6
+SETTLE_S_MAX = 60
+finish = threading.Event()
+saying = threading.Lock()
+
+
+def say(lane, word, value=None):
+    with saying:
+        left = (json.dumps([lane, word, value]) + "\n").encode()
+        while left:
+            left = left[os.write(1, left) :]
+
+
+class Lane:
+    """One thread's work: chosen, run, told."""
+
+    def __init__(self, told, name, graph):
+        self.name = name
+        self.inside = False
+        self._told = told
+        self._graph = graph
+        self._ledger = Ledger(name, [State(**state) for state in told["lanes"][name]])
+        self._chance = random.Random(f"{told['first']} {name}")
+        self._number = told["first"]
+        weights = {each.name: each.weight for each in ACTIONS.values()}
+        weights["load_spark"] = SPARK_WEIGHT if told["spark"] and name.endswith("0-") else 0
+        self._actions = [ACTIONS[each] for each, weight in weights.items() if weight]
+        self._weights = [weight for weight in weights.values() if weight]
+
+    def work(self):
+        """Until the end of the round; then a write is acknowledged and the graph shows a promised state."""
+        self.settle()
+        while not finish.is_set():
+            (action,) = self._chance.choices(self._actions, self._weights)
+            planned = action.plan(self._ledger.states[0], self._chance, self._fresh())
+            if planned is not None:
+                self._act(action, planned)
+                if len(self._ledger.states) > 1:
+                    self.settle()
+        self.settle()
+
+    def settle(self):
+        """Write once more, acknowledged, so that everything pending is healed, and look."""
+        deadline = time.monotonic() + SETTLE_S_MAX
+        while True:
+            try:
+                self._graph = self._open()
+                if self._act(ACTIONS["insert"], ["main", [self._fresh()], 0]):
+                    self._tell("found", vars(found_in(self._graph, self.name)))
+                    return
+            except AssertionError as error:
+                self._tell("bad", str(error))
+                return
+            except OmnigraphError as error:
+                self._tell("bad" if time.monotonic() > deadline else "retried", f"{error.kind}: {error}")
+            if time.monotonic() > deadline:
+                self._tell("bad", "this lane can no longer write")
+                return
+
+    def _act(self, action, arguments):
+        """Whether the call returned; its outcome is told either way."""
+        self._tell("start", [action.name, arguments])
+        try:
+            try:
+                self.inside = True
+                action.run(self._graph, self.name, arguments)
+            finally:
+                self.inside = False
+        except AssertionError as error:
+            self._tell("bad", str(error))
+        except OmnigraphError as error:
+            self._tell("refused" if FACTS[error.kind].effect_free else "unknown", error.kind)
+        except KeyboardInterrupt:
+            self.inside = False
+            self._tell("unknown", "interrupt")
+        except Exception as error:
+            self._tell("unknown", f"untyped {type(error).__name__}: {error}"[:200])
+        else:
+            self._tell("ok")
+            return True
+        return False
+
+    def _open(self):
+        return omnigraph.open(self._told["uri"], storage_options=self._told["options"])
+
+    def _fresh(self):
+        self._number += 1
+        return f"{self.name}{self._number}"
+
+    def _tell(self, word, value=None):
+        say(self.name, word, value)
+        if word != "retried":
+            self._ledger.note(word, value)
+
+
+def listen_to_parent():
+    now_us = SystemClock.now_us
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    for line in sys.stdin:
+        match line.split():
+            case ["disk", *size]:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (int(size[0]) if size else hard, hard))
+            case ["clock", seconds]:
+                ahead = int(seconds) * 1_000_000
+                SystemClock.now_us = lambda self, ahead=ahead: now_us(self) + ahead
+            case _:
+                break
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    SystemClock.now_us = now_us
+    finish.set()
+
+
+def main():
+    told = json.loads(sys.argv[1])
+    break_protocol(told["without"])
+    if told["expiry_s"]:
+        process_lock.LEASE_EXPIRY_S = told["expiry_s"]
+        process_lock.LEASE_CLOCK_SKEW_S_MAX = 0.0
+    graph = omnigraph.open(told["uri"], storage_options=told["options"])
+    first, *others = [Lane(told, name, graph) for name in told["lanes"]]
+
+    def interrupt(_number, _frame):
+        if first.inside:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    threading.Thread(target=listen_to_parent, daemon=True).start()
+    threads = [threading.Thread(target=each.work) for each in others]
+    for each in threads:
+        each.start()
+    first.work()
+    for each in threads:
+        each.join()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
