@@ -202,6 +202,13 @@ def ensure_indices(command):
     omnigraph.open(command["path"], storage_options=command.get("options")).ensure_indices()
 
 
+def apply_schema(command):
+    """Change the schema."""
+    graph = omnigraph.open(command["path"], storage_options=command.get("options"))
+    graph.apply_schema(command["schema"], actor="ana")
+    graph.close()
+
+
 def merge(command):
     """Merge one branch into another."""
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
@@ -257,6 +264,7 @@ COMMANDS = {
         create,
         branch_create,
         branch_delete,
+        apply_schema,
         ensure_indices,
         confirm,
         hold_lease,

@@ -69,8 +69,13 @@ OTHERS = {
 }
 
 
-ENDING_PROCESSES = ("test_merge_recovery.py", "test_merge_pairs.py", "test_load_resume.py")
-"""Scenarios of merges and loads whose windows are those of processes that end in them."""
+ENDING_PROCESSES = (
+    "test_merge_recovery.py",
+    "test_merge_pairs.py",
+    "test_load_resume.py",
+    "test_schema_apply_recovery.py",
+)
+"""Scenarios of merges, loads and schema changes whose windows are those of processes that end in them."""
 
 
 def _windows_named(tree):

@@ -13,6 +13,7 @@ import pytest
 import omnigraph
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.events import Event, TableStaged, listen
+from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.handles import NO_NUMBER, Fragment, SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.residual import InlineCommitResidual
@@ -81,6 +82,9 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "stage_overwrite": lambda t, h: t.stage_overwrite(h, some(0, 1), STAMP),
     "stage_delete": lambda t, h: t.stage_delete(h, STAMP, predicate="id = 'k1'"),
     "stage_rewrite": lambda t, h: t.stage_rewrite(h, h.fragment_ids, STAMP),
+    "stage_columns": lambda t, h: t.stage_columns(
+        h, ColumnChange(SCHEMA, {"id": "id", "text": "text"}), STAMP
+    ),
     "stage_fragments": lambda t, h: t.stage_fragments(h, outside_fragments(t, h), "append", STAMP),
     "stage_indexes": lambda t, h: [
         t.stage_indexes(h, [IndexPlan(kind, column)], STAMP)
@@ -88,6 +92,9 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     ],
     "rebase": lambda t, h: t.rebase(t.stage_append(h, some(100, 2), STAMP), h),
     "new_files": lambda t, h: t.new_files(h),
+    "files_of": lambda t, h: t.files_of(h),
+    "sums": lambda t, h: t.sums([h]),
+    "sum_of": lambda t, h: t.sum_of(min(t.files_of(h))),
     "make_durable": lambda t, h: t.make_durable([h]),
     "branch_identifier": lambda t, h: t.branch_identifier(PLACE, None),
     "create_branch": lambda t, h: t.create_branch(PERSON, PLACE, "review", None, h.version),

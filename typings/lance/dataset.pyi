@@ -20,7 +20,10 @@ class _Field:
     def children(self) -> list[_Field]: ...
 
 class LanceSchema:
+    @staticmethod
+    def from_pyarrow(schema: pa.Schema) -> LanceSchema: ...
     def fields(self) -> list[_Field]: ...
+    def to_pyarrow(self) -> pa.Schema: ...
 
 class DatasetBasePath:
     @property
@@ -90,6 +93,17 @@ class LanceOperation:
             fields_for_preserving_frag_bitmap: list[int] = ...,
             update_mode: str = "",
         ) -> None: ...
+
+    class Merge(BaseOperation):
+        def __init__(
+            self,
+            fragments: Iterable[FragmentMetadata],
+            schema: LanceSchema,
+            preserves_nullability: bool = False,
+        ) -> None: ...
+
+    class Project(BaseOperation):
+        def __init__(self, schema: LanceSchema, preserves_nullability: bool = False) -> None: ...
 
     class RewriteGroup:
         def __init__(
@@ -173,6 +187,8 @@ class LanceDataset:
     def data_storage_version(self) -> str: ...
     @property
     def lance_schema(self) -> LanceSchema: ...
+    @property
+    def max_field_id(self) -> int: ...
     @property
     def latest_version(self) -> int: ...
     @property

@@ -15,6 +15,7 @@ from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.exports import Exports
 from omnigraph.api.loads import Loads
+from omnigraph.api.schemas import Schemas
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, SourceFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from omnigraph.branching.blame import Blame
     from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_report import MergeReport
-    from omnigraph.catalog.schema import Catalog
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import TableKey
     from omnigraph.core.settings import Settings
@@ -72,7 +72,7 @@ def _reconcile(
 
 
 @text_checked_methods
-class Graph(Exports, Loads):
+class Graph(Exports, Loads, Schemas):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
     def __init__(self, session: GraphSession) -> None:
@@ -312,14 +312,6 @@ class Graph(Exports, Loads):
         from omnigraph.engine.entities.lookup import find_entity  # noqa: PLC0415
 
         return find_entity(self._session, self._state(branch, at), type_name, entity_id)
-
-    def schema_source(self) -> str:
-        """The accepted schema, as it was written."""
-        return self._session.contract().source
-
-    def catalog(self) -> Catalog:
-        """The accepted schema, compiled, with the identities of this graph."""
-        return self._session.contract().catalog
 
     def snapshot(self, *, branch: str | None = None, at: str | None = None) -> Snapshot:
         """What a branch shows now, or showed at a commit or tag: the version and size of every table."""

@@ -53,6 +53,8 @@ def from_json(text: str) -> Catalog:
             edges={e["name"]: _read_edge(e) for e in form["edges"]},
             interfaces={i["name"]: _read_interface(i) for i in form["interfaces"]},
             next_id=int(form["next_id"]),
+            generation=int(form.get("generation", 1)),
+            parent=form.get("parent"),
             source_hash=str(form["source_hash"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -90,7 +92,7 @@ def _digest(form: Json) -> str:
 def _without_identities(form: Any) -> Any:
     if isinstance(form, dict):
         members = cast("Json", form)
-        hidden = {"id", "incarnation", "next_id"}
+        hidden = {"id", "incarnation", "next_id", "generation", "parent"}
         return {k: _without_identities(v) for k, v in members.items() if k not in hidden}
     if isinstance(form, list):
         return [_without_identities(item) for item in cast("list[Any]", form)]
@@ -100,6 +102,7 @@ def _without_identities(form: Any) -> Any:
 def _content(catalog: Catalog) -> Json:
     return {
         "next_id": catalog.next_id,
+        **_present(generation=catalog.generation if catalog.parent else None, parent=catalog.parent),
         "interfaces": [_interface(i) for i in catalog.interfaces.values()],
         "nodes": [_node(n) for n in catalog.nodes.values()],
         "edges": [_edge(e) for e in catalog.edges.values()],

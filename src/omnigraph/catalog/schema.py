@@ -331,6 +331,10 @@ class Catalog:
     interfaces: Mapping[str, Interface]
     next_id: int
     """The first identity that was never handed out."""
+    generation: int = 1
+    """How many schemas the graph has had, this one included. Schemas follow one another in one line."""
+    parent: str | None = None
+    """The hash of the schema this one followed; None for the first."""
     source_hash: str = field(default="", compare=False)
     """SHA-256 of the schema text; not part of the shape."""
 

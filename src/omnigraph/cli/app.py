@@ -11,7 +11,7 @@ from omnigraph.cli.options import Json, teach
 Path = tuple[str, ...]
 
 _GROUPS: Final = {
-    "schema": "Look at a schema and at what a change of it would do.",
+    "schema": "Look at the schema, plan a change of it, and make it.",
     "branch": "Branches of the whole graph.",
     "commit": "The history of the graph.",
     "tag": "Names of commits.",

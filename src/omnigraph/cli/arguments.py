@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("lint",): _DIRECT,
     ("schema", "plan"): _PLAN,
     ("schema", "show"): _READ,
+    ("schema", "apply"): _WRITE,
     ("init",): _CREATE,
     ("clone",): _COPY,
     ("mutate",): _WRITE,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from omnigraph.cli import output
+from omnigraph.cli import output, schema_changes
 from omnigraph.cli.opening import reading, writing
 from omnigraph.cli.options import (
     Actor,
@@ -64,6 +64,7 @@ def register(app: typer.Typer, schema_app: typer.Typer) -> None:
         "show",
         help=teach("Print the schema of a graph as it was written.", "omnigraph schema show --store kb.omni"),
     )(schema_show)
+    schema_changes.register(schema_app)
 
 
 def init(

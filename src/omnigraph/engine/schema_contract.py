@@ -10,8 +10,9 @@ import orjson
 from omnigraph.catalog.ir import from_json, schema_hash, shape_hash, to_json
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
+from omnigraph.core.ids import OperationId
 from omnigraph.manifest.clone_marker import refuse_unfinished_clone
-from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, schema_name
+from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, STAGING_SUFFIX, schema_name
 from omnigraph.storage.objects import StorageAdapter
 
 STATE_FORMAT: Final = 1
@@ -45,13 +46,24 @@ def write_contract(adapter: StorageAdapter, contract: SchemaContract) -> None:
     adapter.write_text(SCHEMA_STATE, state_text(contract))
 
 
-def state_text(contract: SchemaContract) -> str:
-    """The hash record of an accepted schema."""
+def stage_contract(adapter: StorageAdapter, contract: SchemaContract, operation_id: OperationId) -> None:
+    """Write a schema beside the accepted one. The record comes last: it says that the others are complete."""
+    compiled = to_json(contract.catalog)
+    adapter.write_text(schema_name(contract.hash), compiled)
+    adapter.write_text(SCHEMA_SOURCE + STAGING_SUFFIX, contract.source)
+    adapter.write_text(SCHEMA_IR + STAGING_SUFFIX, compiled)
+    adapter.write_text(SCHEMA_STATE + STAGING_SUFFIX, state_text(contract, operation_id))
+
+
+def state_text(contract: SchemaContract, operation_id: OperationId | None = None) -> str:
+    """The hash record of an accepted schema, with the operation that made it one."""
+    applied_by = {} if operation_id is None else {"operation_id": operation_id}
     return orjson.dumps(
         {
             "format": STATE_FORMAT,
             "schema_hash": contract.hash,
             "source_hash": contract.catalog.source_hash,
+            **applied_by,
         }
     ).decode()
 
@@ -78,7 +90,7 @@ class SchemaContracts:
             if self._contract is not None and seen == self._seen:
                 return self._contract
         source_seen = self._adapter.identities(_SOURCE)
-        contract = self._read()
+        contract = self._read_or_staged()
         with self._lock:
             self._contract, self._seen, self._source_seen = contract, seen, source_seen
             self._catalogs[contract.hash] = contract.catalog
@@ -109,10 +121,21 @@ class SchemaContracts:
             self._catalogs[wanted] = catalog
         return catalog
 
-    def _read(self) -> SchemaContract:
+    def _read_or_staged(self) -> SchemaContract:
+        """The accepted schema; while its files are being put in place, those that are not yet."""
+        try:
+            return self._read(frozenset())
+        except (SchemaDrift, SchemaContractMissing):
+            staged = frozenset(name for name in _OBJECTS if self._adapter.exists(name + STAGING_SUFFIX))
+            # The record is put in place last, the source first: before that the old files are complete.
+            if SCHEMA_STATE not in staged or SCHEMA_SOURCE in staged:
+                return self._read(frozenset())
+            return self._read(staged)
+
+    def _read(self, staged: frozenset[str]) -> SchemaContract:
         source = self._text(SCHEMA_SOURCE)
-        accepted = from_json(self._text(SCHEMA_IR))
-        state = _state(self._text(SCHEMA_STATE))
+        accepted = from_json(self._text(SCHEMA_IR, staged))
+        state = _state(self._text(SCHEMA_STATE, staged))
         hashed = schema_hash(accepted)
         if hashed != state:
             raise SchemaDrift(
@@ -123,8 +146,10 @@ class SchemaContracts:
             _require_same_meaning(source, accepted)
         return SchemaContract(source, accepted, hashed)
 
-    def _text(self, name: str) -> str:
-        text = self._adapter.read_text_if_exists(name)
+    def _text(self, name: str, staged: frozenset[str] = frozenset()) -> str:
+        text = self._adapter.read_text_if_exists(name + STAGING_SUFFIX) if name in staged else None
+        if text is None:  # not staged, or put in place since
+            text = self._adapter.read_text_if_exists(name)
         if text is None:
             refuse_unfinished_clone(self._adapter)
             raise SchemaContractMissing(name)
@@ -132,7 +157,7 @@ class SchemaContracts:
 
 
 _DRIFT_HINT: Final = (
-    "put the accepted text back into `_schema.pg`; for another schema make a new graph and load an export"
+    "put the accepted text back into `_schema.pg`; another schema is accepted by `omnigraph schema apply`"
 )
 
 

@@ -66,7 +66,7 @@ def _reconcile_schema(session: GraphSession) -> None:
             context.lease.hold(wait_s_max=LEASE_OPEN_WAIT_S_MAX),
         ):
             if all(each.writer_kind is not WriterKind.SCHEMA_APPLY for each in context.sidecars.pending()):
-                reconcile_schema_state(context, sidecar_present=False)
+                reconcile_schema_state(context)
     except ResourceBusy:
         # The staged files may belong to the process that is writing now.
         emit(Warned("an interrupted schema change was left alone", "another process is writing"))

@@ -152,7 +152,7 @@ def _table_report(session: GraphSession, table_type: TableType, handle: Snapshot
     reports: list[ColumnReport] = []
     for column in dict.fromkeys((*fixed, *(prop.name for prop in table_type.properties))):
         mine = [plan for plan in plans if plan.column == column]
-        here = {each.name: each for each in existing if each.columns == (column,)}
+        here = {each.role: each for each in existing if each.columns == (column,)}
         missing = [fragments for plan in mine if plan.name not in here]
         reports.append(
             ColumnReport(
@@ -291,7 +291,7 @@ def _due(
     session: GraphSession, table_type: TableType, handle: SnapshotHandle, *, extend: bool
 ) -> tuple[tuple[IndexPlan, ...], tuple[IndexPlan, ...]]:
     """The declared indexes to build at a version of a table, and those that do not exist and cannot be."""
-    known = {each.name: each for each in session.storage.index_coverage(handle)}
+    known = {each.role: each for each in session.storage.index_coverage(handle)}
     due: list[IndexPlan] = []
     waiting: list[IndexPlan] = []
     for plan in declared_plans(table_type, session.settings):

@@ -86,7 +86,7 @@ class Reconciler:
         """How many fragments the least complete index covers; what cannot be covered counts as covered."""
         entry = snapshot.entries[key]
         handle = session.open_entry(entry)
-        existing = {each.name: each for each in session.storage.index_coverage(handle)}
+        existing = {each.role: each for each in session.storage.index_coverage(handle)}
         covered = handle.fragment_count
         for plan in declared_plans(session.catalog_of(snapshot).type_of(key), session.settings):
             there = existing.get(plan.name)

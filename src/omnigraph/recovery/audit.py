@@ -11,7 +11,8 @@ from omnigraph.manifest.publisher import SchemaLock
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.context import RecoveryContext
-from omnigraph.recovery.sidecar import Sidecar
+from omnigraph.recovery.schema_state import settle_schema_files
+from omnigraph.recovery.sidecar import Sidecar, WriterKind
 
 RECOVERY_ACTOR = "omnigraph:recovery"
 RECOVERY_OPERATION = "recovery"
@@ -58,7 +59,9 @@ def finish(
     commit_id: CommitId,
     outcomes: Sequence[TableOutcome],
 ) -> RecoveryRecord:
-    """Write the audit row, exactly once per operation, then delete the sidecar."""
+    """Let schema files follow, write the audit row, exactly once per operation, then delete the sidecar."""
+    if sidecar.writer_kind is WriterKind.SCHEMA_APPLY and sidecar.branch is None:
+        settle_schema_files(context, sidecar.operation_id)
     failpoint(
         Window.RECOVERY_ORPHAN_DISCARD_AUDIT_APPEND
         if kind is RecoveryKind.ORPHANED_BRANCH_DISCARDED

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
-from omnigraph.manifest.recoveries import RecoveryRecord
+from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey
-from omnigraph.recovery.schema_state import accepted_operation, reconcile_schema_state
 from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
 from omnigraph.recovery.sidecar import Sidecar, WriterKind, operation_of
 
@@ -55,13 +54,14 @@ def heal_pending_sidecars_roll_forward(context: RecoveryContext) -> Healed:
             sidecar = context.sidecars.read(name)
             if sidecar is None:
                 continue
-            schema_hash = promote_schema(context, sidecar)
-            schema_changed = schema_changed or schema_hash is not None
-            record = settle_or_wait(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY, schema_hash=schema_hash)
+            record = settle_or_wait(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY)
             if record is None:
                 deferred.append(sidecar.operation_id)
             else:
                 settled.append(record)
+                forward = record.recovery_kind is RecoveryKind.ROLLED_FORWARD
+                changes_schema = sidecar.writer_kind is WriterKind.SCHEMA_APPLY
+                schema_changed = schema_changed or (forward and changes_schema)
     return Healed(tuple(settled), tuple(deferred), schema_changed)
 
 
@@ -69,15 +69,3 @@ def queue_keys(sidecar: Sidecar) -> tuple[QueueKey, ...]:
     """The queues whose possession proves that the sidecar's writer is dead or done."""
     keys = sidecar.queue_keys()
     return (SCHEMA_APPLY_KEY, *keys) if sidecar.writer_kind is WriterKind.SCHEMA_APPLY else keys
-
-
-def promote_schema(context: RecoveryContext, sidecar: Sidecar) -> str | None:
-    """Put the staged schema files of a dead schema apply in place; returns the hash of that schema.
-
-    None when the apply had not staged them. Files that an earlier pass put in place say whose they are.
-    """
-    if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY:
-        return None
-    promoted = reconcile_schema_state(context, sidecar_present=True).promoted
-    operation_id, schema_hash = accepted_operation(context)
-    return schema_hash if promoted or operation_id == sidecar.operation_id else None

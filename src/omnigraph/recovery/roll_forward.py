@@ -32,9 +32,15 @@ def roll_forward(
     changes: list[Change] = []
     expected: dict[TableKey, int] = {}
     outcomes: list[TableOutcome] = []
+    hidden = {each.table_key for each in sidecar.tombstones}
+    pinned = {each.pin.table_key for each in observations}
     for each in observations:
         if not isinstance(each.table_class, RolledPastExpected):
             raise InternalError(f"'{each.pin.table_key}' is not finished and cannot be rolled forward")
+        if each.pin.table_key in hidden:
+            changes.append(Tombstone(each.pin.table_key, each.table_class.target + 1))
+            expected[each.pin.table_key] = each.pin.expected_version
+            continue
         changes.append(_shown_at(context, each.pin, each.location, each.table_class.target))
         expected[each.pin.table_key] = each.pin.expected_version
         outcomes.append(TableOutcome(each.pin.table_key, each.pin.expected_version, each.table_class.target))
@@ -44,7 +50,7 @@ def roll_forward(
     )
     outcomes.extend(_switch(context, each, snapshot, changes, expected) for each in sidecar.switches)
     for tombstone in sidecar.tombstones:
-        if tombstone.table_key in snapshot.entries:
+        if tombstone.table_key in snapshot.entries and tombstone.table_key not in pinned:
             changes.append(Tombstone(tombstone.table_key, tombstone.tombstone_version))
             expected[tombstone.table_key] = tombstone.tombstone_version - 1
     failpoint(Window.RECOVERY_BEFORE_ROLL_FORWARD_PUBLISH)
@@ -131,5 +137,5 @@ def _register(
     pin = SidecarPin(key, location, 0, head.version, table_branch=branch)
     changes.append(RegisterTable(key, location))
     changes.append(update_of(context, pin, location, head.version, head.row_count))
-    expected[key] = 0
+    expected[key] = snapshot.latest_version(key)
     return TableOutcome(key, 0, head.version)

@@ -9,7 +9,8 @@ import orjson
 
 from omnigraph.catalog.ir import from_json
 from omnigraph.core.errors import SchemaDrift
-from omnigraph.core.ids import TableKey
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import OperationId, TableKey
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, STAGING_SUFFIX
 
@@ -32,11 +33,10 @@ class SchemaAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaFacts:
-    """What is there after a schema apply died: files, sidecar, hashes, tables."""
+    """What is there after a schema apply died and left no sidecar: files, hashes, tables."""
 
     staged: frozenset[str]
     """Which of the three files have a staged copy."""
-    sidecar_present: bool
     source_is_staged_one: bool
     """The live source is the one the staged record names (its rename has happened)."""
     hashes_equal: bool
@@ -55,8 +55,6 @@ def decide_schema_state(facts: SchemaFacts) -> SchemaAction:
     """
     if not facts.staged:
         return SchemaAction.NOOP
-    if facts.sidecar_present:
-        return SchemaAction.COMPLETE_RENAME
     if SCHEMA_SOURCE not in facts.staged:
         return SchemaAction.COMPLETE_RENAME if facts.source_is_staged_one else SchemaAction.REFUSE_MISMATCH
     if facts.hashes_equal:
@@ -72,41 +70,26 @@ def decide_schema_state(facts: SchemaFacts) -> SchemaAction:
     return SchemaAction.REFUSE_UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaReconciled:
-    """What was done."""
-
-    action: SchemaAction
-
-    @property
-    def promoted(self) -> bool:
-        """Whether staged files were put in place."""
-        return self.action is SchemaAction.COMPLETE_RENAME
-
-
 def staged_schema_files(context: RecoveryContext) -> frozenset[str]:
     """Which schema files have a staged copy. Cost: three probes."""
     return frozenset(name for name in SCHEMA_FILES if context.adapter.exists(name + STAGING_SUFFIX))
 
 
-def reconcile_schema_state(context: RecoveryContext, *, sidecar_present: bool) -> SchemaReconciled:
-    """Finish or undo the renames of a dead schema apply; nothing to do costs three probes.
+def reconcile_schema_state(context: RecoveryContext) -> SchemaAction:
+    """Finish or undo the renames of a schema apply that left no sidecar; nothing to do costs three probes.
 
-    `sidecar_present`: a sidecar of a schema apply exists, so the staged files belong to it. Idempotent: a
-    rename whose source is gone has happened. Raises `SchemaDrift` when it cannot be told what was published.
+    Idempotent: a rename whose source is gone has happened. Raises `SchemaDrift` when it cannot be told what
+    was published.
     """
     staged = staged_schema_files(context)
     if not staged:
-        return SchemaReconciled(SchemaAction.NOOP)
-    action = SchemaAction.COMPLETE_RENAME if sidecar_present else decide_schema_state(_facts(context, staged))
+        return SchemaAction.NOOP
+    action = decide_schema_state(_facts(context, staged))
     match action:
         case SchemaAction.COMPLETE_RENAME:
-            for name in SCHEMA_FILES:
-                if name in staged:
-                    context.adapter.rename_text(name + STAGING_SUFFIX, name)
+            place_staged(context)
         case SchemaAction.CLEAN:
-            for name in SCHEMA_FILES:
-                context.adapter.delete(name + STAGING_SUFFIX)
+            discard_staged(context)
         case SchemaAction.NOOP:
             pass
         case _:
@@ -114,13 +97,47 @@ def reconcile_schema_state(context: RecoveryContext, *, sidecar_present: bool) -
                 f"a schema change was interrupted ({action.value})",
                 hint=f"inspect the files ending in '{STAGING_SUFFIX}' and remove them, or put them in place",
             )
-    return SchemaReconciled(action)
+    return action
 
 
-def accepted_operation(context: RecoveryContext) -> tuple[str | None, str | None]:
-    """The operation that put the live schema files in place, if they say so, and the hash of that schema."""
-    state = _json(context.adapter.read_text(SCHEMA_STATE))
-    return state.get("operation_id"), state.get("schema_hash")
+def place_staged(context: RecoveryContext) -> None:
+    """Make the staged schema the accepted one. The record goes last: while it is staged, it decides."""
+    for name in SCHEMA_FILES:
+        if context.adapter.exists(name + STAGING_SUFFIX):
+            context.adapter.rename_text(name + STAGING_SUFFIX, name)
+            failpoint(Window.SCHEMA_APPLY_BETWEEN_RENAMES)
+
+
+def discard_staged(context: RecoveryContext) -> None:
+    """Remove a staged schema. The record goes first: without it the others mean nothing."""
+    for name in reversed(SCHEMA_FILES):
+        context.adapter.delete(name + STAGING_SUFFIX)
+
+
+def staged_by(context: RecoveryContext, operation_id: OperationId) -> str | None:
+    """The hash of the schema that an operation staged completely, whether or not it is in place already.
+
+    The record is staged last and put in place last, and names its operation.
+    """
+    for name in (SCHEMA_STATE + STAGING_SUFFIX, SCHEMA_STATE):
+        text = context.adapter.read_text_if_exists(name)
+        if text is not None and (state := _json(text)).get("operation_id") == operation_id:
+            return state.get("schema_hash")
+    return None
+
+
+def settle_schema_files(context: RecoveryContext, operation_id: OperationId) -> None:
+    """Put in place what a settled schema apply had staged if main follows that schema, else remove it.
+
+    Called once the outcome is published. Files that were put in place stay: only a published schema is.
+    """
+    if not staged_schema_files(context):
+        return
+    hashed = staged_by(context, operation_id)
+    if hashed is not None and context.manifest.current(None).schema_hash == hashed:
+        place_staged(context)
+    else:
+        discard_staged(context)
 
 
 def _facts(context: RecoveryContext, staged: frozenset[str]) -> SchemaFacts:
@@ -129,7 +146,6 @@ def _facts(context: RecoveryContext, staged: frozenset[str]) -> SchemaFacts:
     manifest = context.manifest.current(None)
     return SchemaFacts(
         staged=staged,
-        sidecar_present=False,
         source_is_staged_one=_live_source_hash(context) == staged_state.get("source_hash"),
         hashes_equal=staged_state.get("schema_hash") == live_state.get("schema_hash"),
         live_tables=_tables(context.adapter.read_text(SCHEMA_IR)),

@@ -24,6 +24,7 @@ from omnigraph.recovery.decide import Decision, RollBackPath, decide, roll_back_
 from omnigraph.recovery.observe import Observation, observe, published_record
 from omnigraph.recovery.roll_back import remove_added_tables, roll_back
 from omnigraph.recovery.roll_forward import converged, roll_forward
+from omnigraph.recovery.schema_state import staged_by
 from omnigraph.recovery.sidecar import Sidecar, WriterKind
 
 
@@ -48,12 +49,10 @@ BROKEN: Final = (
 """What reading a damaged branch or a damaged table ends in; a failure that may pass is not among them."""
 
 
-def settle_or_wait(
-    context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_hash: str | None = None
-) -> RecoveryRecord | None:
+def settle_or_wait(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode) -> RecoveryRecord | None:
     """As `settle`, but a damaged branch does not stop the others: what was interrupted there waits."""
     try:
-        return settle(context, sidecar, mode, schema_hash=schema_hash)
+        return settle(context, sidecar, mode)
     except BROKEN as error:
         if sidecar.branch is None:
             raise
@@ -61,14 +60,12 @@ def settle_or_wait(
         return None
 
 
-def settle(
-    context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode, *, schema_hash: str | None = None
-) -> RecoveryRecord | None:
+def settle(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode) -> RecoveryRecord | None:
     """Bring one abandoned operation to its end and say which in the audit; None when it must wait.
 
-    May be called again after dying anywhere inside. `schema_hash`: the schema whose files this sidecar's
-    schema apply had staged and which are in place now. Raises `SidecarSchemaError` in full mode when the
-    sidecar contradicts the store; the sidecar stays.
+    May be called again after dying anywhere inside. Staged schema files follow the decision: they are put in
+    place once the schema is published, and removed when the operation is undone. Raises `SidecarSchemaError`
+    in full mode when the sidecar contradicts the store; the sidecar stays.
     """
     recorded = context.recoveries.find(sidecar.operation_id)
     if recorded is not None:
@@ -89,6 +86,7 @@ def settle(
         case Decision.ABORT:
             return _refuse(sidecar, observations, mode)
         case Decision.ROLL_FORWARD:
+            schema_hash = _schema_of(context, sidecar)
             if sidecar.writer_kind is not WriterKind.SCHEMA_APPLY or schema_hash is not None:
                 return _forward(context, sidecar, snapshot, observations, schema_hash)
             return _back(context, sidecar, observations, mode)
@@ -112,11 +110,19 @@ def waits_for_open(context: RecoveryContext, sidecar: Sidecar) -> bool:
         case Decision.ABORT:
             return True
         case Decision.ROLL_FORWARD:
-            return sidecar.writer_kind is WriterKind.SCHEMA_APPLY
+            changes_schema = sidecar.writer_kind is WriterKind.SCHEMA_APPLY
+            return changes_schema and _schema_of(context, sidecar) is None
         case Decision.ROLL_BACK:
             return roll_back_path([each.table_class for each in observations]) is RollBackPath.RESTORE
         case _:
             assert_never(decision)
+
+
+def _schema_of(context: RecoveryContext, sidecar: Sidecar) -> str | None:
+    """The schema the branch follows once the operation is complete; None: as before, or not known yet."""
+    if sidecar.schema_hash is not None or sidecar.writer_kind is not WriterKind.SCHEMA_APPLY:
+        return sidecar.schema_hash
+    return staged_by(context, sidecar.operation_id)
 
 
 def _judged(

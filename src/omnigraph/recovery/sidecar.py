@@ -98,6 +98,8 @@ class Sidecar:
     tombstones: tuple[SidecarTombstone, ...] = ()
     switches: tuple[SidecarSwitch, ...] = ()
     reads: tuple[SidecarRead, ...] = ()
+    schema_hash: str | None = None
+    """The schema the branch follows afterwards, where the write does not change the accepted one."""
     schema_version: int = SIDECAR_SCHEMA_VERSION
 
     @property
@@ -160,6 +162,8 @@ def to_text(sidecar: Sidecar) -> str:
             )
             for each in sidecar.switches
         ]
+    if sidecar.schema_hash is not None:
+        value["schema_hash"] = sidecar.schema_hash
     if sidecar.reads:
         value["reads"] = [
             {"table_key": each.table_key, "expected_version": each.expected_version} for each in sidecar.reads
@@ -304,6 +308,7 @@ def _from_members(members: _Members, version: int) -> Sidecar:
             SidecarRead(TableKey(each.text("table_key")), each.number("expected_version"))
             for each in members.objects("reads", required=False)
         ),
+        schema_hash=members.optional_text("schema_hash"),
         schema_version=version,
     )
 

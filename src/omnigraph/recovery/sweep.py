@@ -1,6 +1,7 @@
 """The sweep of a read-write open: settle everything dead writers left."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -10,11 +11,13 @@ from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX, LEASE_WAIT_S_MAX
+from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.recoveries import RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
-from omnigraph.recovery.heal import promote_schema, queue_keys
+from omnigraph.recovery.heal import queue_keys
+from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
-from omnigraph.recovery.sidecar import Sidecar
+from omnigraph.recovery.sidecar import Sidecar, WriterKind
 
 UNFINISHED_AGE_S_MIN: Final = 2 * LEASE_WAIT_S_MAX
 """A sidecar without a name that is this old has no writer: nobody waits even half as long for the lease."""
@@ -35,14 +38,18 @@ def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX
     Restores only while it has the lease alone; beside a writing thread of this process it rolls forward only;
     while another process has the lease it touches nothing, because the sidecar may be that writer's. What is
     left is reported and the open goes on. Raises when a sidecar cannot be read or contradicts the graph.
-    Cost: two listings when nothing is pending.
+    Cost: two listings and a probe when nothing is pending.
     """
     _drop_unfinished(context)
-    names = context.sidecars.list()
+    swept = _settle_all(context, context.sidecars.list(), time.monotonic() + wait_s_max)
+    _drop_dead_lock(context)
+    return swept
+
+
+def _settle_all(context: RecoveryContext, names: Sequence[str], deadline: float) -> Swept:
     if not names:
         return Swept()
     failpoint(Window.RECOVERY_POST_LIST_PRE_READ)
-    deadline = time.monotonic() + wait_s_max
     settled: list[RecoveryRecord] = []
     pending: list[OperationId] = []
     for name in names:
@@ -55,7 +62,7 @@ def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX
             sidecar = context.sidecars.read(name)
             if sidecar is None:
                 continue
-            record = None if mode is None else _settle(context, sidecar, mode)
+            record = None if mode is None else settle_or_wait(context, sidecar, mode)
         if record is None:
             pending.append(noted.operation_id)
         else:
@@ -104,8 +111,19 @@ def _enter(
     return RecoveryMode.ROLL_FORWARD_ONLY
 
 
-def _settle(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMode) -> RecoveryRecord | None:
-    return settle_or_wait(context, sidecar, mode, schema_hash=promote_schema(context, sidecar))
+def _drop_dead_lock(context: RecoveryContext) -> None:
+    """Let writers go on after a schema apply that died: it has the lease for as long as it has its lock.
+
+    While its sidecar is pending, nothing may be written that the sidecar does not know.
+    """
+    if not context.manifest.schema_apply_in_progress():
+        return
+    try:
+        with context.queues.acquire_many([SCHEMA_APPLY_KEY], wait_s_max=0), context.lease.alone(wait_s_max=0):
+            if all(each.writer_kind is not WriterKind.SCHEMA_APPLY for each in context.sidecars.pending()):
+                BranchStore(context.manifest).release_schema_apply_lock()
+    except ResourceBusy:
+        return  # somebody is writing, perhaps the apply itself; a later open finds the lock again
 
 
 def _remaining(deadline: float) -> float:

@@ -123,6 +123,17 @@ class SnapshotHandle:
         """Fragments of this version. Cost: metadata only."""
         return self._dataset._ds.count_fragments()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  the list itself is made per fragment
 
+    def column_identity(self, column: str) -> str:
+        """Names what is stored, not how it is called: a column that was dropped and came back is another.
+
+        Equal in all versions that show the same stored values of one data file under any name.
+        """
+        if "columns" not in self._asked:
+            numbered = zip(self.schema, self._dataset.lance_schema.fields(), strict=True)
+            # A number may come back when no file was ever written with it; then its type tells.
+            self._asked["columns"] = {each.name: f"{number.id()}:{each.type}" for each, number in numbered}
+        return self._asked["columns"][column]
+
     @property
     def fragment_ids(self) -> tuple[int, ...]:
         """The numbers of the fragments of this version, in row order. Cost: metadata only."""

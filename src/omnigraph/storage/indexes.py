@@ -75,6 +75,12 @@ class IndexCoverage:
     uncovered: frozenset[int]
     """Fragments of this version that a search has to scan."""
 
+    @property
+    def role(self) -> str:
+        """The name of the plan it carries out. Its own name is another one once its column was renamed."""
+        kind = next((each for each in IndexKind if each.value == self.kind.upper()), None)
+        return self.name if kind is None or len(self.columns) != 1 else IndexPlan(kind, self.columns[0]).name
+
 
 def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
     """Every index of the version, or those of one column. Cost: metadata of the open handle only."""
@@ -131,10 +137,11 @@ def stage_indexes(
     from lance import LanceOperation  # noqa: PLC0415
 
     dataset = lance_dataset(handle)
-    coverage = {c.name: c for c in index_coverage(handle)}
+    there = index_coverage(handle)
+    coverage = {each.role: each for each in there}
     present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
     replaced: list[Index] = []
-    wanted: list[tuple[IndexPlan, list[int]]] = []
+    wanted: list[tuple[IndexPlan, str, list[int]]] = []
     emit(StorageCall("create_index", str(dataset.uri)))
     emit(DurableOperation("stage_index", str(dataset.uri), "before"))
     with substrate(lambda: circumstances(pool, handle, writes=True)):
@@ -144,8 +151,9 @@ def stage_indexes(
             if fragments is None:
                 continue
             if known is not None:
-                replaced.extend(_replaced(dataset, plan.name, present, whole=fragments == present))
-            wanted.append((plan, fragments))
+                replaced.extend(_replaced(dataset, known.name, present, whole=fragments == present))
+            name = _free_name(plan, there) if known is None else known.name
+            wanted.append((plan, name, fragments))
         built = _build_all(pool, handle, wanted)
     emit(DurableOperation("stage_index", str(dataset.uri), "after"))
     if not built:
@@ -193,12 +201,12 @@ def default_options(dataset: "LanceDataset", plan: IndexPlan) -> dict[str, Any]:
 
 
 def _build_all(
-    pool: DatasetPool, handle: SnapshotHandle, wanted: Sequence[tuple[IndexPlan, list[int]]]
+    pool: DatasetPool, handle: SnapshotHandle, wanted: Sequence[tuple[IndexPlan, str, list[int]]]
 ) -> "list[Index]":
     """Build side by side, as many at once as the machine has processors: each build keeps one busy."""
     large = lance_dataset(handle).count_rows() >= LARGE_BUILD_ROWS_MIN
 
-    def build(each: tuple[IndexPlan, list[int]]) -> "Index":
+    def build(each: tuple[IndexPlan, str, list[int]]) -> "Index":
         with _large_build if large else nullcontext(), _processors:
             # A dataset of its own: a build borrows it exclusively, and every reader of a shared one would
             # fail meanwhile.
@@ -215,11 +223,20 @@ def _build_all(
             return [each.result() for each in begun]
 
 
-def _build(dataset: "LanceDataset", plan: IndexPlan, fragments: list[int]) -> "Index":
+def _free_name(plan: IndexPlan, there: Sequence[IndexCoverage]) -> str:
+    """The name of a new index; an index whose column was renamed keeps the one it was built with."""
+    taken = {each.name for each in there}
+    name, number = plan.name, 2
+    while name in taken:
+        name, number = f"{plan.name}_{number}", number + 1
+    return name
+
+
+def _build(dataset: "LanceDataset", plan: IndexPlan, name: str, fragments: list[int]) -> "Index":
     index = dataset.create_index_uncommitted(
         plan.column,
         plan.kind.value,
-        name=plan.name,
+        name=name,
         replace=True,
         fragment_ids=fragments,
         **default_options(dataset, plan),

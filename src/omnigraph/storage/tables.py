@@ -10,9 +10,10 @@ from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.planning.filters import FilterText
-from omnigraph.storage import branches, indexes, staging
+from omnigraph.storage import branches, columns, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.checksums import FileSum, sum_file
+from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
@@ -271,6 +272,12 @@ class TableStorage:
     ) -> StagedHandle | None:
         """Build what the indexes do not cover yet, all in one later commit; None when all is covered."""
         return indexes.stage_indexes(self._pool, handle, plans, stamp, rebuild=rebuild)
+
+    def stage_columns(self, handle: SnapshotHandle, change: ColumnChange, stamp: Stamp) -> StagedHandle:
+        """Add, rename, drop, loosen or tighten columns without writing a row. An empty table is overwritten
+        by nothing.
+        """
+        return columns.stage_columns(handle, change, stamp)
 
     def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
         """The same staged write against another base: a newer version, or a branch forked meanwhile."""

@@ -173,7 +173,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "network",
         "not_this_product",
     ),
-    "changes of the schema": ("data_loss_not_allowed", "branches_block_schema_apply"),
+    "drops that reclaim the data at once": ("data_loss_not_allowed",),
     "writes with an idempotency key": ("idempotency_mismatch",),
     "the removal of old versions": ("version_reclaimed",),
     "checksums of stored values": ("blob_integrity",),

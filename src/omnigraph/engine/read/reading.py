@@ -196,5 +196,5 @@ class Reading:
     def codes(self, reference: ir.PropertyRef) -> Codes:
         """See `codes_of`; made once for each content of the table."""
         image, column = self.image(reference.owner), reference.prop.name
-        key = (image.contents, "codes", column)
+        key = (image.contents, "codes", image.handle.column_identity(column))
         return self.caches.derived.get(key, Codes, lambda: codes_of(image, column))

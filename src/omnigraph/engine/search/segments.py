@@ -115,15 +115,16 @@ def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: Segme
 
     Cost: nothing when they are there, else reading the column of the fragments no segment covers.
     """
-    key = (image.contents, kind.name, column)
+    stored = image.handle.column_identity(column)
+    key = (image.contents, kind.name, stored)
 
     def build() -> Segments[Any]:
         latest = cache.get(("latest segments",), _Latest, _Latest)
-        place = (image.identity, image.handle.location, kind.name, column)
+        place = (image.identity, image.handle.location, kind.name, stored)
         earlier = latest.states.get(place)
         base: Segments[S] | None = None
         if earlier is not None:
-            base = cast("Segments[S] | None", cache.peek((earlier, kind.name, column), Segments))
+            base = cast("Segments[S] | None", cache.peek((earlier, kind.name, stored), Segments))
         if base is None or not _fits(base, image):
             base = _from_files(image, column, kind)
         made = _extended(image, column, kind, base)
@@ -134,7 +135,7 @@ def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: Segme
 
 
 def _place(image: TableImage, column: str, kind: SegmentKind[Any]) -> str:
-    return f"{kind.name}-{name_of(image.handle.location, column)[:16]}"
+    return f"{kind.name}-{name_of(image.handle.location, image.handle.column_identity(column))[:16]}"
 
 
 def _from_files(image: TableImage, column: str, kind: SegmentKind[S]) -> Segments[S] | None:
@@ -155,7 +156,7 @@ def _thawed(
     stored: Stored, image: TableImage, column: str, thaw: Callable[[int, dict[str, NDArray[Any]]], S]
 ) -> Segments[S] | None:
     facts = stored.facts
-    if (facts["location"], facts["column"]) != (image.handle.location, column):
+    if (facts["location"], facts["column"]) != (image.handle.location, image.handle.column_identity(column)):
         return None
     layout = layout_of(facts["layout"])
     parts: list[S] = []
@@ -186,7 +187,7 @@ def _saved(image: TableImage, column: str, kind: SegmentKind[S], made: Segments[
     def save() -> None:
         facts = {
             "location": image.handle.location,
-            "column": column,
+            "column": image.handle.column_identity(column),
             "layout": layout_facts(made.layout),
             "firsts": [part.first for part in made.parts],
         }
@@ -204,7 +205,7 @@ def _saved(image: TableImage, column: str, kind: SegmentKind[S], made: Segments[
 
 def are_ready(cache: DerivedCache, image: TableImage, column: str, kind: SegmentKind[Any]) -> bool:
     """Whether the segments of exactly this state are in memory."""
-    return cache.has((image.contents, kind.name, column))
+    return cache.has((image.contents, kind.name, image.handle.column_identity(column)))
 
 
 def are_kept(image: TableImage, column: str, kind: SegmentKind[Any]) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.tables.columns import Numbers
 
 ChunkKey = tuple[str, str, tuple[str, ...], str]
-"""Graph, table, the data files of a fragment, and a column."""
+"""Graph, table, the data files of a fragment, and the identity of a column."""
 
 
 class ColumnCache:

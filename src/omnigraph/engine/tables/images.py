@@ -420,7 +420,7 @@ class TableImage:
         self._columns, self._numbers, self._pickers = {}, {}, {}
 
     def _chunk_key(self, fragment: Fragment, column: str) -> ChunkKey:
-        return (self.identity, self.handle.location, fragment.files, column)
+        return (self.identity, self.handle.location, fragment.files, self.handle.column_identity(column))
 
     def _read(self, names: list[str]) -> dict[str, list[pa.Array]]:
         chunks: dict[str, list[pa.Array | None]] = {

@@ -10,13 +10,14 @@ from omnigraph.core.errors import ExpectedVersionMismatch, PreconditionFailed, R
 from omnigraph.core.ids import show_branch
 from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.recovery.drift import drift_guard
+from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from omnigraph.core.ids import Branch, CommitId, TableKey
+    from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
-    from omnigraph.engine.write.parts import TableWrite
+    from omnigraph.engine.write.parts import TableWrite, WriteIntent
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.manifest.store import Head
     from omnigraph.recovery.queues import QueueKey
@@ -80,13 +81,15 @@ def queue_keys(branch: Branch, tables: Iterable[TableKey]) -> list[QueueKey]:
 
 
 def check_authority(
-    session: GraphSession, ground: Ground, head: Head, if_commit: CommitId | None, what: str
+    session: GraphSession, ground: Ground, head: Head, intent: WriteIntent, what: str
 ) -> None:
     """Refuse a write whose ground is gone: the format, the caller's condition, the branch, the schema."""
     current = head.snapshot
     # Again, now that nothing can come between: no table may move for a publish that will be refused.
     refuse_newer_format(head.stamp)
-    session.manifest.refuse_during_schema_apply()
+    if intent.kind is not WriterKind.SCHEMA_APPLY:
+        session.manifest.refuse_during_schema_apply()
+    if_commit = intent.if_commit
     if if_commit is not None and not session.commits.shows_rows_of(current.commit, if_commit):
         raise PreconditionFailed(expected=if_commit, actual=current.head)
     if (head.token or "") != ground.branch_identity:

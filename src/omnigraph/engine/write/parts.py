@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from omnigraph.arrays.types import Addresses
     from omnigraph.core.failpoints import Window
-    from omnigraph.core.ids import CommitId, OperationId
+    from omnigraph.core.ids import CommitId, OperationId, TableKey
     from omnigraph.manifest.commit_record import TableSummary
     from omnigraph.manifest.state import TableEntry
     from omnigraph.recovery.sidecar import WriterKind
@@ -128,6 +128,38 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table that the write makes, with no rows."""
+
+    table_key: TableKey
+    location: str
+    make: Callable[[], SnapshotHandle]
+    """Called in Phase B, when the intent is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """What a change of the schema does beside the commits of tables."""
+
+    created: tuple[NewTable, ...] = ()
+    renamed: Mapping[TableKey, TableKey] = field(default_factory=dict["TableKey", "TableKey"])
+    """The same table under another key: old to new."""
+    dropped: frozenset[TableKey] = frozenset()
+    """Tables that the branch shows no longer."""
+    stage_schema: Callable[[], None] | None = None
+    """Writes the schema beside the accepted one, once every table has moved; from then on a write that dies
+    is completed.
+    """
+    place_schema: Callable[[], None] | None = None
+    """Makes it the accepted one, once it is published."""
+
+    @property
+    def hidden(self) -> frozenset[TableKey]:
+        """The keys under which the branch shows nothing afterwards."""
+        return self.dropped | frozenset(self.renamed)
+
+
+@dataclass(frozen=True, slots=True)
 class Windows:
     """The crash windows of one kind of writer; those around single commits are with the parts."""
 
@@ -137,3 +169,7 @@ class Windows:
     between_tables: Window | None = None
     pre_confirm: Window | None = None
     pre_publish: Window | None = None
+    post_create: Window | None = None
+    pre_schema: Window | None = None
+    post_schema: Window | None = None
+    post_publish: Window | None = None

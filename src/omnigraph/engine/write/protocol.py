@@ -25,18 +25,21 @@ from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.engine.write.forks import fork_table
 from omnigraph.engine.write.ground import check_authority, check_pins, queue_keys, settled_on
-from omnigraph.engine.write.parts import LaterPart, StagedPart, Windows
+from omnigraph.engine.write.parts import LaterPart, Reshape, StagedPart, Windows
 from omnigraph.engine.write.records import (
     announced_changes,
-    changes_to,
     commit_record,
     is_announceable,
+    reshaped,
     sidecar_of,
 )
 from omnigraph.engine.write.syncs import Syncs
+from omnigraph.manifest.publisher import SchemaLock
+from omnigraph.manifest.state import TableEntry
 from omnigraph.recovery.classify import ClassificationMode, classification_mode
 from omnigraph.recovery.late_writes import settle_late_effects
 from omnigraph.recovery.outcome import left_to_recovery
+from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,16 +50,18 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.early import Ahead
     from omnigraph.engine.write.ground import Ground
-    from omnigraph.engine.write.parts import Part, Switch, TableWrite, WriteIntent
+    from omnigraph.engine.write.parts import NewTable, Part, Switch, TableWrite, WriteIntent
     from omnigraph.manifest.changes import Change, CommitIntent
     from omnigraph.manifest.publisher import PreparedPublish
-    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.manifest.state import Snapshot
     from omnigraph.recovery.lease import Hold
     from omnigraph.recovery.outcome import WriteCourse
     from omnigraph.recovery.queues import Guards
     from omnigraph.recovery.sidecar import Sidecar
     from omnigraph.storage.checksums import FileSum
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
+
+NO_RESHAPE = Reshape()
 
 # --- the stages ------------------------------------------------------------------------------------------
 
@@ -76,6 +81,8 @@ class Staged:
     """How many tables are committed side by side."""
     announces: bool = False
     """Whether the rows of the publish are written before the tables have moved, where they are known."""
+    reshape: Reshape = NO_RESHAPE
+    """What a change of the schema does beside the commits of tables."""
     ahead: Ahead | None = None
     """What was written beside the staging, in the hope that nobody else publishes meanwhile."""
 
@@ -86,8 +93,9 @@ class Staged:
 
     @property
     def touched(self) -> set[TableKey]:
-        """Every table that is written, shown at another version, or read."""
-        return {*self.tables, *self.switches, *self.ground.reads}
+        """Every table that is written, shown at another version, made, hidden, or read."""
+        created = (each.table_key for each in self.reshape.created)
+        return {*self.tables, *self.switches, *self.ground.reads, *created, *self.reshape.hidden}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +206,9 @@ def carry(
         covered = cover(session, grounded)
         moved = covered.effects.moved
         with left_to_recovery(course.what, operation_id, moved=lambda: bool(moved)):
-            published = publish(session, commit_tables(session, covered))
+            committed = commit_tables(session, covered)
+            _stage_schema(committed)
+            published = publish(session, committed)
         course.published()
         return uncover(session, published)
 
@@ -210,7 +220,7 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
     current = head.snapshot
     if staged.announces:
         session.disturbed = current is not ground.snapshot
-    check_authority(session, ground, head, intent.if_commit, staged.course.what)
+    check_authority(session, ground, head, intent, staged.course.what)
     check_pins(session, ground, current, staged.touched)
     try:
         tables = settled_on(session, ground, current, staged.tables)
@@ -219,7 +229,7 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
         if not settle_late_effects(session.recovery, entry, staged.branch, drift.head):
             raise
         return check_ground(session, staged, hold)  # the table shows its rows at a newer version now
-    expected = {key: current.pin(key) for key in staged.touched}
+    expected = {key: current.latest_version(key) for key in staged.touched}
     return Grounded(staged, hold, current, tables, expected, commit_record(intent, current.head))
 
 
@@ -237,7 +247,7 @@ def cover(session: GraphSession, grounded: Grounded) -> Covered:
         syncs.start([*files, *_row_files(session, prepared)])
         ahead.place()
         covered = Covered(grounded, ahead.sidecar, prepared, syncs)
-    elif grounded.tables:
+    elif grounded.tables or write.intent.kind is WriterKind.SCHEMA_APPLY:
         covered = _cover_now(session, grounded, files, syncs)
     else:
         covered = Covered(grounded, None, None, syncs)
@@ -249,7 +259,7 @@ def _cover_now(session: GraphSession, grounded: Grounded, files: list[str], sync
     """Write the sidecar, with the rows of the publish and the syncs of the staged files beside it."""
     write, tables = grounded.write, grounded.tables
     entries = {key: table.entry for key, table in tables.items()}
-    sidecar = sidecar_of(session.clock, write.intent, write.ground, entries, write.switches)
+    sidecar = sidecar_of(session.clock, write.intent, write.ground, entries, write.switches, write.reshape)
     if _judged(write.intent) is ClassificationMode.LOOSE:
         # Recovery publishes whatever is there, and cannot tell a torn index file from a whole one.
         syncs.finish(files)
@@ -289,6 +299,7 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
     for that.
     """
     write = covered.grounded.write
+    created = [_created(session, covered, each) for each in write.reshape.created]
     tables = _fork_tables(session, covered)
     switched = [_switched(session, covered, switch) for _, switch in sorted(write.switches.items())]
     committed = session.share(
@@ -297,6 +308,7 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
     handles = [
         *(each.handle for each in committed),
         *(handle for _, handle in switched if handle is not None),
+        *(handle for _, handle in created),
     ]
     sums = session.storage.sums(handles)
     covered.syncs.finish([path for handle in handles for path in session.storage.new_files(handle)])
@@ -305,9 +317,35 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         achieved = {each.entry.table_key: each.entry.version for each in committed}
         covered.grounded.hold.check()
         session.sidecars.confirm_sidecar_phase_b(covered.sidecar, achieved)
-    entries = [*(each.entry for each in committed), *(entry for entry, _ in switched)]
-    changes = changes_to(covered.grounded.current, entries)
+    entries = [
+        *(each.entry for each in committed),
+        *(entry for entry, _ in switched),
+        *(entry for entry, _ in created),
+    ]
+    changes = reshaped(covered.grounded.current, entries, write.reshape)
     return Committed(covered, tuple(committed), changes, tuple(sums))
+
+
+def _created(session: GraphSession, covered: Covered, new: NewTable) -> tuple[TableEntry, SnapshotHandle]:
+    """A new table and what the publish shows of it."""
+    covered.grounded.hold.check()
+    handle = new.make()
+    covered.effects.moved.add(new.table_key)
+    _at(covered.grounded.write.windows.post_create)
+    made_by = session.storage.transaction_of(handle.location, None, handle.version)
+    uuid = "" if made_by is None else made_by.uuid
+    return TableEntry(new.table_key, new.location, handle.version, None, handle.row_count, uuid), handle
+
+
+def _stage_schema(committed: Committed) -> None:
+    """Write the schema that the publish will name; from here on recovery completes the write."""
+    write = committed.covered.grounded.write
+    if write.reshape.stage_schema is None:
+        return
+    _at(write.windows.pre_schema)
+    committed.covered.grounded.hold.check()
+    write.reshape.stage_schema()
+    _at(write.windows.post_schema)
 
 
 def _fork_tables(session: GraphSession, covered: Covered) -> dict[TableKey, TableWrite]:
@@ -419,19 +457,30 @@ def publish(session: GraphSession, committed: Committed) -> Published:
     if prepared is not None:
         snapshot = session.publisher.publish_prepared(prepared, files_synced=True, files=committed.sums)
     else:
+        intent = grounded.write.intent
+        lock = SchemaLock.HELD if intent.kind is WriterKind.SCHEMA_APPLY else SchemaLock.RESPECTED
         snapshot = session.publisher.publish(
             grounded.write.branch,
             committed.changes,
             grounded.expected,
             grounded.record,
             files=committed.sums,
+            schema_lock=lock,
         )
     return Published(committed, snapshot)
 
 
 def uncover(session: GraphSession, published: Published) -> Finished:
-    """Phase D. The write has succeeded: a sidecar that cannot be deleted is a warning."""
+    """Phase D. The write has succeeded: a sidecar that cannot be deleted is a warning.
+
+    Raises `RecoveryRequired` when the schema that was published could not be put in place: the sidecar stays.
+    """
     committed = published.committed
+    write = committed.covered.grounded.write
+    if write.reshape.place_schema is not None:
+        with left_to_recovery(write.course.what, write.intent.operation_id, moved=lambda: True):
+            _at(write.windows.post_publish)
+            write.reshape.place_schema()
     if committed.covered.sidecar is not None:
         session.sidecars.delete_or_warn(committed.covered.sidecar.operation_id)
     return Finished(published.snapshot, committed.tables)

@@ -8,8 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from omnigraph.manifest.changes import CommitIntent, RegisterTable, SubTableUpdate
-from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRead, SidecarSwitch
+from omnigraph.manifest.changes import CommitIntent, RegisterTable, SubTableUpdate, Tombstone
+from omnigraph.recovery.sidecar import (
+    Sidecar,
+    SidecarPin,
+    SidecarRead,
+    SidecarRegistration,
+    SidecarSwitch,
+    SidecarTombstone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
     from omnigraph.core.clock import Clock
     from omnigraph.core.ids import Branch, CommitId, TableKey
     from omnigraph.engine.write.ground import Ground
-    from omnigraph.engine.write.parts import Switch, WriteIntent
+    from omnigraph.engine.write.parts import Reshape, Switch, WriteIntent
     from omnigraph.manifest.changes import Change
     from omnigraph.manifest.state import Snapshot, TableEntry
 
@@ -87,6 +94,24 @@ def changes_to(current: Snapshot, entries: Iterable[TableEntry]) -> tuple[Change
     return tuple(changes)
 
 
+def reshaped(current: Snapshot, entries: Iterable[TableEntry], reshape: Reshape) -> tuple[Change, ...]:
+    """As `changes_to`, for a write that may also make, rename and drop tables.
+
+    A table with a new key is shown under it at the place where it lies; what is not shown any more gets a
+    tombstone behind its last version.
+    """
+    after = {entry.table_key: entry for entry in entries}
+    moved = {old: after.pop(old, None) or current.entries[old] for old in reshape.renamed}
+    made = {each.table_key: after.pop(each.table_key) for each in reshape.created}
+    made |= {new: replace(moved[old], table_key=new) for old, new in reshape.renamed.items()}
+    changes: list[Change] = [RegisterTable(key, entry.location) for key, entry in sorted(made.items())]
+    changes.extend(changes_to(current, after.values()))
+    changes.extend(shown(entry) for _, entry in sorted(made.items()))
+    changes.extend(Tombstone(old, entry.version + 1) for old, entry in sorted(moved.items()))
+    changes.extend(Tombstone(key, current.pin(key) + 1) for key in sorted(reshape.dropped))
+    return tuple(changes)
+
+
 def commit_record(intent: WriteIntent, head: CommitId) -> CommitIntent:
     """What the publish records. `head` was found to show what the caller's condition names."""
     return CommitIntent(
@@ -107,6 +132,7 @@ def sidecar_of(
     ground: Ground,
     entries: Mapping[TableKey, TableEntry],
     switches: Mapping[TableKey, Switch],
+    reshape: Reshape | None = None,
 ) -> Sidecar:
     """The note of a write that commits to the tables `entries` names, each as it is before that.
 
@@ -145,4 +171,23 @@ def sidecar_of(
             for key in sorted(ground.reads)
             if key not in entries and key not in switches
         ),
+        additional_registrations=() if reshape is None else _registrations(ground, reshape),
+        tombstones=() if reshape is None else _tombstones(ground, reshape),
+        schema_hash=intent.schema_hash if branch is not None else None,
     )
+
+
+def _registrations(ground: Ground, reshape: Reshape) -> tuple[SidecarRegistration, ...]:
+    """What a schema change registers: new tables, and old ones under their new keys."""
+    entries = ground.snapshot.entries
+    return (
+        *(SidecarRegistration(each.table_key, each.location) for each in reshape.created),
+        *(
+            SidecarRegistration(new, entries[old].location, entries[old].branch)
+            for old, new in sorted(reshape.renamed.items())
+        ),
+    )
+
+
+def _tombstones(ground: Ground, reshape: Reshape) -> tuple[SidecarTombstone, ...]:
+    return tuple(SidecarTombstone(key, ground.snapshot.pin(key) + 1) for key in sorted(reshape.hidden))

@@ -1,0 +1,57 @@
+"""The schema of a graph: what it is, and how it changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omnigraph.api.arguments import source_text, text_checked_methods
+from omnigraph.recovery.outcome import WriteCourse
+
+if TYPE_CHECKING:
+    import os
+
+    from omnigraph.catalog.schema import Catalog
+    from omnigraph.engine.evolve.apply import AppliedSchema
+    from omnigraph.engine.session import GraphSession
+
+
+@text_checked_methods
+class Schemas:
+    """The part of a graph handle that knows the schema."""
+
+    _session: GraphSession
+
+    def schema_source(self) -> str:
+        """The accepted schema, as it was written."""
+        return self._session.contract().source
+
+    def catalog(self) -> Catalog:
+        """The accepted schema, compiled, with the identities of this graph."""
+        return self._session.contract().catalog
+
+    def apply_schema(
+        self,
+        schema: str | bytes | os.PathLike[str],
+        *,
+        file: str | None = None,
+        actor: str | None = None,
+        dry_run: bool = False,
+    ) -> AppliedSchema:
+        """Make a text the schema of the graph, as one commit of main, or change nothing.
+
+        ```python
+        graph.apply_schema("schema.pg").steps
+        ```
+
+        `schema` is the text or a path, as bytes always the text; `file` names it in messages. With `dry_run`
+        everything is checked and nothing changed. Raises `MigrationUnsupported`, `MigrationBlocked` while
+        branches are in the way, `RecoveryRequired`, and the errors of schema texts.
+        """
+        from omnigraph.engine.evolve.apply import APPLY, SchemaRequest, apply_schema  # noqa: PLC0415  rarely used
+
+        if not isinstance(schema, bytes):
+            schema, named = source_text(schema)
+            file = file or named
+        request = SchemaRequest(schema, file, actor, dry_run=dry_run)
+        with WriteCourse(APPLY) as course:
+            return apply_schema(self._session, request, course=course)

@@ -1,0 +1,52 @@
+"""The command that changes the schema of a graph."""
+
+from typing import Annotated
+
+import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.opening import writing
+from omnigraph.cli.options import Actor, Json, Quiet, Store, teach
+from omnigraph.cli.sources import read_bytes, shown
+
+
+def register(schema_app: typer.Typer) -> None:
+    """Add the command to the tree."""
+    schema_app.command(
+        "apply",
+        help=teach(
+            "Change the schema of a graph, as one atomic commit.",
+            "omnigraph schema apply --schema new.pg --store kb.omni",
+            "omnigraph schema apply --schema new.pg --store kb.omni --dry-run",
+            more="Rows stay where they are: an added property is null, a renamed one keeps its values.",
+        ),
+    )(apply)
+
+
+def apply(
+    schema: Annotated[str, typer.Option("--schema", metavar="FILE", help="The schema wanted; - for stdin.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and say what would happen; change nothing.")
+    ] = False,
+    store: Store = None,
+    actor: Actor = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Change the schema of a graph."""
+    from omnigraph.cli import schema_plans
+
+    text = read_bytes(schema)
+    with writing(store, "schema apply", quiet=quiet) as graph:
+        done = graph.apply_schema(text, file=shown(schema), actor=actor, dry_run=dry_run)
+        if as_json:
+            output.document({"uri": graph.uri, "schema": shown(schema), "dry_run": dry_run, **done.to_dict()})
+            return
+    for step in done.steps:
+        output.line(schema_plans.step_line(step))
+    if not done.steps:
+        output.line("no change")
+    elif done.applied:
+        output.line(f"applied {output.counted(len(done.steps), 'step')} as commit {done.commit}")
+    else:
+        output.line(f"{output.counted(len(done.steps), 'step')}, nothing was changed")

@@ -1,0 +1,193 @@
+"""Applying a schema: planned, checked, written to the tables, published as one commit, accepted."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from omnigraph.catalog.diff import plan_schema, require_supported
+from omnigraph.catalog.ir import schema_hash
+from omnigraph.core.cancel import NEVER
+from omnigraph.core.errors import ConflictError, MigrationBlocked, RecoveryRequired
+from omnigraph.core.events import tidying
+from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.engine.evolve.changes import catalog_change
+from omnigraph.engine.evolve.tables import reshape, table_writes
+from omnigraph.engine.schema_contract import SchemaContract, stage_contract
+from omnigraph.engine.write.afterwards import offer_index_work
+from omnigraph.engine.write.entering import entering_write
+from omnigraph.engine.write.ground import Ground, WhenMoved, queue_keys
+from omnigraph.engine.write.parts import Windows, WriteIntent
+from omnigraph.engine.write.protocol import Staged, carry
+from omnigraph.manifest.branches import BranchStore
+from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
+from omnigraph.recovery.schema_state import discard_staged, place_staged
+from omnigraph.recovery.sidecar import WriterKind
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from omnigraph.catalog.plan import SchemaPlan, SchemaStep
+    from omnigraph.core.cancel import Cancellation
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.recovery.outcome import WriteCourse
+    from omnigraph.recovery.queues import Guards
+
+APPLY: Final = "the schema change"
+OPERATION: Final = "schema_apply"
+WINDOWS: Final = Windows(
+    post_sidecar=Window.SCHEMA_APPLY_POST_SIDECAR_PRE_COMMIT,
+    post_create=Window.SCHEMA_APPLY_AFTER_TABLE_CREATE,
+    pre_schema=Window.SCHEMA_APPLY_BEFORE_STAGING_WRITE,
+    post_schema=Window.SCHEMA_APPLY_AFTER_STAGING_WRITE,
+    post_publish=Window.SCHEMA_APPLY_AFTER_MANIFEST_COMMIT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedSchema:
+    """What a schema change did, or with `applied` false what it would do."""
+
+    steps: tuple[SchemaStep, ...]
+    applied: bool
+    graph_manifest_version: int
+    commit: CommitId
+    """The newest commit of main afterwards."""
+    generation: int
+    """How many schemas the graph has had, this one included."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "supported": True,
+            "applied": self.applied,
+            "steps": [step.to_dict() for step in self.steps],
+            "graph_manifest_version": self.graph_manifest_version,
+            "commit": self.commit,
+            "generation": self.generation,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRequest:
+    """What a caller asks for."""
+
+    source: str | bytes
+    file: str | None = None
+    actor: str | None = None
+    dry_run: bool = False
+
+
+def apply_schema(
+    session: GraphSession, request: SchemaRequest, *, course: WriteCourse, cancel: Cancellation = NEVER
+) -> AppliedSchema:
+    """Make a text the schema of the graph, as one commit of main, or change nothing.
+
+    Raises the schema error of an invalid text, `MigrationUnsupported` for a plan with a refused step,
+    `MigrationBlocked` when a plan that is not additive meets other branches, `ConflictError` beside another
+    apply. Raises `RecoveryRequired` when it stopped after its first effect: recovery settles it.
+    """
+    contract = entering_write(session, request.actor)
+    plan = _plan(contract, request)
+    if plan.is_empty or request.dry_run:
+        _refuse_blocked(session, plan)
+        return _report(session.manifest.current(None), plan, contract.catalog.generation, applied=False)
+    keys = queue_keys(
+        None, [TableKey(key) for key in (*contract.catalog.table_keys(), *plan.desired.table_keys())]
+    )
+    with session.queues.acquire_many([SCHEMA_APPLY_KEY, *keys]) as guards, session.lease.hold():
+        if session.contract().hash != contract.hash:
+            raise ConflictError(
+                "another schema change was applied meanwhile", hint="plan the change again on the new schema"
+            )
+        cancel.raise_if_requested()
+        with _locked(session):
+            _refuse_blocked(session, plan)
+            snapshot = _apply(session, request, plan, contract, guards, course)
+    made = [TableKey(key) for key in plan.desired.table_keys()]
+    offer_index_work(session, snapshot, [key for key in made if key in snapshot.entries])
+    return _report(snapshot, plan, contract.catalog.generation + 1, applied=True)
+
+
+def _plan(contract: SchemaContract, request: SchemaRequest) -> SchemaPlan:
+    plan = plan_schema(contract.catalog, request.source, file=request.file)
+    require_supported(plan)
+    return plan
+
+
+def _refuse_blocked(session: GraphSession, plan: SchemaPlan) -> None:
+    """Main has to be alone: a branch keeps the schema it was made with."""
+    others = session.manifest.branches()
+    if others and not plan.is_empty:
+        raise MigrationBlocked(others)
+
+
+@contextmanager
+def _locked(session: GraphSession) -> Generator[None]:
+    """Hold the lock branch. The caller has the lease: a lock that is there is that of a dead apply."""
+    branches = BranchStore(session.manifest)
+    pending = [each for each in session.sidecars.pending() if each.writer_kind is WriterKind.SCHEMA_APPLY]
+    if pending:
+        raise RecoveryRequired(
+            "an interrupted schema change must be undone first",
+            pending[0].operation_id,
+            hint="reopen the graph read-write, then apply the schema again",
+        )
+    branches.release_schema_apply_lock()
+    discard_staged(session.recovery)
+    branches.take_schema_apply_lock()
+    try:
+        failpoint(Window.SCHEMA_APPLY_AFTER_LOCK)
+        yield
+        failpoint(Window.SCHEMA_APPLY_BEFORE_LOCK_RELEASE)
+    finally:
+        # One that stays is removed by the next opening for writing.
+        with tidying("the lock of the schema change could not be released"):
+            branches.release_schema_apply_lock()
+
+
+def _apply(
+    session: GraphSession,
+    request: SchemaRequest,
+    plan: SchemaPlan,
+    contract: SchemaContract,
+    guards: Guards,
+    course: WriteCourse,
+) -> Snapshot:
+    snapshot = session.manifest.current(None)
+    catalog = replace(plan.desired, generation=contract.catalog.generation + 1, parent=contract.hash)
+    # A text that could be planned is UTF-8.
+    text = request.source if isinstance(request.source, str) else request.source.decode("utf-8-sig")
+    desired = SchemaContract(text, catalog, schema_hash(catalog))
+    operation_id = OperationId(new_ulid())
+    change = catalog_change(contract.catalog, catalog)
+    staged = Staged(
+        WriteIntent(
+            kind=WriterKind.SCHEMA_APPLY,
+            operation=OPERATION,
+            operation_id=operation_id,
+            commit_id=CommitId(new_ulid()),
+            actor=request.actor,
+            schema_hash=desired.hash,
+        ),
+        Ground(snapshot, session.branch_identity(None), WhenMoved.REFUSE),
+        course,
+        table_writes(session, snapshot, change, operation_id),
+        windows=WINDOWS,
+        reshape=reshape(
+            session,
+            snapshot,
+            change,
+            operation_id,
+            stage_schema=lambda: stage_contract(session.adapter, desired, operation_id),
+            place_schema=lambda: place_staged(session.recovery),
+        ),
+    )
+    return carry(session, staged, guards=guards).snapshot
+
+
+def _report(snapshot: Snapshot, plan: SchemaPlan, generation: int, *, applied: bool) -> AppliedSchema:
+    return AppliedSchema(plan.steps, applied, snapshot.manifest_version, snapshot.head, generation)
