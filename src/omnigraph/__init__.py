@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.search.embedding import Embedder
     from omnigraph.engine.write.mutate import MutationResult
     from omnigraph.maintenance.clone import CloneReport
+    from omnigraph.maintenance.optimize import OptimizeReport
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
     from omnigraph.pipeline.output.datasource import register_spark
@@ -40,6 +41,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "BranchDeletion": "omnigraph.branching.branches",
     "Cancellation": "omnigraph.core.cancel",
     "CloneReport": "omnigraph.maintenance.clone",
+    "OptimizeReport": "omnigraph.maintenance.optimize",
     "CommitRecord": "omnigraph.manifest.commit_record",
     "Diff": "omnigraph.branching.history",
     "Embedder": "omnigraph.engine.search.embedding",
@@ -83,6 +85,7 @@ __all__ = [
     "MergeReport",
     "MutationResult",
     "OmnigraphError",
+    "OptimizeReport",
     "Picture",
     "Rows",
     "Settings",

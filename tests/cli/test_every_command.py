@@ -42,6 +42,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("mutate",): ["-e", 'query q() { insert Person { handle: "ada" } }'],
     ("query",): ["-e", READ],
     ("recoveries",): [],
+    ("optimize",): [],
     ("revert",): [COMMIT],
     ("schema", "apply"): ["--schema", "s.pg"],
     ("schema", "plan"): ["--schema", "s.pg"],

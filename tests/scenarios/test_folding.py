@@ -9,7 +9,7 @@ from omnigraph.core.failpoints import Callback, InjectedFailure, Pass, Raise, Se
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import SMALL_FRAGMENTS_MAX
 from omnigraph.maintenance import folding
-from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, Indexed, ensure_indices
+from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, Indexed, IndexWork, ensure_indices
 from omnigraph.maintenance.reconciler import Reconciler
 from omnigraph.manifest.commit_record import UPKEEP_OPERATIONS
 from omnigraph.manifest.recoveries import RecoveryKind
@@ -242,7 +242,7 @@ def test_a_fold_that_stops_after_its_first_step_says_that_it_must_be_recovered(g
         activate(Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX, Raise(InjectedFailure("x"))),
         pytest.raises(RecoveryRequired, match="half-way"),
     ):
-        ensure_indices(graph.session, None, extend=True, fold=True)
+        ensure_indices(graph.session, None, work=IndexWork.FOLDED)
     assert len(graph.pending()) == 1
     with graphs.reopen(graph) as again:
         assert names(again) == ["a", "b", "c", "d"]

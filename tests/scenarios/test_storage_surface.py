@@ -13,6 +13,7 @@ import pytest
 import omnigraph
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.events import Event, TableStaged, listen
+from omnigraph.core.limits import MIB
 from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.handles import NO_NUMBER, Fragment, SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
@@ -63,6 +64,13 @@ def outside_fragments(tables: TableStorage, base: SnapshotHandle) -> list[Fragme
     ]
 
 
+def look_ahead(tables: TableStorage, handle: SnapshotHandle) -> tuple[int, ...]:
+    rewritten = tables.stage_rewrite(handle, handle.fragment_ids, STAMP)
+    with tables.previewed(handle, rewritten) as ahead:
+        assert ahead.row_count == handle.row_count
+        return ahead.fragment_ids
+
+
 QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "open_version": lambda t, h: t.open_version(PERSON, PLACE, None, h.version),
     "open_head": lambda t, h: t.open_head(PERSON, PLACE, None),
@@ -85,6 +93,8 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "stage_columns": lambda t, h: t.stage_columns(
         h, ColumnChange(SCHEMA, {"id": "id", "text": "text"}), STAMP
     ),
+    "stage_compaction": lambda t, h: t.stage_compaction(h, [h.fragment_ids], STAMP, bytes_max=MIB),
+    "previewed": look_ahead,
     "stage_fragments": lambda t, h: t.stage_fragments(h, outside_fragments(t, h), "append", STAMP),
     "stage_indexes": lambda t, h: [
         t.stage_indexes(h, [IndexPlan(kind, column)], STAMP)

@@ -120,6 +120,8 @@ class LanceOperation:
         ) -> None: ...
 
     class CreateIndex(BaseOperation):
+        new_indices: list[Index]
+        removed_indices: list[Index]
         def __init__(self, new_indices: list[Index], removed_indices: list[Index]) -> None: ...
 
     class Restore(BaseOperation):
@@ -181,6 +183,7 @@ class LanceDataset:
         *,
         storage_options: dict[str, str] | None = None,
         enable_stable_row_ids: bool | None = None,
+        detached: bool | None = False,
         max_retries: int = 20,
     ) -> LanceDataset: ...
     @property

@@ -13,9 +13,9 @@ from omnigraph.api.arguments import source_text, text_checked, text_checked_meth
 from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
-from omnigraph.api.exports import Exports
 from omnigraph.api.loads import Loads
 from omnigraph.api.schemas import Schemas
+from omnigraph.api.upkeep import Upkeep
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, SourceFailure, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.search.embedding import Embedder
     from omnigraph.engine.write.mutate import MutationResult
-    from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.planning.keys import EntityKey
@@ -72,7 +71,7 @@ def _reconcile(
 
 
 @text_checked_methods
-class Graph(Exports, Loads, Schemas):
+class Graph(Upkeep, Loads, Schemas):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
     def __init__(self, session: GraphSession) -> None:
@@ -321,23 +320,6 @@ class Graph(Exports, Loads, Schemas):
         """The operations whose writers stopped half-way and that recovery has not settled yet."""
         self._session.check_open()
         return tuple(name.removesuffix(".json") for name in self._session.sidecars.list())
-
-    def ensure_indices(self, *, branch: str = "main", actor: str | None = None) -> IndexesEnsured:
-        """Build the declared indexes that do not exist yet, in one commit; nothing when all exist."""
-        from omnigraph.maintenance.indices import BUILD, ensure_indices  # noqa: PLC0415  a reader never needs it
-
-        target = writable_branch(branch)
-        with WriteCourse(BUILD) as course:
-            entering_write(self._session, actor, heal=False)
-            return ensure_indices(self._session, target, actor=actor, course=course)
-
-    def index_report(
-        self, *, branch: str = "main", types: Sequence[str] | None = None
-    ) -> tuple[ColumnReport, ...]:
-        """Which indexes exist on which columns, and whether comparisons use them."""
-        from omnigraph.maintenance.indices import index_report  # noqa: PLC0415  rarely used
-
-        return index_report(self._session, self._state(branch, None), types)
 
     def refresh(self) -> None:
         """Settle what dead writers left, as far as that is possible beside live ones, and re-read the

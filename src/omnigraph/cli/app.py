@@ -25,7 +25,7 @@ _MODULES: Final = (
     "graphs",
     "loads",
     "exports",
-    "clones",
+    "upkeep",
     "blobs",
     "reads",
     "explain",
@@ -104,10 +104,10 @@ def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> 
             from omnigraph.cli import exports
 
             exports.register(app)
-        case "clones":
-            from omnigraph.cli import clones
+        case "upkeep":
+            from omnigraph.cli import upkeep
 
-            clones.register(app)
+            upkeep.register(app)
         case "blobs":
             from omnigraph.cli import blobs
 

@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("schema", "apply"): _WRITE,
     ("init",): _CREATE,
     ("clone",): _COPY,
+    ("optimize",): _DIRECT,
     ("mutate",): _WRITE,
     ("load",): _WRITE,
     ("query",): _READ,

@@ -89,6 +89,12 @@ some microseconds slower.
 FOLDED_ROWS_MAX: Final = 64 * 1024
 FOLDED_BYTES_MAX: Final = 32 * MIB
 """The reconciler rewrites no more than this after a write. What is larger waits for a time of its own."""
+COMPACTED_ROWS_MAX: Final = 1024 * 1024
+"""Rows of one fragment that an optimization writes."""
+WORN_SHARE_MIN: Final = 0.1
+"""An optimization writes a large fragment again when this part of its rows is deleted."""
+INDEX_SEGMENTS_MAX: Final = 8
+"""Parts an index may have after an optimization: every lookup asks each of them."""
 BULK_INDEX_ROWS_MIN: Final = 10_000
 """A load with this many rows for one table builds the declared indexes of the table at its end."""
 
@@ -111,6 +117,8 @@ BULK_BYTES_IN_PROCESS_MAX: Final = 1 * GIB
 # Concurrency defaults (settings may raise or lower them)
 LOAD_CONCURRENCY_DEFAULT: Final = 8
 MAINTENANCE_CONCURRENCY_DEFAULT: Final = 8
+MAINTENANCE_BYTES_DEFAULT: Final = 1 * GIB
+"""Rows that upkeep may hold in memory, all tables together (a setting)."""
 CACHE_MEMORY_SHARE: Final = 0.25
 """Share of the machine's memory the read caches may fill when no bound is set."""
 CACHE_BYTES_FALLBACK: Final = 1 * GIB

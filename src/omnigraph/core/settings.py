@@ -52,6 +52,7 @@ class Settings:
     """Tables whose fragments a load writes at the same time, in this process or in one task of Spark. How
     many tasks run is Spark's affair; checks, exports and commits do not ask for it."""
     maintenance_concurrency: int = limits.MAINTENANCE_CONCURRENCY_DEFAULT
+    maintenance_bytes: int = limits.MAINTENANCE_BYTES_DEFAULT
     merge_staging_dir: Path = field(default_factory=default_staging_dir)
     spark_master: str = "local[*,3]"
     spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -116,6 +117,7 @@ class Settings:
             maintenance_concurrency=given.positive(
                 "maintenance_concurrency", default.maintenance_concurrency
             ),
+            maintenance_bytes=given.positive("maintenance_bytes", default.maintenance_bytes),
             merge_staging_dir=Path(given.value("merge_staging_dir") or default.merge_staging_dir),
             spark_master=str(given.value("spark_master") or default.spark_master),
             spark_conf=given.texts_by_name("spark_conf"),

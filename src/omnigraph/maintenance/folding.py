@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from omnigraph.core.limits import FOLDED_BYTES_MAX, FOLDED_ROWS_MAX, SMALL_FRAGMENTS_MAX
+from omnigraph.core.limits import (
+    COMPACTED_ROWS_MAX,
+    FOLDED_BYTES_MAX,
+    FOLDED_ROWS_MAX,
+    SMALL_FRAGMENTS_MAX,
+    WORN_SHARE_MIN,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +39,28 @@ def foldable(fragments: Sequence[Fragment]) -> tuple[int, ...]:
             chosen = together
     numbers = {info.id for info in chosen}
     return tuple(info.id for info in fragments if info.id in numbers)
+
+
+def compactable(fragments: Sequence[Fragment]) -> tuple[tuple[int, ...], ...]:
+    """The groups of neighbours that an optimization writes as one fragment each, in row order.
+
+    A group is filled as long as its rows fit into one file. A fragment alone is written again only when many
+    of its rows are deleted. What comes out of a run has no group: two neighbours would not fit into one.
+    """
+    groups: list[list[Fragment]] = [[]]
+    for info in fragments:
+        if info.live_rows >= COMPACTED_ROWS_MAX and not _is_worn(info):
+            groups.append([])
+            continue
+        if _rows([*groups[-1], info]) > COMPACTED_ROWS_MAX:
+            groups.append([])
+        groups[-1].append(info)
+    worth = (group for group in groups if len(group) > 1 or any(map(_is_worn, group)))
+    return tuple(tuple(info.id for info in group) for group in worth)
+
+
+def _is_worn(info: Fragment) -> bool:
+    return info.deleted_rows > 0 and info.deleted_rows >= info.physical_rows * WORN_SHARE_MIN
 
 
 def _tier(rows: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.schema import EdgeType, TableType
@@ -14,18 +15,19 @@ from omnigraph.catalog.types import IndexKind as DeclaredIndex
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
+from omnigraph.core.limits import INDEX_SEGMENTS_MAX
 from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, check_pins, queue_keys
 from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
-from omnigraph.maintenance.folding import foldable
+from omnigraph.maintenance.folding import compactable, foldable
 from omnigraph.planning.filters import HasValue, filter_text
 from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
-from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan
+from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan, has_too_many_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from omnigraph.core.settings import Settings
     from omnigraph.engine.session import GraphSession
@@ -170,6 +172,19 @@ def _table_report(session: GraphSession, table_type: TableType, handle: Snapshot
 # --- building --------------------------------------------------------------------------------------------
 
 
+class IndexWork(IntEnum):
+    """How much of the upkeep of tables a run does; each member includes those before it."""
+
+    MISSING = 1
+    """Declared indexes that do not exist are built."""
+    EXTENDED = 2
+    """Existing ones learn what they do not cover."""
+    FOLDED = 3
+    """Small fragments are written as one first, as far as that is quickly done."""
+    ALL = 4
+    """Every fragment that is worth it is rewritten first, and indexes of too many segments are made anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class PendingIndex:
     """A declared index that cannot be built yet."""
@@ -211,6 +226,8 @@ class _Work:
     plans: tuple[IndexPlan, ...]
     folded: tuple[int, ...] = ()
     """Small fragments that are written as one first; what the indexes miss is seen after that."""
+    compacted: tuple[tuple[int, ...], ...] = ()
+    """Groups of fragments, of any size, that are written as one each first."""
 
     @property
     def key(self) -> TableKey:
@@ -222,14 +239,12 @@ def ensure_indices(
     branch: Branch,
     *,
     tables: Iterable[TableKey] | None = None,
-    extend: bool = False,
-    fold: bool = False,
+    work: IndexWork = IndexWork.MISSING,
     queue_wait_s_max: float | None = None,
     actor: str | None = None,
     course: WriteCourse | None = None,
 ) -> IndexesEnsured:
-    """Build the declared indexes that do not exist, in one commit; `extend` adds what existing ones miss, and
-    `fold` writes small fragments as one before that.
+    """Build the declared indexes that do not exist, in one commit, and whatever else `work` asks for.
 
     Steady state writes nothing at all. A vector column without a vector is reported as pending. Tables the
     branch inherits from main are left to main. Does not heal: a drifted table raises. `course` is told how
@@ -240,7 +255,7 @@ def ensure_indices(
     course = WriteCourse(BUILD) if course is None else course
     for attempt in range(RESTAGES_MAX + 1):
         head = session.manifest.head(branch)
-        works, pending = _missing(session, head.snapshot, chosen, extend=extend, fold=fold)
+        works, pending = _missing(session, head.snapshot, chosen, work)
         if not works:
             return IndexesEnsured(show_branch(branch), pending=pending)
         ground = Ground(head.snapshot, head.token or "", WhenMoved.PREPARE_AGAIN)
@@ -261,9 +276,7 @@ def _missing(
     session: GraphSession,
     snapshot: Snapshot,
     chosen: frozenset[TableKey] | None,
-    *,
-    extend: bool,
-    fold: bool,
+    work: IndexWork,
 ) -> tuple[list[_Work], tuple[PendingIndex, ...]]:
     """What is to be built, in table order, and what cannot be built yet."""
     works: list[_Work] = []
@@ -275,20 +288,23 @@ def _missing(
         if snapshot.branch is not None and entry.branch is None:
             continue  # main's own indexes serve what a branch only inherits
         handle = session.open_entry(entry)
-        plans, waiting = _due(session, table_type, handle, extend=extend)
+        plans, waiting = _due(session, table_type, handle, work)
         pending.extend(
             PendingIndex(table_type.name, each.column, "no row has a vector yet") for each in waiting
         )
-        # A fold is no reason to fork a table, and what a scan gives of a blob cannot be written again.
-        mine = fold and entry.branch == snapshot.branch and not table_type.blob_columns
-        folded = foldable(session.storage.fragments(handle)) if mine else ()
-        if plans or folded:
-            works.append(_Work(table_type, entry, plans, folded))
+        # A rewrite is no reason to fork a table, and what a scan gives of a blob cannot be written again.
+        mine = entry.branch == snapshot.branch
+        folds = work is IndexWork.FOLDED and mine and not table_type.blob_columns
+        folded = foldable(session.storage.fragments(handle)) if folds else ()
+        compacts = work is IndexWork.ALL and mine
+        compacted = compactable(session.storage.fragments(handle)) if compacts else ()
+        if plans or folded or compacted:
+            works.append(_Work(table_type, entry, plans, folded, compacted=compacted))
     return works, tuple(pending)
 
 
 def _due(
-    session: GraphSession, table_type: TableType, handle: SnapshotHandle, *, extend: bool
+    session: GraphSession, table_type: TableType, handle: SnapshotHandle, work: IndexWork
 ) -> tuple[tuple[IndexPlan, ...], tuple[IndexPlan, ...]]:
     """The declared indexes to build at a version of a table, and those that do not exist and cannot be."""
     known = {each.role: each for each in session.storage.index_coverage(handle)}
@@ -297,7 +313,7 @@ def _due(
     for plan in declared_plans(table_type, session.settings):
         there = known.get(plan.name)
         # A full-text index is made with the empty table; until it knows a row it is as good as missing.
-        if there is not None and there.covered and not (extend and there.uncovered):
+        if there is not None and there.covered and not _lacks(there, work):
             continue
         if is_buildable(session, handle, plan, there):
             due.append(plan)
@@ -306,11 +322,18 @@ def _due(
     return tuple(due), tuple(waiting)
 
 
+def _lacks(there: IndexCoverage, work: IndexWork) -> bool:
+    """Whether an existing index is to be worked on."""
+    if work is IndexWork.ALL and has_too_many_segments(there, INDEX_SEGMENTS_MAX):
+        return True
+    return work >= IndexWork.EXTENDED and bool(there.uncovered)
+
+
 def is_buildable(
     session: GraphSession, handle: SnapshotHandle, plan: IndexPlan, known: IndexCoverage | None
 ) -> bool:
     """Whether what the index does not cover can be covered: a vector index needs a vector to learn from."""
-    if plan.kind is not IndexKind.VECTOR:
+    if plan.kind is not IndexKind.VECTOR or (known is not None and not known.uncovered):
         return True
     found = session.storage.read(
         handle,
@@ -326,7 +349,7 @@ def _stage_all(
     session: GraphSession, ground: Ground, course: WriteCourse, works: Sequence[_Work], actor: str | None
 ) -> Staged:
     """Stage every table, several at a time; what one of them reports is heard by this caller's listeners."""
-    folds = any(work.folded for work in works)
+    folds = any(work.folded or work.compacted for work in works)
     by_key = {work.key: work for work in works}
     intent = WriteIntent(
         kind=WriterKind.OPTIMIZE if folds else WriterKind.ENSURE_INDICES,
@@ -351,14 +374,16 @@ def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: Ope
     before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
 
     def build(on: SnapshotHandle) -> StagedHandle | None:
-        return session.storage.stage_indexes(on, work.plans, stamp)
+        return session.storage.stage_indexes(on, work.plans, stamp, segments_max=INDEX_SEGMENTS_MAX)
 
     def extend(on: SnapshotHandle) -> StagedHandle | None:
-        plans, _ = _due(session, work.table_type, on, extend=True)
-        return session.storage.stage_indexes(on, plans, stamp)
+        plans, _ = _due(session, work.table_type, on, IndexWork.EXTENDED)
+        return session.storage.stage_indexes(on, plans, stamp, segments_max=INDEX_SEGMENTS_MAX)
 
     parts: tuple[Part, ...]
-    if work.folded:
+    if work.compacted:
+        parts = _stage_compaction(session, handle, work.compacted, stamp, extend)
+    elif work.folded:
         rewritten = session.storage.stage_rewrite(handle, work.folded, stamp)
         after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
         # The new fragment is small, so its indexes are built in no time; no build before it can know it.
@@ -373,6 +398,37 @@ def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: Ope
     return TableWrite(work.entry, handle, parts)
 
 
+def _stage_compaction(
+    session: GraphSession,
+    handle: SnapshotHandle,
+    groups: Sequence[Sequence[int]],
+    stamp: Stamp,
+    extend: Callable[[SnapshotHandle], StagedHandle | None],
+) -> tuple[Part, ...]:
+    """Rewrite a table and build the indexes of what it will be, so that only commits are left for Phase B.
+
+    The indexes are built on the version that the rewrite would make. Its commit gives the fragments the same
+    numbers, because it is made on the same version.
+    """
+    settings = session.settings
+    share = settings.maintenance_bytes // settings.maintenance_concurrency
+    rewritten = session.storage.stage_compaction(handle, groups, stamp, bytes_max=share)
+    with session.storage.previewed(handle, rewritten) as ahead:
+        coming, built = ahead.fragment_ids, extend(ahead)
+    # Now, not while other writers wait.
+    session.make_durable([*rewritten.files, *(() if built is None else built.files)])
+
+    def attach(on: SnapshotHandle) -> StagedHandle | None:
+        if built is None or on.fragment_ids != coming:
+            return extend(on)
+        return session.storage.rebase(built, on)
+
+    before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
+    after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
+    return (StagedPart(rewritten, before=before, after=after), LaterPart(attach))
+
+
 def _summary(work: _Work) -> dict[str, int]:
     folded = {"folded": len(work.folded)} if work.folded else {}
-    return {"indexes": len(work.plans), **folded}
+    compacted = {"compacted": sum(map(len, work.compacted))} if work.compacted else {}
+    return {"indexes": len(work.plans), **folded, **compacted}

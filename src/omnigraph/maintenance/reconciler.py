@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.limits import BULK_INDEX_ROWS_MIN, UNCOVERED_FRAGMENTS_MAX
-from omnigraph.maintenance.indices import declared_plans, ensure_indices, is_buildable
+from omnigraph.maintenance.indices import IndexWork, declared_plans, ensure_indices, is_buildable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,7 @@ class Reconciler:
                 session,
                 snapshot.branch,
                 tables=due,
-                extend=True,
-                fold=not always,
+                work=IndexWork.EXTENDED if always else IndexWork.FOLDED,
                 queue_wait_s_max=wait_s_max,
             )
         except ResourceBusy:

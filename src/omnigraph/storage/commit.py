@@ -135,6 +135,22 @@ def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str, oper
     return found is not None and found.uuid == transaction_uuid
 
 
+def commit_beside(
+    pool: DatasetPool, handle: SnapshotHandle, operation: "LanceOperation.BaseOperation"
+) -> "LanceDataset":
+    """The version that the operation would make, under a number of its own: the HEAD stays where it is."""
+    from lance import LanceDataset  # noqa: PLC0415  a heavy package
+    from lance.dataset import Transaction  # noqa: PLC0415
+
+    with substrate(lambda: circumstances(pool, handle, writes=True)):
+        return LanceDataset.commit(
+            lance_dataset(handle),
+            Transaction(handle.version, operation),
+            detached=True,
+            storage_options=pool.storage_options,
+        )
+
+
 def restore(pool: DatasetPool, head: SnapshotHandle, to_version: int, operation_id: str) -> SnapshotHandle:
     """Append one version whose content is that of `to_version`, in the name of the write that is undone."""
     from lance import LanceOperation  # noqa: PLC0415

@@ -128,11 +128,13 @@ def stage_indexes(
     stamp: Stamp,
     *,
     rebuild: bool = False,
+    segments_max: int | None = None,
 ) -> StagedHandle | None:
     """Build the indexes over what they do not cover yet, as segments of one later commit.
 
     None when everything is covered.
-    `rebuild` covers every fragment anew and replaces the old segments.
+    `rebuild` covers every fragment anew and replaces the old segments; so does an index that would have more
+    segments than `segments_max`.
     """
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -147,7 +149,8 @@ def stage_indexes(
     with substrate(lambda: circumstances(pool, handle, writes=True)):
         for plan in plans:
             known = coverage.get(plan.name)
-            fragments = _fragments_to_build(plan, known, present, rebuild=rebuild)
+            anew = rebuild or (known is not None and has_too_many_segments(known, segments_max))
+            fragments = _fragments_to_build(plan, known, present, rebuild=anew)
             if fragments is None:
                 continue
             if known is not None:
@@ -175,6 +178,11 @@ def stage_indexes(
     )
     emit(TableStaged(handle.table_key, "stage_indexes", 0, size))
     return staged
+
+
+def has_too_many_segments(known: IndexCoverage, segments_max: int | None) -> bool:
+    """Whether an index has too many segments, or would have once it covers everything."""
+    return segments_max is not None and known.segments + bool(known.uncovered) > segments_max
 
 
 def _fragments_to_build(

@@ -19,7 +19,12 @@ _VERSION_NAME_TOP: Final = 2**64 - 1
 
 
 def manifest_name(version: int) -> str:
-    """The file of a version below `_versions`: inverted numbers, so that the newest sorts first."""
+    """The file of a version below `_versions`: inverted numbers, so that the newest sorts first.
+
+    A version that was made beside the others has a number with the highest bit, and a name of its own kind.
+    """
+    if version > _VERSION_NAME_TOP // 2:
+        return f"d{version}.manifest"
     return f"{_VERSION_NAME_TOP - version:020d}.manifest"
 
 

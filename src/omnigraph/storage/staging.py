@@ -7,6 +7,7 @@ garbage until `commit_staged`.
 import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -186,16 +187,27 @@ def stage_rewrite(
 
     Indexes do not cover the new fragment. Not for tables with blobs: a scan gives only descriptions of them.
     """
-    from lance import LanceOperation  # noqa: PLC0415
-
     dataset = lance_dataset(handle)
     replaced = [lance_fragment(handle, number) for number in fragments]
     with substrate(lambda: circumstances(pool, handle)):
         rows = dataset.scanner(fragments=replaced, scan_in_order=True).to_reader()
     written = _write_rows(pool, handle, rows, mode="append")
-    group = LanceOperation.RewriteGroup([fragment.metadata for fragment in replaced], written)
-    work = Work(LanceOperation.Rewrite([group], []), stamp, tuple(written), data_root=str(dataset.uri))
-    before = sum(fragment.count_rows() for fragment in replaced)
+    return staged_rewrite(pool, handle, [([fragment.metadata for fragment in replaced], written)], stamp)
+
+
+def staged_rewrite(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    groups: "Sequence[tuple[list[FragmentMetadata], list[FragmentMetadata]]]",
+    stamp: Stamp,
+) -> StagedHandle:
+    """The commit that puts new fragments in the place of old ones, group by group, with the same rows."""
+    from lance import LanceOperation  # noqa: PLC0415
+
+    new = tuple(fragment for _, written in groups for fragment in written)
+    operation = LanceOperation.Rewrite([LanceOperation.RewriteGroup(*group) for group in groups], [])
+    work = Work(operation, stamp, new, data_root=str(lance_dataset(handle).uri))
+    before = sum(int(fragment.num_rows) for old, _ in groups for fragment in old)
     staged = _staged(pool, handle, "stage_rewrite", work, removed=before)
     if staged.rows != before:
         raise InternalError(f"{before} rows of '{handle.table_key}' were rewritten as {staged.rows}")
@@ -209,6 +221,7 @@ def rebase(
 
     Data files stay where they are. Appends and overwrites may move to any base. A write that hides rows may
     move to a fork of its own base, where row addresses mean the same, or anywhere with new `addresses`.
+    Indexes may move to a version with the fragments they were built over; the caller has compared them.
     """
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -230,6 +243,12 @@ def rebase(
         case _, LanceOperation.Append():
             fresh = LanceOperation.Append(list(moved))
             return _staged(pool, handle, staged.primitive, replace(work, operation=fresh), adopted=staged)
+        case "stage_indexes", LanceOperation.CreateIndex() as operation:
+            built = [copy(index) for index in operation.new_indices]
+            for index in built:
+                index.dataset_version = handle.version
+            fresh = LanceOperation.CreateIndex(built, operation.removed_indices)
+            return replace(staged, base_version=handle.version, _work=replace(work, operation=fresh))
         case _:
             pass
     if work.addresses is None:

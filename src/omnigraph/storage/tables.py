@@ -1,6 +1,7 @@
 """`TableStorage`: all the engine can do with tables. No write here moves a HEAD as a side effect."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
@@ -10,7 +11,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.planning.filters import FilterText
-from omnigraph.storage import branches, columns, indexes, staging
+from omnigraph.storage import branches, columns, compaction, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.checksums import FileSum, sum_file
 from omnigraph.storage.columns import ColumnChange
@@ -267,11 +268,31 @@ class TableStorage:
         """Write the live rows of these fragments as one fragment. Not for tables with blobs."""
         return staging.stage_rewrite(self._pool, handle, fragments, stamp)
 
+    def stage_compaction(
+        self, handle: SnapshotHandle, groups: Sequence[Sequence[int]], stamp: Stamp, *, bytes_max: int
+    ) -> StagedHandle:
+        """Write each group of neighbouring fragments as one, without their deleted rows."""
+        return compaction.stage_compaction(self._pool, handle, groups, stamp, bytes_max=bytes_max)
+
+    def previewed(
+        self, handle: SnapshotHandle, staged: StagedHandle
+    ) -> AbstractContextManager[SnapshotHandle]:
+        """The version a staged write would make, for building on it ahead; nobody else sees it."""
+        return compaction.previewed(self._pool, handle, staged)
+
     def stage_indexes(
-        self, handle: SnapshotHandle, plans: Sequence[IndexPlan], stamp: Stamp, *, rebuild: bool = False
+        self,
+        handle: SnapshotHandle,
+        plans: Sequence[IndexPlan],
+        stamp: Stamp,
+        *,
+        rebuild: bool = False,
+        segments_max: int | None = None,
     ) -> StagedHandle | None:
         """Build what the indexes do not cover yet, all in one later commit; None when all is covered."""
-        return indexes.stage_indexes(self._pool, handle, plans, stamp, rebuild=rebuild)
+        return indexes.stage_indexes(
+            self._pool, handle, plans, stamp, rebuild=rebuild, segments_max=segments_max
+        )
 
     def stage_columns(self, handle: SnapshotHandle, change: ColumnChange, stamp: Stamp) -> StagedHandle:
         """Add, rename, drop, loosen or tighten columns without writing a row. An empty table is overwritten

@@ -98,7 +98,7 @@ def test_an_interrupt_at_any_line_of_an_index_build_tells_the_truth(tmp_path, st
 
         def build():
             with indices.WriteCourse(indices.BUILD) as course:
-                indices.ensure_indices(graph.session, None, extend=True, course=course)  # noqa: B023
+                indices.ensure_indices(graph.session, None, work=indices.IndexWork.EXTENDED, course=course)  # noqa: B023
 
         stop = interrupted_at(number, build, {indices, *CARRYING}, set())
         if stop is None:
@@ -106,7 +106,7 @@ def test_an_interrupt_at_any_line_of_an_index_build_tells_the_truth(tmp_path, st
         pending, visible = graph.pending(), graph.snapshot().head != head
         outcomes[judge(stop, pending, visible)] += 1
         graph = reopened(graph, path) if pending else graph
-        indices.ensure_indices(graph.session, None, extend=True)
+        indices.ensure_indices(graph.session, None, work=indices.IndexWork.EXTENDED)
         assert graph.pending() == (), stop.where
         assert shown(graph, f"k{number}"), stop.where
         assert all(

@@ -1,13 +1,19 @@
-"""The clone command."""
+"""Commands that copy a whole graph and keep it fast."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.exports import Silent
-from omnigraph.cli.options import Json, teach
+from omnigraph.cli.opening import writing
+from omnigraph.cli.options import Branch, Json, Quiet, Store, teach
 from omnigraph.cli.progress import reporting
+
+if TYPE_CHECKING:
+    from omnigraph.maintenance.optimize import OptimizedTable
+
+SomeTypes = Annotated[list[str] | None, typer.Argument(metavar="[TYPE]...", help="Only these types.")]
 
 Branches = Annotated[
     list[str] | None,
@@ -42,6 +48,15 @@ def register(app: typer.Typer) -> None:
             ),
         ),
     )(clone)
+    app.command(
+        "optimize",
+        help=teach(
+            "Write small fragments as few, drop deleted rows from files, bring indexes up to date.",
+            "omnigraph optimize --store kb.omni",
+            "omnigraph optimize Person Knows --branch review --store kb.omni",
+            more="No row changes. Run twice, it has nothing to do. Writers wait for its commit only.",
+        ),
+    )(optimize)
 
 
 def clone(
@@ -66,3 +81,36 @@ def clone(
     files = output.counted(report.files_copied, "file")
     kept = output.counted(report.files, "file")
     output.line(f"cloned to {target}: copied {files}, {report.bytes_copied:,} bytes, of {kept}")
+
+
+def optimize(
+    types: SomeTypes = None,
+    branch: Branch = "main",
+    store: Store = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Compact tables and extend indexes, as one commit."""
+    with writing(store, "optimize", quiet=quiet) as graph:
+        uri, report = graph.uri, graph.optimize(branch=branch, types=types or None)
+    if as_json:
+        output.document({"uri": uri, **report.to_dict()})
+        return
+    for each in report.tables:
+        output.line(f"{each.type_name}: {_said(each)}")
+    output.line(f"commit {report.commit_id}" if report.commit_id else "nothing to do")
+
+
+def _said(table: "OptimizedTable") -> str:
+    if table.skipped is not None:
+        versions = f"shown at {table.manifest_version}, newest {table.lance_head_version}"
+        return f"skipped, {table.skipped}" + (f" ({versions})" if table.skipped.startswith("drift") else "")
+    pending = (
+        f"; no index yet on {', '.join(each.column for each in table.pending_indexes)}"
+        if table.pending_indexes
+        else ""
+    )
+    if not table.committed:
+        return f"nothing to do{pending}"
+    removed = output.counted(table.fragments_removed, "fragment")
+    return f"{removed} became {table.fragments_added}, indexes up to date{pending}"

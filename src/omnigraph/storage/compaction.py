@@ -1,0 +1,113 @@
+"""Compaction as a staged write: many fragments become few, deleted rows leave the files, no row changes.
+
+What is written here moves no HEAD. Where nothing is deleted, Lance copies the pages of the old files as they
+are; else it reads and writes rows again, in batches that are bounded by bytes.
+"""
+
+import contextlib
+import json
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+from omnigraph.core.errors import InternalError
+from omnigraph.core.events import StorageCall, emit
+from omnigraph.core.limits import COMPACTED_ROWS_MAX
+from omnigraph.storage.commit import commit_beside
+from omnigraph.storage.datasets import DATA_STORAGE_VERSION, DatasetPool
+from omnigraph.storage.failures import substrate
+from omnigraph.storage.handles import (
+    SnapshotHandle,
+    StagedHandle,
+    Stamp,
+    lance_fragment,
+    staged_work,
+)
+from omnigraph.storage.layout import branch_directory
+from omnigraph.storage.manifest_files import manifest_name
+from omnigraph.storage.staging import staged_rewrite
+from omnigraph.storage.version_files import circumstances
+
+BATCHES_HELD: Final = 32
+"""Batches that may be in memory at once: those read ahead, decoded, and gathered for a page."""
+BATCH_ROWS_MAX: Final = 8_192
+COPY_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+def stage_compaction(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    groups: Sequence[Sequence[int]],
+    stamp: Stamp,
+    *,
+    bytes_max: int,
+) -> StagedHandle:
+    """Write each group of fragments, which are neighbours, as one; their deleted rows stay behind.
+
+    Indexes do not cover the new fragments. Tables with blobs are compacted like others. The rows in memory
+    have about `bytes_max` bytes.
+    """
+    from lance.optimize import CompactionTask  # noqa: PLC0415  a heavy package
+
+    # A dataset of its own: a task borrows it, and readers of a shared one would wait.
+    dataset = pool.private(handle.location, handle.branch, handle.version)
+    emit(StorageCall("compact", str(dataset.uri)))
+    written: list[tuple[list[Any], list[Any]]] = []
+    with substrate(lambda: circumstances(pool, handle, writes=True)):
+        for group in groups:
+            task = CompactionTask.from_json(_task(handle, group, bytes_max))
+            made = task.execute(dataset)
+            written.append((made.original_fragments, made.new_fragments))
+    return staged_rewrite(pool, handle, written, stamp)
+
+
+def _task(handle: SnapshotHandle, group: Sequence[int], bytes_max: int) -> str:
+    """One task of Lance's compaction, in its own words.
+
+    Its planner would keep apart what indexes cover and what they do not, because it carries indexes over.
+    Ours are built anew for what was rewritten, so that a second run finds nothing to do.
+    """
+    fragments = [lance_fragment(handle, number).metadata for number in group]
+    stored = sum(file.file_size_bytes or 0 for each in fragments for file in each.files)
+    row_bytes = max(1, stored // max(1, sum(each.physical_rows for each in fragments)))
+    held = max(1, bytes_max // BATCHES_HELD)
+    options: dict[str, Any] = {
+        "target_rows_per_fragment": COMPACTED_ROWS_MAX,
+        "max_rows_per_group": 1024,
+        "materialize_deletions": True,
+        "materialize_deletions_threshold": 0.0,
+        "batch_size": max(1, min(BATCH_ROWS_MAX, held // row_bytes)),
+        "defer_index_remap": False,
+        "index_remap_mode": "Direct",
+        "compaction_mode": "TryBinaryCopy",
+        "enable_binary_copy": False,
+        "enable_binary_copy_force": False,
+        "binary_copy_read_batch_bytes": min(COPY_BYTES_MAX, held),
+        "excluded_fragment_ids": [],
+        "max_overlays_per_fragment": 10,
+        "data_storage_version": DATA_STORAGE_VERSION,
+    }
+    return json.dumps(
+        {
+            "task": {"fragments": [each.to_json() for each in fragments]},
+            "read_version": handle.version,
+            "options": options,
+        }
+    )
+
+
+@contextlib.contextmanager
+def previewed(pool: DatasetPool, handle: SnapshotHandle, staged: StagedHandle) -> Generator[SnapshotHandle]:
+    """The version that a staged write would make, for whoever builds indexes on it before it is committed.
+
+    It lies beside the versions of the table under a name that no reader looks for, and is removed at the end.
+    """
+    work = staged_work(staged)
+    if work.operation is None or staged.base_version != handle.version:
+        raise InternalError(f"a {staged.primitive} on {staged.base_version} is not of {handle.version}")
+    dataset = commit_beside(pool, handle, work.operation)
+    version = int(dataset.version)
+    try:
+        yield SnapshotHandle(handle.table_key, handle.location, handle.branch, version, dataset)
+    finally:
+        versions = f"{branch_directory(handle.location, handle.branch)}/_versions"
+        pool.adapter.delete(f"{versions}/{manifest_name(version)}")

@@ -1,0 +1,13 @@
+from .dataset import LanceDataset
+from .fragment import FragmentMetadata
+
+class RewriteResult:
+    @property
+    def original_fragments(self) -> list[FragmentMetadata]: ...
+    @property
+    def new_fragments(self) -> list[FragmentMetadata]: ...
+
+class CompactionTask:
+    @staticmethod
+    def from_json(json: str) -> CompactionTask: ...
+    def execute(self, dataset: LanceDataset) -> RewriteResult: ...
