@@ -1,6 +1,7 @@
 """External blobs: who may name them, how they are read, what is stored."""
 
 import http.server
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ from omnigraph.core.errors import (
 )
 from omnigraph.core.events import StorageCall
 from omnigraph.storage import blob_sources
+from omnigraph.storage.layout import GraphRoot
 from stores import s3_store
 
 
@@ -72,6 +74,38 @@ def test_a_mutation_is_refused_before_any_effect(tmp_path: Path) -> None:
             assert "pw" not in caught.value.message
     with place.open() as graph, unchanged(graph), pytest.raises(BlobPolicyError):
         run(graph, f'insert Doc {{ name: "a", body: "{place.address("a.png")}" }}')
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_directory_exchanged_for_a_link_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """The exchange happens after the address was judged, before each step of the opening in turn."""
+    place = Place(tmp_path)
+    inner = place.pictures / "inner"
+    inner.mkdir()
+    (inner / "s.png").write_bytes(b"allowed")
+    secret = (place.secret / "s.png").read_bytes()
+    opened = os.open
+    left = moment
+
+    def opening(path: str, flags: int, *named: int, dir_fd: int | None = None) -> int:
+        nonlocal left
+        if left == 0:
+            inner.rename(tmp_path / "aside")
+            inner.symlink_to(place.secret)
+        left -= 1
+        return opened(path, flags, *named, dir_fd=dir_fd)
+
+    sources = blob_sources.BlobSources([str(place.pictures)], GraphRoot(str(tmp_path / "g")))
+    address = sources.allowed(place.address("inner/s.png"))
+    monkeypatch.setattr(blob_sources.os, "open", opening)
+    try:
+        content = sources.contents([address])[address]
+    except (BlobPolicyError, BlobSourceError):
+        assert left < 0, "nothing else may refuse it"
+    else:
+        assert content == b"allowed" != secret
 
 
 def test_several_spellings_of_one_source_are_read_once(tmp_path: Path) -> None:

@@ -334,14 +334,12 @@ class Graph(Upkeep, Loads, Schemas):
         return self._session.recovery.recoveries.list()
 
     def verify(self, *, deep: bool = False) -> VerifyReport:
-        """Check every invariant of the graph without changing it.
-
-        `deep`: every file is compared with the checksum it was written with; otherwise a part of them.
-        """
+        """Check every invariant of the graph without changing it. `deep`: every file against its checksum."""
         from omnigraph.recovery.verify import verify  # noqa: PLC0415  rarely used and large
 
-        self._session.check_open()
-        return verify(self._session.recovery, self._session.catalog_of, deep=deep)
+        own, caches = self._session, self._session.cache_files
+        own.check_open()
+        return verify(own.recovery, own.catalog_of, deep=deep, damaged_caches=caches.damaged)
 
     def close(self) -> None:
         """Finish the commit tables and let go of threads. Calling it again does nothing."""

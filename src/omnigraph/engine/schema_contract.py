@@ -9,7 +9,7 @@ import orjson
 
 from omnigraph.catalog.ir import from_json, schema_hash, shape_hash, to_json
 from omnigraph.catalog.schema import Catalog
-from omnigraph.core.errors import InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
+from omnigraph.core.errors import Corrupt, InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
 from omnigraph.core.ids import OperationId
 from omnigraph.manifest.clone_marker import refuse_unfinished_clone
 from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, STAGING_SUFFIX, schema_name
@@ -115,6 +115,8 @@ class SchemaContracts:
         if text is None:
             raise SchemaContractMissing(schema_name(wanted))
         catalog = from_json(text)
+        if schema_hash(catalog) != wanted:
+            raise Corrupt(schema_name(wanted))
         with self._lock:
             if len(self._catalogs) >= CATALOGS_KEPT_MAX:
                 self._catalogs.clear()

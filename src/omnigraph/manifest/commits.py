@@ -356,6 +356,11 @@ class CommitLog:
             return None
         return record_from_json(found["metadata"][0].as_py(), row=found[KEY][0].as_py())
 
+    def damaged(self) -> Iterator[str]:
+        """The commit tables that cannot be read as they were made."""
+        tables = {COMMITS: self._commits, COMMIT_ACTORS: self._actors}
+        return (location for location, table in tables.items() if not table.is_whole())
+
     def lineage(self) -> pa.Table:
         """Ids, both parents, branch and manifest version of every commit (columns `LINEAGE_COLUMNS`).
 

@@ -8,16 +8,23 @@ substrate's own retries are off.
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from omnigraph.core.errors import OmnigraphError, StorageError, StorageNotFound, StoragePrecondition
+from omnigraph.core.errors import (
+    OmnigraphError,
+    StorageError,
+    StorageNotFound,
+    StoragePermanent,
+    StoragePrecondition,
+)
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening, tidying
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.manifest.fences import Fence, taken_back, unfenced
@@ -40,7 +47,7 @@ from omnigraph.storage.layout import GraphRoot, branch_directory, branch_referen
 from omnigraph.storage.manifest_files import manifest_object
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
-from omnigraph.storage.torn_files import find_torn_manifest, versions_found
+from omnigraph.storage.torn_files import find_torn_manifest, is_cut_short_text, versions_found
 from omnigraph.storage.version_files import UsedFiles, used_files
 
 if TYPE_CHECKING:
@@ -438,15 +445,32 @@ class ControlDataset:
 
         Read here, not by Lance: its listing fails over one that a power cut left empty.
         """
-        emit(StorageCall("list_tags", self.location))
         found: dict[str, tuple[Branch, int] | None] = {}
+        for name, text in self._tag_texts():
+            place = _tag_place(text)
+            if place is not None or is_cut_short_text(text.encode()):
+                found[name] = place
+        return found
+
+    def damaged_tags(self) -> list[str]:
+        """Tags that were made and do not say any more what they said then."""
+        return [
+            name
+            for name, text in self._tag_texts()
+            if _tag_place(text) is None and not is_cut_short_text(text.encode())
+        ]
+
+    def _tag_texts(self) -> "Iterator[tuple[str, str]]":
+        emit(StorageCall("list_tags", self.location))
         for file in self._adapter.list_dir(f"{self.location}/_refs/tags"):
             if file.endswith(".json"):
                 name = unquote(file.removesuffix(".json"))
-                text = self._adapter.read_text_if_exists(tag_reference(self.location, name))
+                try:
+                    text = self._adapter.read_text_if_exists(tag_reference(self.location, name))
+                except StoragePermanent:
+                    text = "{}"  # bytes that are no text
                 if text is not None:
-                    found[name] = _tag_place(text)
-        return found
+                    yield name, text
 
     def create_tag(self, name: str, branch: Branch, version: int, fence: Fence = unfenced) -> None:
         """Name one version, durably, or leave no tag. Raises StoragePrecondition when the name is taken."""
@@ -461,6 +485,8 @@ class ControlDataset:
         with taken_back(f"the tag '{name}'", fence, lambda: self._adapter.delete(file)):
             with substrate(self._about_writing(None)):
                 self.open_head(None).tags.create(name, reference)
+            # Lance keeps what stands here and adds no checksum; a flipped bit would name another version.
+            self._adapter.write_text(file, _with_checksum(self._adapter.read_text(file)))
             emit(DurableOperation("create_tag", self.location, "after"))
             self.sync(file)
 
@@ -532,13 +558,29 @@ class ControlDataset:
         return dict(self._root.storage_options) or None
 
 
+_TAG_CHECKSUM: Final = "omnigraph.checksum"
+
+
+def _with_checksum(text: str) -> str:
+    fields = json.loads(text)
+    return json.dumps({**fields, "metadata": {_TAG_CHECKSUM: _tag_checksum(fields)}}, indent=2)
+
+
+def _tag_checksum(fields: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps([fields['branch'], fields['version']]).encode()):08x}"
+
+
 def _tag_place(text: str) -> "tuple[Branch, int] | None":
+    """What a tag names; None when its text is torn or damaged. One of an older program has no checksum."""
     try:
-        fields = json.loads(text)
-        branch = fields["branch"]
-        return None if branch is None else BranchName(branch), int(fields["version"])
-    except (ValueError, KeyError, TypeError):
+        fields = cast("dict[str, Any]", json.loads(text))
+        branch, version = fields["branch"], int(fields["version"])
+        kept = cast("dict[str, Any]", fields.get("metadata") or {}).get(_TAG_CHECKSUM)
+        if kept not in {None, _tag_checksum(fields)}:
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    return None if branch is None else BranchName(branch), version
 
 
 def _data_files(handle: "LanceDataset") -> "list[DataFile]":

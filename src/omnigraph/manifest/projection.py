@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.core.errors import RowLevelCasContention, StoragePrecondition
+from omnigraph.core.errors import (
+    InternalError,
+    RowLevelCasContention,
+    StorageNotFound,
+    StoragePermanent,
+    StoragePrecondition,
+    StorageUnknown,
+)
 from omnigraph.manifest.dataset import ControlDataset, WrittenRows
 from omnigraph.planning.filters import FilterText
 
@@ -50,6 +57,14 @@ class Projection:
             return self._schema.empty_table().select(columns or self._schema.names)
         return self._dataset.read(handle, columns, where)
 
+    def is_whole(self) -> bool:
+        """Whether every declared column is there and can be read. Cost: the whole table."""
+        try:
+            rows = self.read(self._schema.names)
+        except (StoragePermanent, StorageUnknown, StorageNotFound, InternalError):
+            return False
+        return rows.schema.types == self._schema.types
+
     def add(self, rows: pa.Table) -> None:
         """Return once every row is in the table, durably. Rows whose key is there already are skipped."""
         with self._lock:
@@ -75,6 +90,7 @@ class Projection:
         together = WrittenRows(
             tuple(fragment for part in written for fragment in part.fragments),
             tuple(name for part in written for name in part.names),
+            tuple(each for part in written for each in part.sums),
         )
         self._dataset.sync(*together.names)
         if tail is None:

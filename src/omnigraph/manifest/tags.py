@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import (
     BadRequest,
+    Corrupt,
     OmnigraphError,
     SnapshotNotFound,
     StorageTransient,
@@ -16,6 +17,7 @@ from omnigraph.core.ids import Branch, CommitId
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.fences import Fence, unfenced
 from omnigraph.manifest.state import Snapshot
+from omnigraph.storage.layout import MANIFEST, tag_reference
 
 if TYPE_CHECKING:
     from omnigraph.manifest.store import ManifestStore
@@ -47,6 +49,8 @@ class TagStore:
     def find(self, name: str) -> Snapshot | None:
         """The state a tag names, or None when there is no such tag."""
         place = self.places().get(name)
+        if place is None and name in self.damaged():
+            raise Corrupt(tag_reference(MANIFEST, name), problem="does not say any more what it names")
         return None if place is None else self._snapshot(name, *place)
 
     def create(self, name: str, commit_id: CommitId, fence: Fence = unfenced) -> Snapshot:
@@ -61,7 +65,7 @@ class TagStore:
             )
         if name == "main" or name in self._store.branches():
             raise BadRequest(f"'{name}' is the name of a branch", hint="choose another name for the tag")
-        if name in self.places():
+        if name in self.places() or name in self.damaged():
             raise TagExists(name)
         snapshot = self._store.at_commit(commit_id)
         self._store.make_found_durable(snapshot.branch, snapshot.manifest_version)
@@ -74,7 +78,7 @@ class TagStore:
     def delete(self, name: str, fence: Fence = unfenced) -> None:
         """Forget a name; the commit stays. Raises TagNotFound."""
         places = self.places()
-        if name not in places:
+        if name not in places and name not in self.damaged():
             raise TagNotFound(name, candidates=near_names(name, places))
         fence()
         self._store.dataset.delete_tag(name)
@@ -88,6 +92,10 @@ class TagStore:
         count.
         """
         return {name: place for name, place in self._store.dataset.tags().items() if place is not None}
+
+    def damaged(self) -> "list[str]":
+        """Tags that exist and do not say any more what they name."""
+        return self._store.dataset.damaged_tags()
 
     def torn(self) -> "list[str]":
         """Tags that a power cut cut short: nobody was told that they exist."""

@@ -13,6 +13,7 @@ from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.schema_state import settle_schema_files
 from omnigraph.recovery.sidecar import Sidecar, WriterKind
+from omnigraph.storage.checksums import FileSum
 
 RECOVERY_ACTOR = "omnigraph:recovery"
 RECOVERY_OPERATION = "recovery"
@@ -31,6 +32,7 @@ def publish_recovery(
     outcomes: Sequence[TableOutcome],
     merged_parent: CommitId | None = None,
     schema_hash: str | None = None,
+    files: Sequence[FileSum] = (),
 ) -> Snapshot:
     """One publish that carries the recovery's changes and its commit record.
 
@@ -48,7 +50,9 @@ def publish_recovery(
     )
     context.lease.check()
     # A schema apply that died holds its lock for ever, and a live one compares what it planned on.
-    return context.publisher.publish(branch, changes, expected, intent, schema_lock=SchemaLock.HELD)
+    return context.publisher.publish(
+        branch, changes, expected, intent, schema_lock=SchemaLock.HELD, files=files
+    )
 
 
 def finish(

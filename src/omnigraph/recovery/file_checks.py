@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from omnigraph.catalog.ir import from_json, schema_hash
 from omnigraph.core.errors import Corrupt, OmnigraphError, StorageNotFound
 from omnigraph.core.ids import Branch, CommitId, show_branch
 from omnigraph.core.limits import MIB
@@ -22,8 +23,10 @@ from omnigraph.storage.layout import (
     COMMIT_RECOVERIES,
     COMMITS,
     MANIFEST,
+    SCHEMAS,
     branch_directory,
     branch_reference,
+    schema_name,
 )
 from omnigraph.storage.manifest_files import (
     manifest_message,
@@ -102,6 +105,7 @@ class FileChecks:
                 steps.advance(kept.sum.size)
             if version.newest:
                 self._compare_rows(version, tally)
+        self._compare_schemas(tally)
         return tally.compared()
 
     def some_files(self) -> FilesCompared:
@@ -193,11 +197,27 @@ class FileChecks:
             return
         try:
             shown = self._context.manifest.read_version(version.branch, version.number)
+            found = self._context.manifest.current(version.branch).manifest_version
         except OmnigraphError:
             self._note(version.name, record.commit, tally, problem="cannot be read")
             return
         if digest(shown) != record.rows:
             self._note(version.name, record.commit, tally)
+        if found < version.number:
+            hint = f"{branch_directory(MANIFEST, version.branch)}/_versions/latest_version_hint.json"
+            self._note(hint, "", tally, problem=f"leads to version {found} instead of {version.number}")
+
+    def _compare_schemas(self, tally: _Tally) -> None:
+        """Compiled schemas against their names, which are hashes of what they say."""
+        for file in self._context.adapter.list_dir(SCHEMAS):
+            name = f"{SCHEMAS}/{file}"
+            tally.files += 1
+            try:
+                said = schema_hash(from_json(self._context.adapter.read_text(name)))
+            except OmnigraphError:
+                said = ""
+            if name != schema_name(said):
+                self._note(name, "", tally)
 
     def _note(
         self, name: str, commit: str, tally: _Tally, problem: str = "holds other bytes than were written"

@@ -46,6 +46,7 @@ def roll_back(
         expected={each.pin.table_key: each.facts.pin for each in moved},
         kind=RecoveryKind.ROLLED_BACK,
         outcomes=outcomes,
+        files=context.storage.sums(restored),
     )
     failpoint(Window.RECOVERY_POST_ROLLBACK_PUBLISH_PRE_AUDIT)
     return finish(

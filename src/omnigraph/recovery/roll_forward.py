@@ -13,7 +13,13 @@ from omnigraph.recovery.classify import RolledPastExpected
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.observe import Observation, transaction
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin, SidecarRegistration, SidecarSwitch
-from omnigraph.recovery.written_rows import make_shown_durable, make_table_durable, make_version_durable
+from omnigraph.recovery.written_rows import (
+    files_made,
+    make_shown_durable,
+    make_table_durable,
+    make_version_durable,
+)
+from omnigraph.storage.checksums import FileSum
 
 
 def roll_forward(
@@ -53,6 +59,7 @@ def roll_forward(
         if tombstone.table_key in snapshot.entries and tombstone.table_key not in pinned:
             changes.append(Tombstone(tombstone.table_key, tombstone.tombstone_version))
             expected[tombstone.table_key] = tombstone.tombstone_version - 1
+    files = [each for seen in observations for each in _sums(context, seen)]
     failpoint(Window.RECOVERY_BEFORE_ROLL_FORWARD_PUBLISH)
     published = publish_recovery(
         context,
@@ -64,10 +71,19 @@ def roll_forward(
         outcomes=outcomes,
         merged_parent=sidecar.merge_source_commit_id,
         schema_hash=schema_hash,
+        files=files,
     )
     return finish(
         context, sidecar, kind=RecoveryKind.ROLLED_FORWARD, commit_id=published.head, outcomes=outcomes
     )
+
+
+def _sums(context: RecoveryContext, seen: Observation) -> tuple[FileSum, ...]:
+    """The checksums of what the dead writer made of one table: whoever publishes it keeps them."""
+    if not context.root.is_local or not isinstance(seen.table_class, RolledPastExpected):
+        return ()
+    names = files_made(context, seen.pin, seen.location, seen.table_class.target)
+    return context.manifest.dataset.sums_found(names)
 
 
 def _switch(

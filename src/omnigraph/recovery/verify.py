@@ -1,6 +1,6 @@
 """`verify`: every invariant of a healthy graph, checked by reading only."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -103,19 +103,27 @@ class _Tally:
 
 
 def verify(
-    context: RecoveryContext, catalog_of: Callable[[Snapshot], Catalog], *, deep: bool = False
+    context: RecoveryContext,
+    catalog_of: Callable[[Snapshot], Catalog],
+    *,
+    deep: bool = False,
+    damaged_caches: Callable[[], Iterable[str]] = tuple,
 ) -> VerifyReport:
     """Check every branch of the graph. Settles nothing and writes nothing.
 
     `catalog_of` gives the schema a snapshot's branch follows. Cost: every id, key, unique value, source and
-    target of every branch, and the whole history. `deep`: every file is compared with its checksum; otherwise
-    those of the newest commits and a few others.
+    target of every branch, and the whole history. `deep`: every file is compared with its checksum, and the
+    caches by `damaged_caches`; otherwise files of the newest commits and of a few others.
     """
     tally = _Tally()
     checks = FileChecks(context)
     # Before anything is opened: what a damaged file makes of the table format nobody knows.
     compared = checks.all_files() if deep else checks.some_files()
     found = [Violation(Rule.FILES_WHOLE, each.file, f"{each}; {each.hint}") for each in compared.damaged]
+    found.extend(
+        Violation(Rule.FILES_WHOLE, name, "a cache holds other bytes than were written; delete the file")
+        for name in (damaged_caches() if deep else ())
+    )
     pending = _pending(context, found)
     branches: tuple[Branch, ...] = (None, *context.manifest.branches())
     for branch in branches:
@@ -318,6 +326,8 @@ def _history(context: RecoveryContext, branch: Branch, tally: _Tally) -> Iterato
 
 
 def _tags(context: RecoveryContext) -> Iterator[Violation]:
+    for name in context.manifest.tags.damaged():
+        yield Violation(Rule.TAG_READABLE, name, "it does not say any more what it names")
     for name in context.manifest.tags.torn():
         yield Violation(Rule.TAG_READABLE, name, "its creation was interrupted")
     for name, (branch, version) in context.manifest.tags.places().items():
@@ -328,7 +338,9 @@ def _tags(context: RecoveryContext) -> Iterator[Violation]:
 
 
 def _projection(context: RecoveryContext) -> Iterator[Violation]:
-    """Every commit that is known has both its parents among the known ones."""
+    """The commit tables can be read; every commit that is known has both its parents among the known ones."""
+    for location in context.commits.damaged():
+        yield Violation(Rule.PROJECTION_COMPLETE, location, "cannot be read as it was made")
     lineage = context.commits.lineage()
     ids = lineage.column("graph_commit_id").to_pylist()
     known = set(ids)

@@ -34,15 +34,20 @@ def make_version_durable(context: RecoveryContext, pin: SidecarPin, location: st
     """Sync what the writer made: it may have died before it could, and a publish must not name lost files."""
     if not _syncs(context):
         return
+    # Which index files a version uses is known to Lance alone; few exist and most are clean already.
+    indexes = _files_below(context, f"{branch_directory(location, pin.table_branch)}/_indices")
+    _make_durable(context, [*files_made(context, pin, location, version), *indexes])
+
+
+def files_made(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> list[str]:
+    """Graph-relative names of what the writer made, without the files of indexes."""
     _, changed = _changed(context, pin, location, version)
     names = _versions(pin, location, version)
     for fragment in changed:
         names.extend(fragment.files)
         if fragment.deletions is not None:
             names.append(fragment.deletions)
-    # Which index files a version uses is known to Lance alone; few exist and most are clean already.
-    names.extend(_files_below(context, f"{branch_directory(location, pin.table_branch)}/_indices"))
-    _make_durable(context, names)
+    return names
 
 
 def make_versions_durable(context: RecoveryContext, pin: SidecarPin, location: str, version: int) -> None:

@@ -214,8 +214,7 @@ class _Files:
         if not any(path == place or path.startswith(place.rstrip("/") + "/") for place in self._places):
             raise _outside(uri)
         try:
-            # Does not wait for the writer of a pipe, and does not follow what became a link meanwhile.
-            number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            number = _open_without_links(path)
         except OSError as error:
             raise _unreadable(uri, os.strerror(error.errno or errno.EIO)) from None
         found = os.fstat(number)
@@ -223,6 +222,27 @@ class _Files:
             os.close(number)
             raise _unreadable(uri, "it is not a file")
         return number, found.st_size
+
+
+_STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _open_without_links(path: str) -> int:
+    """A descriptor of the file at a real path: none of the steps to it may be a link.
+
+    The path was judged before. Whoever may write to an allowed directory could put a link in the place of any
+    directory in between; each step is therefore taken from the directory before it, and refused there.
+    """
+    *steps, last = path.strip("/").split("/")
+    directory = os.open("/", _STEP)
+    try:
+        for step in steps:
+            outer, directory = directory, os.open(step, _STEP, dir_fd=directory)
+            os.close(outer)
+        # Does not wait for the writer of a pipe.
+        return os.open(last, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 class _Objects:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
 from omnigraph.core.ids import Branch
+from omnigraph.storage.checksums import FileSum
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import (
     CommitConflict,
@@ -39,6 +40,7 @@ def commit_exactly(
     properties: dict[str, str],
     operation_id: str,
     files: tuple[str, ...],
+    sums: tuple[FileSum, ...] = (),
 ) -> SnapshotHandle:
     """Commit a Lance operation on top of `base`, which must be the HEAD.
 
@@ -59,7 +61,9 @@ def commit_exactly(
     if listening():
         emit(TableCommitted(base.table_key, version))
     made = (*base.new_files, *files, *manifest_files(pool, base.location, base.branch, version))
-    return SnapshotHandle(base.table_key, base.location, base.branch, version, dataset, made)
+    return SnapshotHandle(
+        base.table_key, base.location, base.branch, version, dataset, made, sums=(*base.sums, *sums)
+    )
 
 
 def manifest_files(pool: DatasetPool, location: str, branch: Branch, version: int) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 import contextlib
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Durability, Settings
+from omnigraph.storage.checksums import sum_file
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.handles import Fragment, SnapshotHandle, Stamp
 from omnigraph.storage.layout import GraphRoot, is_inside
@@ -60,8 +62,16 @@ def write_uncommitted_fragments(
         staged = store.stage_overwrite(handle, data, stamp)
     else:
         staged = store.stage_append(handle, data, stamp)
+    # Before the sync, while it is certain that the bytes are in memory.
+    described = [_with_sums(root, each) for each in describe_staged(root, handle, staged)]
     store.make_durable([staged])
-    return describe_staged(root, handle, staged)
+    return tuple(described)
+
+
+def _with_sums(root: GraphRoot, fragment: Fragment) -> Fragment:
+    if not root.is_local:
+        return fragment
+    return replace(fragment, crcs=tuple(sum_file(root.local_path(name), name).crc for name in fragment.files))
 
 
 def remove_fragments(root: GraphRoot, fragments: Iterable[Fragment]) -> None:

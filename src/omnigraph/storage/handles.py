@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, TableKey
+from omnigraph.storage.checksums import FileSum
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +69,8 @@ class Fragment:
     """Size of the data files as stored; 0 where nobody recorded it."""
     metadata: str = field(default="", compare=False, repr=False)
     """What Lance needs to commit a fragment that nobody points at yet, as JSON; else empty."""
+    crcs: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """The checksums of the files, where whoever wrote them took them."""
 
     @property
     def live_rows(self) -> int:
@@ -85,7 +88,11 @@ class Fragment:
     @classmethod
     def from_members(cls, members: Mapping[str, Any]) -> "Fragment":
         """The fragment that JSON members describe."""
-        known: dict[str, Any] = {**members, "files": tuple(members["files"])}
+        known: dict[str, Any] = {
+            **members,
+            "files": tuple(members["files"]),
+            "crcs": tuple(members.get("crcs", ())),
+        }
         return cls(**known)
 
 
@@ -103,6 +110,8 @@ class SnapshotHandle:
     """What was asked before; a version does not change."""
     transaction_uuid: str = ""
     """The commit that made the version, as the manifest names it; empty where the opener did not know."""
+    sums: tuple[FileSum, ...] = ()
+    """The checksums of new files that are known already."""
 
     @property
     def row_count(self) -> int:
@@ -164,6 +173,8 @@ class StagedHandle:
     files: tuple[str, ...]
     """Every new file, to be synced before the commit counts; empty on object stores."""
     _work: Any
+    sums: tuple[FileSum, ...] = ()
+    """The checksums of those files that were taken where they were written."""
 
     def __repr__(self) -> str:
         return f"StagedHandle({self.table_key!r}, {self.primitive}, base_version={self.base_version})"

@@ -38,11 +38,28 @@ def version_of(name: str) -> int | None:
 
 def is_whole_manifest(path: str) -> bool:
     """Whether a local version file is complete, as far as its last bytes tell."""
+    return _last_bytes(path) == MANIFEST_MAGIC
+
+
+def is_torn_manifest(path: str) -> bool:
+    """Whether a local version file is cut off. One with a flipped bit at its end is not: it was whole."""
+    end = _last_bytes(path)
+    return end != MANIFEST_MAGIC and not is_one_bit_away(end, MANIFEST_MAGIC)
+
+
+def _last_bytes(path: str) -> bytes:
     if os.path.getsize(path) <= len(MANIFEST_MAGIC):
-        return False
+        return b""
     with open(path, "rb") as file:
         file.seek(-len(MANIFEST_MAGIC), os.SEEK_END)
-        return file.read() == MANIFEST_MAGIC
+        return file.read()
+
+
+def is_one_bit_away(found: bytes, expected: bytes) -> bool:
+    """Whether bytes are what they should be but for one bit: damage, and nothing that was cut off."""
+    return len(found) == len(expected) and (
+        (int.from_bytes(found) ^ int.from_bytes(expected)).bit_count() == 1
+    )
 
 
 def manifest_object(location: str, branch: Branch, version: int) -> str:

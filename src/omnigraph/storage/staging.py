@@ -20,6 +20,7 @@ from omnigraph.arrays.types import Addresses
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
 from omnigraph.planning.filters import FilterText
+from omnigraph.storage.checksums import FileSum
 from omnigraph.storage.datasets import DatasetPool, field_ids
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
@@ -168,16 +169,24 @@ def stage_fragments(
     _require_known_fields(handle, metadata)
     match mode:
         case "append":
-            return _staged_append(pool, handle, metadata, stamp, "stage_fragments")
+            staged = _staged_append(pool, handle, metadata, stamp, "stage_fragments")
         case "overwrite":
             dataset = lance_dataset(handle)
             operation = LanceOperation.Overwrite(dataset.lance_schema, metadata)
             work = Work(operation, stamp, tuple(metadata), data_root=str(dataset.uri))
-            return _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
+            staged = _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
         case "merge":
             where = np.empty(0, np.uint64) if addresses is None else _as_addresses(addresses)
             hidden = None if before_fork else _hide_rows(pool, handle, where)
-            return _staged_merge(pool, handle, tuple(metadata), where, stamp, hidden=hidden)
+            staged = _staged_merge(pool, handle, tuple(metadata), where, stamp, hidden=hidden)
+    return replace(staged, sums=tuple(each for one in fragments for each in _sums_of(one)))
+
+
+def _sums_of(fragment: Fragment) -> list[FileSum]:
+    """The checksums that came with a fragment of one file, whose size is that of the fragment."""
+    if len(fragment.files) != 1 or len(fragment.crcs) != 1:
+        return []
+    return [FileSum(fragment.files[0], fragment.bytes, fragment.crcs[0])]
 
 
 def stage_rewrite(
@@ -377,6 +386,7 @@ def _staged(
         bytes=size,
         files=_new_files(pool, handle, work) if pool.root.is_local else (),
         _work=work,
+        sums=() if adopted is None else adopted.sums,
     )
     require_whole(staged.files, written_sizes(work.new_fragments, work.data_root))
     if listening() and adopted is None:

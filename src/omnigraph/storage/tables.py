@@ -327,6 +327,7 @@ class TableStorage:
             properties=work.stamp.properties,
             operation_id=work.stamp.operation_id,
             files=staged.files,
+            sums=staged.sums,
         )
 
     def restore(self, head: SnapshotHandle, to_version: int, *, operation_id: str) -> SnapshotHandle:
@@ -339,9 +340,14 @@ class TableStorage:
 
     def sums(self, made: Iterable[SnapshotHandle]) -> list[FileSum]:
         """The checksums of every file that the commits behind these handles made."""
-        prefix = f"{self._root.uri}/"
-        paths = dict.fromkeys(path for one in made for path in one.new_files)
-        return [sum_file(path, path.removeprefix(prefix)) for path in paths]
+        start = len(self._root.uri) + 1
+        sums: dict[str, FileSum] = {}
+        for one in made:
+            sums.update((each.name, each) for each in one.sums)
+            for path in one.new_files:
+                if path[start:] not in sums:
+                    sums[path[start:]] = sum_file(path, path[start:])
+        return list(sums.values())
 
     def sum_of(self, name: str) -> FileSum:
         """The checksum of one file, by its graph-relative name, as it is now. Raises StorageNotFound."""

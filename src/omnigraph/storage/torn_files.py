@@ -11,7 +11,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, Warned, emit
 from omnigraph.core.ids import Branch
 from omnigraph.storage.failures import translated
 from omnigraph.storage.layout import GraphRoot, branch_directory
-from omnigraph.storage.manifest_files import is_whole_manifest, manifest_name, version_of
+from omnigraph.storage.manifest_files import is_one_bit_away, is_torn_manifest, manifest_name, version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,15 @@ def is_cut_short(path: str) -> bool:
     with translated(path):
         try:
             with open(path, "rb") as file:
-                return not file.read().rstrip(b"\0\n ").endswith(b"}")
+                return is_cut_short_text(file.read())
         except FileNotFoundError:
             return False
+
+
+def is_cut_short_text(text: bytes) -> bool:
+    """As `is_cut_short` for what was read. A last bracket with a flipped bit is damage: the text is whole."""
+    end = text.rstrip(b"\0\n ")[-1:]
+    return end != b"}" and not is_one_bit_away(end, b"}")
 
 
 def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornManifest | None:
@@ -61,7 +67,7 @@ def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornMa
     path = root.local_path(f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}")
     with translated(path):
         size = os.path.getsize(path)
-        if is_whole_manifest(path):
+        if not is_torn_manifest(path):
             return None
     return TornManifest(location, branch, version, path, size)
 

@@ -76,6 +76,10 @@ DAMAGES = {
     "a changed last byte": flipped(lambda size: size - 1),
     "a page of zeros": lambda data: data[:4096] + bytes(4096) + data[8192:],
     "two pages swapped": lambda data: data[:4096] + data[8192:12288] + data[4096:8192] + data[12288:],
+    "two words of a page swapped": lambda data: data[:4096] + data[4104:4112] + data[4096:4104] + data[4112:],
+    "two flips that make up for each other": lambda data: (
+        data[:4096] + bytes([data[4096] + 1]) + data[4097:4104] + bytes([data[4104] - 1]) + data[4105:]
+    ),
     "nothing we know": lambda data: b"not a cache file at all" * 1000,
 }
 
@@ -92,6 +96,19 @@ def test_a_damaged_file_is_not_believed(files, damage, noted):
     assert list(files.newest("keys-1")) == []
     assert files.save("keys-1", "s", FACTS, ARRAYS)
     assert is_whole(files.load("keys-1", "s"))
+
+
+def test_the_damaged_files_are_named_even_when_their_times_say_nothing(files, monkeypatch):
+    files.save("keys-1", "s", FACTS, ARRAYS)
+    assert files.damaged() == []
+    path = the_file(files)
+    path.write_bytes(DAMAGES["a changed value"](path.read_bytes()))
+    # As after a flip on the disk: the file system knows of no change.
+    monkeypatch.setattr(cache_files, "_is_seen", lambda *_: True)
+    assert files.load("keys-1", "s") is not None
+    assert files.damaged() == [path.name]
+    monkeypatch.setattr(cache_files, "FORMAT", cache_files.FORMAT + 1)
+    assert files.damaged() == [], "a file of another program is none of ours"
 
 
 def test_a_damaged_copy_in_the_place_of_a_checked_file_is_not_believed(files):

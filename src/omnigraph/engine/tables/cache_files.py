@@ -15,6 +15,7 @@ import os
 import struct
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
@@ -27,11 +28,11 @@ from omnigraph.core.settings import CACHE_DIR_OFF, Settings
 from omnigraph.storage.layout import CACHE, GraphRoot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Grows with every change of what files hold; files of another number are not read."""
 
 SUFFIX: Final = ".cache"
@@ -45,7 +46,6 @@ SETTLED_S: Final = 0.02
 
 _MAGIC: Final = b"omnicach"
 _HEAD: Final = struct.Struct("<8sIIQ16s")
-_WORDS_PER_PAGE: Final = PAGE_BYTES // 8
 
 
 def name_of(*parts: object) -> str:
@@ -147,6 +147,18 @@ class CacheFiles:
             return False
         return True
 
+    def damaged(self) -> list[str]:
+        """The names of the files that do not hold what was written; of this program's format only."""
+        found: list[str] = []
+        for path, size, _ in self._listing():
+            place, _, state = path.name.removesuffix(SUFFIX).rpartition("-")
+            if path.name.endswith(SUFFIX) and size and self._read(path, place, state, again=True) is None:
+                with contextlib.suppress(OSError), path.open("rb") as file:
+                    head = file.read(_HEAD.size)
+                    if len(head) < _HEAD.size or _HEAD.unpack(head)[1] == FORMAT:
+                        found.append(path.name)
+        return found
+
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(size for _, size, _ in self._listing())
@@ -194,17 +206,25 @@ class CacheFiles:
                 elif path.name.endswith(".new") and now - changed > UNFINISHED_S_MAX:
                     _discard(path)
 
-    def _read(self, path: Path, place: str, state: str) -> Stored | None:
+    def _read(self, path: Path, place: str, state: str, *, again: bool = False) -> Stored | None:
+        """`again`: every byte is compared, also of a file that was checked since the machine started."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return self._believed(path, status, mapped, place, state)
+            return self._believed(path, status, mapped, place, state, again=again)
         except (OSError, ValueError, KeyError, TypeError):
             return None  # absent, empty, or a head that says nothing we know
 
     def _believed(
-        self, path: Path, status: os.stat_result, mapped: mmap.mmap, place: str, state: str
+        self,
+        path: Path,
+        status: os.stat_result,
+        mapped: mmap.mmap,
+        place: str,
+        state: str,
+        *,
+        again: bool,
     ) -> Stored | None:
         """The content of a mapped file when every byte is what was written."""
         if len(mapped) < _HEAD.size:
@@ -220,8 +240,8 @@ class CacheFiles:
             return None
         begin = _aligned(_HEAD.size + head_bytes)
         digest = str(head["digest"])
-        if not _is_seen(path, status, digest):
-            if _digest(np.frombuffer(mapped, np.uint64, (size - begin) // 8, begin)) != digest:
+        if again or not _is_seen(path, status, digest):
+            if _digest([memoryview(mapped)[begin:]]) != digest:
                 return None
             if self.writable:
                 _mark_seen(path, status, digest)
@@ -236,13 +256,15 @@ def _aligned(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def _digest(words: NDArray[np.uint64]) -> str:
-    """A checksum at the speed of memory: the sum of every page, hashed in order.
+def _digest(parts: Iterable[Any]) -> str:
+    """A checksum of buffers in order, near the speed of memory.
 
-    Any changed bit changes the sum of its page; a page that is missing, stale or elsewhere changes the hash.
+    It depends on the place of every bit: words that changed places, within a page too, change it.
     """
-    sums = np.add.reduce(words.reshape(-1, _WORDS_PER_PAGE), axis=1, dtype=np.uint64)
-    return hashlib.blake2b(sums.tobytes(), digest_size=16).hexdigest()
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return f"{crc:08x}"
 
 
 def _write(
@@ -250,17 +272,13 @@ def _write(
 ) -> str:
     """Write a whole file; gives back its checksum. Each array begins on a page."""
     table: list[tuple[str, str, int, int]] = []
-    sums = hashlib.blake2b(digest_size=16)
     begin = 0
     parts: list[NDArray[np.uint64]] = []
     for name, array in arrays.items():
         table.append((name, array.dtype.str, len(array), begin))
         begin += _aligned(array.nbytes)
         parts.extend(words for words in _pages(array) if len(words))
-    for words in parts:
-        page_sums = np.add.reduce(words.reshape(-1, _WORDS_PER_PAGE), axis=1, dtype=np.uint64)
-        sums.update(page_sums.tobytes())
-    digest = sums.hexdigest()
+    digest = _digest(words.data for words in parts)
     head = {"place": place, "state": state, "digest": digest, "facts": facts, "arrays": table}
     text = json.dumps(head, separators=(",", ":")).encode()
     start = _aligned(_HEAD.size + len(text))
@@ -268,8 +286,7 @@ def _write(
     file.write(_HEAD.pack(_MAGIC, FORMAT, len(text), start + begin, head_digest))
     file.write(text)
     file.write(bytes(start - _HEAD.size - len(text)))
-    for words in parts:
-        file.write(words.data)
+    file.writelines(words.data for words in parts)
     file.flush()
     return digest
 
