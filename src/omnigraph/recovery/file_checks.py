@@ -247,7 +247,16 @@ class FileChecks:
         """The branches whose newest state is read from this file; those that cannot tell are among them."""
         if self._shown is None:
             self._shown = self._context.manifest.readable()
-        return [branch for branch, snapshot in self._shown.items() if self._uses(branch, snapshot, name)]
+        own = [
+            branch
+            for branch in self._context.manifest.branches()
+            if branch not in self._shown
+            and (
+                name == branch_reference(MANIFEST, branch)
+                or name.startswith(f"{branch_directory(MANIFEST, branch)}/")
+            )
+        ]
+        return [*(branch for branch, shown in self._shown.items() if self._uses(branch, shown, name)), *own]
 
     def _uses(self, branch: Branch, snapshot: Snapshot, name: str) -> bool:
         if name.startswith(f"{MANIFEST}/"):

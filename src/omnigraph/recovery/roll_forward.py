@@ -83,7 +83,7 @@ def _sums(context: RecoveryContext, seen: Observation) -> tuple[FileSum, ...]:
     if not context.root.is_local or not isinstance(seen.table_class, RolledPastExpected):
         return ()
     names = files_made(context, seen.pin, seen.location, seen.table_class.target)
-    return context.manifest.dataset.sums_found(names)
+    return context.manifest.dataset.sums_found(name for name in names if "/_refs/" not in name)
 
 
 def _switch(

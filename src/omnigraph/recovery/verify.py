@@ -119,7 +119,7 @@ def verify(
     checks = FileChecks(context)
     # Before anything is opened: what a damaged file makes of the table format nobody knows.
     compared = checks.all_files() if deep else checks.some_files()
-    found = [Violation(Rule.FILES_WHOLE, each.file, f"{each}; {each.hint}") for each in compared.damaged]
+    found = [Violation(Rule.FILES_WHOLE, _place(each), f"{each}; {each.hint}") for each in compared.damaged]
     found.extend(
         Violation(Rule.FILES_WHOLE, name, "a cache holds other bytes than were written; delete the file")
         for name in (damaged_caches() if deep else ())
@@ -151,6 +151,10 @@ def verify(
         commits_without_checksums=compared.commits_without,
         corrupt=compared.damaged,
     )
+
+
+def _place(damaged: Corrupt) -> str:
+    return " ".join((damaged.file, *(f"on {branch}" for branch in damaged.branches)))
 
 
 def _told(rule: Rule, where: str, checks: Iterator[Violation]) -> Iterator[Violation]:

@@ -339,13 +339,17 @@ class TableStorage:
         return made.files if isinstance(made, StagedHandle) else made.new_files
 
     def sums(self, made: Iterable[SnapshotHandle]) -> list[FileSum]:
-        """The checksums of every file that the commits behind these handles made."""
+        """The checksums of every file that the commits behind these handles made.
+
+        Without references of forks: recovery makes a lost one again, and what counts in it, the identity of
+        the fork, is in the entry that shows it.
+        """
         start = len(self._root.uri) + 1
         sums: dict[str, FileSum] = {}
         for one in made:
             sums.update((each.name, each) for each in one.sums)
             for path in one.new_files:
-                if path[start:] not in sums:
+                if path[start:] not in sums and "/_refs/" not in path:
                     sums[path[start:]] = sum_file(path, path[start:])
         return list(sums.values())
 

@@ -47,8 +47,9 @@ def everything(graph) -> set[str]:
 
 
 def is_kept_without_sum(name: str) -> bool:
-    """Copies of what a version's file holds, hints, and what is made again from the manifest."""
-    return name.endswith((".txn", "latest_version_hint.json")) or name.startswith(("_graph_", "__cache/"))
+    """Copies of what other files hold, hints, and what is made again from the manifest."""
+    copies = name.endswith((".txn", "latest_version_hint.json")) or "/_refs/" in name
+    return copies or name.startswith(("_graph_", "__cache/"))
 
 
 @pytest.mark.parametrize("branch", [None, "feat"])
