@@ -402,7 +402,7 @@ class ControlDataset:
         """
         if self.has_version(branch, base_version + 1):
             made = self.open_version(branch, base_version + 1)
-            names = set(self._data_names(made))
+            names = set(self.data_names(made))
             if names.intersection(rows.names):
                 return made
         self.discard(rows)
@@ -525,7 +525,7 @@ class ControlDataset:
                 # An object store shows an object whole or not at all; only local files can be cut short.
                 return None
             sizes = [file.file_size_bytes for file in _data_files(handle)]
-            for name, size in zip(self._data_names(handle), sizes, strict=True):
+            for name, size in zip(self.data_names(handle), sizes, strict=True):
                 path = self._root.local_path(name)
                 if size and os.path.getsize(path) != size:  # noqa: PTH202
                     return path
@@ -533,7 +533,7 @@ class ControlDataset:
 
         return Circumstances(
             self.location,
-            needed=lambda: self._data_names(handle),
+            needed=lambda: self.data_names(handle),
             exists=self._adapter.exists,
             damaged=damaged,
         )
@@ -549,7 +549,7 @@ class ControlDataset:
 
         return about
 
-    def _data_names(self, handle: "LanceDataset") -> list[str]:
+    def data_names(self, handle: "LanceDataset") -> list[str]:
         """Graph-relative names of the data files of a version that lie below the dataset's own root."""
         directory = handle.uri.removeprefix(f"{self._root.uri}/")
         return [f"{directory}/data/{file.path}" for file in _data_files(handle)]

@@ -7,6 +7,7 @@ of the rows it shows. Versions are read here byte by byte, not by Lance: a damag
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,9 +16,11 @@ from omnigraph.core.errors import Corrupt, OmnigraphError, StorageNotFound
 from omnigraph.core.ids import Branch, CommitId, show_branch
 from omnigraph.core.limits import MIB
 from omnigraph.core.progress import Steps
+from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.state import Snapshot, TableEntry, digest
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.storage.checksums import PROPERTY, DamagedRecordError, FileRecord, FileSum, record_of
+from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import (
     COMMIT_ACTORS,
     COMMIT_RECOVERIES,
@@ -106,6 +109,7 @@ class FileChecks:
             if version.newest:
                 self._compare_rows(version, tally)
         self._compare_schemas(tally)
+        self._compare_commit_tables(tally)
         return tally.compared()
 
     def some_files(self) -> FilesCompared:
@@ -126,15 +130,14 @@ class FileChecks:
     # --- what there is to compare ------------------------------------------------------------------------
 
     def _versions(self) -> Iterator[_Version]:
-        places: list[tuple[str, Branch]] = [
-            (location, None) for location in (MANIFEST, COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES)
-        ]
-        places += [(MANIFEST, branch) for branch in self._context.manifest.all_branches()]
-        for location, branch in places:
-            names = self._context.adapter.list_dir(f"{branch_directory(location, branch)}/_versions")
-            numbers = sorted(number for name in names if (number := version_of(name)) is not None)
-            for number in numbers:
-                yield _Version(location, branch, number, newest=number == numbers[-1])
+        for branch in (None, *self._context.manifest.all_branches()):
+            yield from self._versions_of(MANIFEST, branch)
+
+    def _versions_of(self, location: str, branch: Branch) -> Iterator[_Version]:
+        names = self._context.adapter.list_dir(f"{branch_directory(location, branch)}/_versions")
+        numbers = sorted(number for name in names if (number := version_of(name)) is not None)
+        for number in numbers:
+            yield _Version(location, branch, number, newest=number == numbers[-1])
 
     def _kept(self, version: _Version, tally: _Tally) -> Iterator[_Kept]:
         """The sums that a version keeps; what is wrong with the version itself is noted."""
@@ -206,6 +209,20 @@ class FileChecks:
         if found < version.number:
             hint = f"{branch_directory(MANIFEST, version.branch)}/_versions/latest_version_hint.json"
             self._note(hint, "", tally, problem=f"leads to version {found} instead of {version.number}")
+
+    def _compare_commit_tables(self, tally: _Tally) -> None:
+        """The rows that the commit tables have now. Nobody reads older versions of them."""
+        context = self._context
+        for location in (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES):
+            versions = self._versions_of(location, None)
+            kept = {each.sum.name: each for version in versions for each in self._kept(version, _Tally())}
+            table = ControlDataset(
+                context.root, location, context.adapter, DurabilityMode(context.settings.durability)
+            )
+            with suppress(OmnigraphError):  # what cannot be opened is a finding of the check that reads it
+                for name in table.data_names(table.open_head(None)) if table.exists() else ():
+                    if name in kept:
+                        self._compare(kept[name], tally)
 
     def _compare_schemas(self, tally: _Tally) -> None:
         """Compiled schemas against their names, which are hashes of what they say."""

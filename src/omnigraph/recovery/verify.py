@@ -121,6 +121,10 @@ def verify(
     compared = checks.all_files() if deep else checks.some_files()
     found = [Violation(Rule.FILES_WHOLE, _place(each), f"{each}; {each.hint}") for each in compared.damaged]
     found.extend(
+        Violation(Rule.PROJECTION_COMPLETE, location, "cannot be read as it was made")
+        for location in (context.commits.damaged() if deep else ())
+    )
+    found.extend(
         Violation(Rule.FILES_WHOLE, name, "a cache holds other bytes than were written; delete the file")
         for name in (damaged_caches() if deep else ())
     )
@@ -342,9 +346,7 @@ def _tags(context: RecoveryContext) -> Iterator[Violation]:
 
 
 def _projection(context: RecoveryContext) -> Iterator[Violation]:
-    """The commit tables can be read; every commit that is known has both its parents among the known ones."""
-    for location in context.commits.damaged():
-        yield Violation(Rule.PROJECTION_COMPLETE, location, "cannot be read as it was made")
+    """Every commit that is known has both its parents among the known ones."""
     lineage = context.commits.lineage()
     ids = lineage.column("graph_commit_id").to_pylist()
     known = set(ids)
