@@ -78,7 +78,7 @@ def load(world: World, current: Step) -> None:
 def run_load(world: World, source: Path | list[Path], mode: str, options: dict[str, str]) -> None:
     graph = world["graph"]
     before = graph.export()
-    named = {name: options[name] for name in ("branch", "base") if name in options}
+    named = {name: options[name] for name in ("branch", "base", "on_duplicate") if name in options}
     if "replace" in options:
         named["replace_types"] = options["replace"].split(",")
     if "rejects" in options:

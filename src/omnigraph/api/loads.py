@@ -38,6 +38,7 @@ class Loads:
         engine: str = "spark",
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
+        on_duplicate: str | None = None,
         resume: str | None = None,
         format: str | None = None,  # noqa: A002  the word of the command line
         type_name: str | None = None,
@@ -54,6 +55,7 @@ class Loads:
         `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
         missing branch is made from `base` when everything is checked. With `rejects`, refused records are set
         aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded.
+        Of records that mean the same entity, `on_duplicate` refuses all (refuse) or keeps one (first, last).
         `resume` takes the id of a load whose process died before its commit and goes on from what it had
         staged; everything left at its default is then as it was.
         """
@@ -68,6 +70,7 @@ class Loads:
                 if_commit=if_commit,
                 replace_types=replace_types,
                 rejects=rejects,
+                on_duplicate=on_duplicate,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
             return load_files(
@@ -92,7 +95,9 @@ class Loads:
         engine: str = "spark",
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
+        on_duplicate: str | None = None,
         if_commit: str | None = None,
+        spark: Any = None,
         cancel: Cancellation | None = None,
     ) -> LoadReport:
         """Load DataFrames, one per type, as one atomic commit, or change nothing.
@@ -117,6 +122,7 @@ class Loads:
                 if_commit=if_commit,
                 replace_types=replace_types,
                 rejects=rejects,
+                on_duplicate=on_duplicate,
             )
-            by = RunBy(course, engine, cancel=NEVER if cancel is None else cancel)
+            by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
             return load_frames(self._session, frames, options, by)

@@ -305,6 +305,12 @@ class EdgeType(_TableType):
         return f"edge:{self.name}"
 
     @cached_property
+    def identity(self) -> tuple[str, ...] | None:
+        """What names an edge beside its id: the smallest `@unique` group with both ends; None without one."""
+        groups = [group for group in self.unique if {"src", "dst"} <= set(group)]
+        return min(groups, key=lambda group: (len(group), group), default=None)
+
+    @cached_property
     def arrow_schema(self) -> pa.Schema:
         """`id`, `src`, `dst`, then the properties in name order."""
         import pyarrow as pa  # noqa: PLC0415

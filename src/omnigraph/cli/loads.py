@@ -15,7 +15,7 @@ from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store,
 from omnigraph.cli.sources import STDIN
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
-from omnigraph.core.load_options import EngineName, LoadMode, SourceFormat
+from omnigraph.core.load_options import EngineName, LoadMode, OnDuplicate, SourceFormat
 
 if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
@@ -45,6 +45,10 @@ ReplaceType = Annotated[
 Rejects = Annotated[
     str | None,
     typer.Option("--rejects", metavar="DIR", help="Set refused records aside in DIR/rejects.jsonl."),
+]
+OnDuplicateOption = Annotated[
+    OnDuplicate | None,
+    typer.Option("--on-duplicate", help="Of records that mean one entity, refuse all or keep one."),
 ]
 Resume = Annotated[
     str | None, typer.Option("--resume", metavar="ID", help="Go on with a load that died before its commit.")
@@ -92,6 +96,7 @@ def load(
     type_name: OneType = None,
     replace_type: ReplaceType = None,
     rejects: Rejects = None,
+    on_duplicate: OnDuplicateOption = None,
     resume: Resume = None,
     resumable: Resumable = False,
     engine: EngineOption = EngineName.SPARK,
@@ -125,6 +130,7 @@ def load(
                 engine=engine.value,
                 replace_types=replace_type or (),
                 rejects=rejects,
+                on_duplicate=None if on_duplicate is None else on_duplicate.value,
                 resume=resume,
                 format=None if form is None else form.value,
                 type_name=type_name,
@@ -219,8 +225,12 @@ def _show(uri: str, report: "LoadReport", *, as_json: bool) -> None:
 
 def _count_line(count: "TypeCount") -> str:
     parts = [f"{count.inserted:,} new"]
+    if count.appended:
+        parts.append("appended" if count.appended == count.inserted else f"{count.appended:,} appended")
     if count.replaced:
         parts.append(f"{count.replaced:,} replaced")
+    if count.superseded:
+        parts.append(f"{count.superseded:,} superseded")
     if count.refused:
         parts.append(f"{count.refused:,} refused")
     return f"{count.entities_loaded:>12,}  {count.name} ({', '.join(parts)})"

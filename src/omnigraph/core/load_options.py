@@ -30,6 +30,14 @@ class LoadMode(StrEnum):
         return self in {LoadMode.MERGE, LoadMode.PATCH}
 
 
+class OnDuplicate(StrEnum):
+    """What a load does with records of one input that mean the same entity."""
+
+    REFUSE = "refuse"
+    FIRST = "first"
+    LAST = "last"
+
+
 class SourceFormat(StrEnum):
     """How the bytes of a source are read."""
 
@@ -76,6 +84,8 @@ class LoadOptions:
     replace_types: tuple[str, ...] = ()
     """Overwrite: types to replace even when the input has no record of them."""
     rejects: Path | None = None
+    on_duplicate: OnDuplicate | None = None
+    """None refuses them, except that in a merge the last record of an id that is no key wins."""
 
     @classmethod
     def of(
@@ -88,6 +98,7 @@ class LoadOptions:
         if_commit: str | None = None,
         replace_types: Sequence[str] = (),
         rejects: "str | os.PathLike[str] | None" = None,
+        on_duplicate: str | None = None,
     ) -> "LoadOptions":
         """The options a caller says in words. Raises BadRequest for an unknown one."""
         return cls(
@@ -98,6 +109,7 @@ class LoadOptions:
             if_commit=None if if_commit is None else CommitId(if_commit),
             replace_types=tuple(replace_types),
             rejects=None if rejects is None else Path(rejects),
+            on_duplicate=None if on_duplicate is None else word(OnDuplicate, on_duplicate, "on_duplicate"),
         )
 
     def chosen_mode(self) -> LoadMode:
@@ -134,4 +146,5 @@ class LoadOptions:
             if_commit=members["if_commit"],
             replace_types=members["replace_types"],
             rejects=members["rejects"],
+            on_duplicate=members.get("on_duplicate"),
         )

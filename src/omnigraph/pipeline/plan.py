@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from omnigraph.catalog.schema import Catalog, TableType
 from omnigraph.core.ids import Branch, TableKey
-from omnigraph.core.load_options import LoadMode, SourceFormat
+from omnigraph.core.load_options import LoadMode, OnDuplicate, SourceFormat
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.problems import PROBLEMS_KEPT_PER_KIND_MAX
 from omnigraph.storage.layout import GraphRoot
@@ -56,8 +56,14 @@ class LoadPlan:
     partitions: int
     replaced_types: frozenset[str] = field(default_factory=frozenset[str])
     """Table keys an overwrite replaces even without a record."""
+    on_duplicate: OnDuplicate | None = None
     problems_kept: int = PROBLEMS_KEPT_PER_KIND_MAX
     """Problems of one kind a task describes; with rejects, far more than a report shows."""
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether one of several records of the same entity is kept, instead of refusing them all."""
+        return self.on_duplicate in {OnDuplicate.FIRST, OnDuplicate.LAST}
 
     def target(self, table_type: TableType) -> TableTarget:
         """The pinned table of a type."""

@@ -30,6 +30,8 @@ class TypeCount:
     replaced: int
     superseded: int
     refused: int
+    appended: int = 0
+    """Of the new ones, edges that a merge or patch could only append: nothing but an id names them."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON members."""
@@ -40,6 +42,7 @@ class TypeCount:
             "replaced": self.replaced,
             "superseded": self.superseded,
             "refused": self.refused,
+            **({"appended": self.appended} if self.appended else {}),
         }
 
 

@@ -23,6 +23,7 @@ from omnigraph.core.limits import MUTATION_ROWS_MAX
 from omnigraph.engine.write.blobs import assigned_blob
 from omnigraph.engine.write.committed import CommittedView
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
+from omnigraph.engine.write.known_edges import KnownEdges
 from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pending
 from omnigraph.engine.write.rows import constant, pending_schema, row_table
 from omnigraph.engine.write.rules import missing_value
@@ -90,7 +91,7 @@ def prepare_mutation(
 
     Nothing is written. Raises what the statements break; then nothing has happened.
     """
-    run = _Run(session, staging, params, now)
+    run = _Run(session, staging, plan, params, now)
     for statement in plan.statements:
         cancel.raise_if_requested()
         match statement:
@@ -111,8 +112,14 @@ class _Run:
     """One pass over the statements."""
 
     def __init__(
-        self, session: GraphSession, staging: MutationStaging, params: Mapping[str, Value], now: dt.datetime
+        self,
+        session: GraphSession,
+        staging: MutationStaging,
+        plan: MutationPlan,
+        params: Mapping[str, Value],
+        now: dt.datetime,
     ) -> None:
+        self.plan = plan
         self.session = session
         self.staging = staging
         self.params: dict[str, Any] = dict(params)
@@ -121,6 +128,7 @@ class _Run:
         self.view = CommittedView(session, staging)
         self.prepared = PreparedMutation()
         self._deleted: dict[TableKey, _Deleted] = {}
+        self._known: dict[str, KnownEdges | None] = {}
 
     # --- insert ----------------------------------------------------------------------------------------
 
@@ -166,12 +174,16 @@ class _Run:
         pending = self.staging.pending.get(key)
         wanted = pa.array([entity_id], pa.string())
         if (pending is not None and pending.has(entity_id)) or self.view.existing(key, wanted)[0]:
-            raise KeyConflict(
-                entity_kind="node",
-                type_name=node.name,
-                entity_id=entity_id,
-                hint="leave out `new` to replace it, or give another key",
-            )
+            raise self._exists(node, entity_id)
+
+    def _exists(self, table_type: TableType, entity_id: str) -> KeyConflict:
+        what = "another key" if isinstance(table_type, NodeType) else "other ends"
+        return KeyConflict(
+            entity_kind=table_type.kind.value,
+            type_name=table_type.name,
+            entity_id=entity_id,
+            hint=f"leave out `new` to replace it, or give {what}",
+        )
 
     def _insert_edge(self, op: InsertOp, edge: EdgeType, values: dict[str, Value]) -> None:
         ends: dict[str, str] = {}
@@ -180,12 +192,38 @@ class _Run:
             if value is None:
                 raise ConstraintViolation(violations=[missing_value(edge, side)])
             ends[column] = str(value)
-        entity_id = new_ulid()
-        rows = row_table(edge, {"id": entity_id, **ends}, values)
-        pending = self.staging.push(edge, rows, PendingMode.APPEND, MutationOpKind.INSERT)
-        if pending is not None:
-            pending.generated.append(pa.array([entity_id], pa.string()))
-        self.prepared.inserted.append(InsertedEntity(edge.name, entity_id, generated=True))
+        rows = row_table(edge, {"id": new_ulid(), **ends}, values)
+        known = self._known_edges(edge)
+        named = None if known is None else known.of(rows)
+        if named is not None and op.new:
+            raise self._exists(edge, named)
+        entity_id: str = named or rows.column("id")[0].as_py()
+        if named is None:
+            pending = self.staging.push(edge, rows, PendingMode.APPEND, MutationOpKind.INSERT)
+            if pending is not None:
+                pending.generated.append(pa.array([entity_id], pa.string()))
+        else:
+            same = rows.set_column(0, rows.schema.field(0), pa.array([named], pa.string()))
+            self.staging.push(edge, same, PendingMode.MERGE, MutationOpKind.MERGE)
+        if known is not None:
+            known.add(rows, entity_id)
+        self.prepared.inserted.append(InsertedEntity(edge.name, entity_id, generated=named is None))
+
+    def _known_edges(self, edge: EdgeType) -> KnownEdges | None:
+        """What finds the edge that an insert means; None where nothing but an id names one."""
+        if edge.identity is None:
+            return None
+        if edge.name not in self._known:
+            inserts = [op for op in self.plan.statements if isinstance(op, InsertOp) and op.type is edge]
+            ends = {
+                column: [str(self._value(expr)) for expr in exprs if expr is not None]
+                for column, exprs in (
+                    ("src", [op.source for op in inserts]),
+                    ("dst", [op.target for op in inserts]),
+                )
+            }
+            self._known[edge.name] = KnownEdges(edge, edge.identity, ends, self.view)
+        return self._known[edge.name]
 
     # --- update ----------------------------------------------------------------------------------------
 
@@ -211,6 +249,11 @@ class _Run:
                 # Nothing to write; but what was seen decided that, so it stays part of the read set.
                 self.staging.record_read(key)
             return
+        if isinstance(op.type, EdgeType) and not {name for name, _ in op.assignments}.isdisjoint(
+            op.type.identity or ()
+        ):
+            # Whose name is whose is not followed further: the rule of uniqueness judges later inserts.
+            self._known[op.type.name] = None
         rows = self._assigned(op, matched, schema)
         self.prepared.count(op.type, "updated", rows.num_rows)
         pushed = self.staging.push(op.type, rows, PendingMode.MERGE, MutationOpKind.UPDATE)

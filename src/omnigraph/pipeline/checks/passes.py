@@ -21,7 +21,7 @@ from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.schema import EdgeType, NodeType, TableType
 from omnigraph.core.errors import KeyConflict
 from omnigraph.core.ids import node_table_key
-from omnigraph.core.load_options import LoadMode
+from omnigraph.core.load_options import LoadMode, OnDuplicate
 from omnigraph.engine.write.rules import (
     are_among,
     count_each,
@@ -128,10 +128,12 @@ def check_ids(task: CheckTask) -> Checked:
     result = Checked(ProblemLog(kept_max=task.plan.problems_kept))
     writer = FactWriter(task.plan.root, task.plan.exchange, task.plan.partitions)
     for table_type in task.types():
+        if task.plan.keeps_one and isinstance(table_type, EdgeType) and table_type.identity is not None:
+            _drop_repeated_ends(table_type, table_type.identity, task, result)
         facts = task.facts(id_space(table_type.table_key))
         if facts is None or facts.num_rows == 0:
             continue
-        kept = _check_duplicates(table_type, facts, task.plan.mode, result)
+        kept = _check_duplicates(table_type, facts, task.plan, result)
         if not task.replaces(table_type.table_key):
             _check_existing(table_type, kept, task, result, writer)
     writer.flush()
@@ -139,7 +141,33 @@ def check_ids(task: CheckTask) -> Checked:
     return result
 
 
-def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, result: Checked) -> pa.Table:
+def _drop_repeated_ends(edge: EdgeType, identity: tuple[str, ...], task: CheckTask, result: Checked) -> None:
+    """Keep one of several new edges with the same ends. One that has an id, given or known, is never dropped
+    here: what it replaces is decided by its id.
+    """
+    facts = task.facts(unique_space(edge.table_key, edge.unique.index(identity)))
+    if facts is None or facts.num_rows == 0:
+        return
+    nameless = facts.filter(facts.column("id").is_null())
+    codes = tuple_codes([_texts(nameless, "tuple")])
+    _supersede(edge, _repeated_orders(codes, _orders(nameless), task.plan), result)
+
+
+def _repeated_orders(codes: NDArray[np.int64], orders: Orders, plan: LoadPlan) -> Orders:
+    """The records that give way to another one of the same code."""
+    first = plan.on_duplicate is OnDuplicate.FIRST
+    kept = np.full(int(codes.max(initial=-1)) + 1, _NO_ORDER if first else -1, np.int64)
+    (np.minimum if first else np.maximum).at(kept, codes, orders)
+    return orders[orders != kept[codes]]
+
+
+def _supersede(table_type: TableType, void: Orders, result: Checked) -> None:
+    if len(void):
+        key = table_type.table_key
+        result.superseded[key] = np.concatenate([result.superseded.get(key, _NO_ORDERS), void])
+
+
+def _check_duplicates(table_type: TableType, facts: pa.Table, plan: LoadPlan, result: Checked) -> pa.Table:
     """Refuse or coalesce records of one id; the facts that go on, one per id where coalesced."""
     ids = _texts(facts, "id")
     codes = tuple_codes([ids])
@@ -148,12 +176,11 @@ def _check_duplicates(table_type: TableType, facts: pa.Table, mode: LoadMode, re
         return facts
     orders = _orders(facts)
     duplicate = counts[codes] > 1
-    if mode is LoadMode.MERGE and not _is_keyed(table_type):
-        last = np.full(len(counts), -1, np.int64)
-        np.maximum.at(last, codes, orders)
-        void = orders != last[codes]
-        result.superseded[table_type.table_key] = orders[void]
-        return facts.filter(pa.array(~void))
+    merged = plan.mode is LoadMode.MERGE and plan.on_duplicate is None and not _is_keyed(table_type)
+    if merged or plan.keeps_one:
+        void = _repeated_orders(codes, orders, plan)
+        _supersede(table_type, void, result)
+        return facts.filter(pa.array(~np.isin(orders, void)))
     at = np.flatnonzero(duplicate)
     at = at[np.argsort(orders[at], kind="stable")]
     _, first = np.unique(codes[at], return_index=True)
@@ -248,8 +275,9 @@ def _check_unique(
     table_type: TableType, group: int, names: tuple[str, ...], task: CheckTask, result: Checked
 ) -> None:
     key = table_type.table_key
-    # Two records of one input may not share a tuple, not even when one of them supersedes the other.
-    facts = task.facts(unique_space(key, group), with_void=True)
+    # Two records of one input may not share a tuple, not even when one of them supersedes the other by
+    # its id alone. Where one of several is to be kept, the others count as not there.
+    facts = task.facts(unique_space(key, group), with_void=not task.plan.keeps_one)
     if facts is None or facts.num_rows == 0:
         return
     tuples, orders, ids = _texts(facts, "tuple"), _orders(facts), _texts(facts, "id")

@@ -10,7 +10,7 @@ is. Reused or not, the checks run again against the branch as it is now.
 """
 
 import contextlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -465,7 +465,7 @@ def check_inputs(record: LoadRecord, sources: Sequence[str] | None, differences:
 
 
 def check_graph(
-    session: "GraphSession", record: LoadRecord, snapshot: "Snapshot", touched: Iterable[str]
+    session: "GraphSession", record: LoadRecord, snapshot: "Snapshot", touched: Collection[str]
 ) -> None:
     """The graph takes the staged rows: same schema, tables where they were, and nothing of it committed.
 
@@ -480,9 +480,16 @@ def check_graph(
         differences.found.append(f"commit {settled} settled it")
     if schema_hash(session.catalog_of(snapshot)) != record.schema:
         differences.found.append("the schema has changed")
-    if record.options.mode is LoadMode.PATCH and snapshot.head != record.head:
+    mode = record.options.mode
+    if mode is LoadMode.PATCH and snapshot.head != record.head:
         moved = f"the branch is at {snapshot.head}, was at {record.head}, and patch depends on it"
         differences.found.append(moved)
+    elif mode is LoadMode.MERGE and snapshot.head != record.head:
+        edges = session.catalog_of(snapshot).edges.values()
+        named = [edge.name for edge in edges if edge.table_key in touched and edge.identity is not None]
+        if named:
+            moved = f"the branch is at {snapshot.head}, was at {record.head}"
+            differences.found.append(f"{moved}, and edges of {named[0]} are named by their ends there")
     for key in sorted(touched):
         entry = next((each for name, each in snapshot.entries.items() if name == key), None)
         now = None if entry is None else (entry.location, entry.branch)

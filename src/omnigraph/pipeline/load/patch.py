@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from omnigraph.arrays.key_segments import KeySegment
-from omnigraph.arrays.keys import hash_keys, string_array
+from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.schema import NodeType
 from omnigraph.pipeline.input.records import ParsedRows
+from omnigraph.pipeline.load.known_edges import places
 from omnigraph.pipeline.plan import LoadPlan
 from omnigraph.storage.fragments import open_pinned
 from omnigraph.storage.tables import TableStorage
@@ -33,7 +33,7 @@ def filled_from_committed(rows: ParsedRows, plan: LoadPlan, store: TableStorage)
         return rows
     names = ["id", *(name for name, flags in rows.absent.items() if flags.any())]
     committed = store.take(handle, addresses, names)
-    place, found = _places(ids, string_array(committed.column("id")))
+    place, found = places(ids, string_array(committed.column("id")))
     columns, absent = dict(rows.columns), dict(rows.absent)
     at = pa.array(np.where(found, place, 0).astype(np.int64))
     for name in names[1:]:
@@ -50,15 +50,6 @@ def _known_ids(rows: ParsedRows) -> pa.StringArray:
     if isinstance(rows.type, NodeType) and rows.type.key:
         return node_ids(pa.table(dict(rows.columns)), rows.type)
     return rows.ids
-
-
-def _places(ids: pa.StringArray, committed: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Per record: the position of its committed row, and whether there is one."""
-    filled = string_array(ids.fill_null(""))
-    segment = KeySegment(committed, np.arange(len(committed), dtype=np.uint64))
-    named, where = segment.find(filled, hash_keys(filled))
-    found = np.asarray(named, np.bool_) & np.asarray(ids.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-    return where.astype(np.int64), found
 
 
 def _chosen(mask: NDArray[np.bool_], former: pa.Array, given: pa.Array) -> pa.Array:

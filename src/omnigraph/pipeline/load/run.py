@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnigraph.catalog.ir import schema_hash
-from omnigraph.catalog.schema import Catalog, NodeType
+from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import (
@@ -259,6 +259,7 @@ class Load:
             exchange=self._exchange(),
             partitions=partitions,
             replaced_types=replaced,
+            on_duplicate=self.options.on_duplicate,
             problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.options.rejects is None else REASONS_KEPT_MAX,
         )
 
@@ -288,7 +289,13 @@ class Load:
             before, now = staged.plan.targets[TableKey(key)], snapshot.entries.get(TableKey(key))
             if now is None or (before.location, before.branch) != (now.location, now.branch):
                 return False
+            if before.version != now.version and self._named_by_ends(staged.plan.catalog.type_of(key)):
+                return False  # the records carry ids of edges of the former snapshot
         return staged.plan.catalog == self.session.catalog_of(snapshot)
+
+    def _named_by_ends(self, table_type: TableType) -> bool:
+        """Whether records may mean committed edges that have their ends."""
+        return self.mode.upserts and isinstance(table_type, EdgeType) and table_type.identity is not None
 
     def _stage(self, snapshot: Snapshot) -> _Staged:
         earlier = self._earlier
@@ -539,6 +546,9 @@ class Load:
             replaced = len(verified.replaced.get(key, ()))
             superseded = len(verified.superseded.get(key, ()))
             read = staged.total("read", key)
+            nameless = 0
+            if self.mode.upserts and isinstance(table_type, EdgeType) and table_type.identity is None:
+                nameless = read - staged.total("given_ids", key)
             counts[isinstance(table_type, NodeType)].append(
                 TypeCount(
                     name=table_type.name,
@@ -547,6 +557,7 @@ class Load:
                     replaced=replaced,
                     superseded=superseded,
                     refused=read - rows - superseded,
+                    appended=min(rows - replaced, nameless),
                 )
             )
         return LoadReport(

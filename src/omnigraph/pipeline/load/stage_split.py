@@ -28,6 +28,7 @@ from omnigraph.pipeline.input.records import ParsedRows, keep
 from omnigraph.pipeline.input.sources import expected_bytes, stored_bytes
 from omnigraph.pipeline.load.blobs import BlobFinding, ExternalBlobs
 from omnigraph.pipeline.load.ids import new_ids
+from omnigraph.pipeline.load.known_edges import named_by_ends
 from omnigraph.pipeline.load.patch import filled_from_committed
 from omnigraph.pipeline.load.table_writers import TableWriters, table_writers
 from omnigraph.pipeline.plan import (
@@ -172,6 +173,8 @@ class _SplitStage:
         plan, result = self.plan, self.result
         key = rows.type.table_key
         result.read[key] = result.read.get(key, 0) + rows.rows
+        if plan.mode.upserts:
+            rows = named_by_ends(rows, _with_defaults(rows), plan, self._store)
         if plan.mode is LoadMode.PATCH:
             rows = filled_from_committed(rows, plan, self._store)
         rows = _with_defaults(rows)
