@@ -75,7 +75,34 @@ def load(world: World, current: Step) -> None:
     run_load(world, source, mode, options)
 
 
-def run_load(world: World, source: Path | list[Path], mode: str, options: dict[str, str]) -> None:
+@step("load-csv")
+def load_csv(world: World, current: Step) -> None:
+    """Loads the block as a file of that name. `load-csv <name> <mode> [type=T] [delimiter=;] [columns=a,b]
+    [null=N/A] [rename=a:b] [ignore]`; `\\t` in the block is a tab.
+    """
+    name, mode, *words = shlex.split(current.argument)
+    options = dict(word.partition("=")[::2] for word in words)
+    source = world["home"] / name
+    source.write_text(current.block.replace("\\t", "\t") + "\n")
+    form = {"delimiter": options.get("delimiter"), "ignore_extra": "ignore" in options}
+    if "columns" in options:
+        form["columns"] = options["columns"].split(",")
+    if "null" in options:
+        form["nulls"] = [options["null"]]
+    if "rename" in options:
+        form["rename"] = dict([options["rename"].split(":")])
+    if "type" in options:
+        form |= {"type_name": options["type"], "format": "csv"}
+    run_load(world, source, mode, options, form)
+
+
+def run_load(
+    world: World,
+    source: Path | list[Path],
+    mode: str,
+    options: dict[str, str],
+    form: dict | None = None,
+) -> None:
     graph = world["graph"]
     before = graph.export()
     named = {name: options[name] for name in ("branch", "base", "on_duplicate") if name in options}
@@ -85,7 +112,7 @@ def run_load(world: World, source: Path | list[Path], mode: str, options: dict[s
         named["rejects"] = tempfile.mkdtemp(prefix="rejects-", dir=world["home"])
     world.clear("report", "denied")
     try:
-        world["report"] = graph.load(source, mode=mode, engine=ENGINE[0], **named)
+        world["report"] = graph.load(source, mode=mode, engine=ENGINE[0], **named, **(form or {}))
         assert world["report"].engine == ENGINE[0]
     except OmnigraphError as error:
         world["denied"] = error

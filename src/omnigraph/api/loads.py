@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.load_options import LoadOptions
+from omnigraph.core.load_options import ColumnForm, ColumnWords, LoadOptions
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Loads:
         if_commit: str | None = None,
         spark: Any = None,
         cancel: Cancellation | None = None,
+        **form: Unpack[ColumnWords],
     ) -> LoadReport:
         """Load files, directories, patterns or a stream as one atomic commit, or change nothing.
 
@@ -56,6 +57,8 @@ class Loads:
         missing branch is made from `base` when everything is checked. With `rejects`, refused records are set
         aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded.
         Of records that mean the same entity, `on_duplicate` refuses all (refuse) or keeps one (first, last).
+        For CSV there are `delimiter`, the `columns` of a file without a header and further `nulls`; `rename`
+        maps columns of the file to properties, and `ignore_extra` passes over those the type does not have.
         `resume` takes the id of a load whose process died before its commit and goes on from what it had
         staged; everything left at its default is then as it was.
         """
@@ -73,8 +76,16 @@ class Loads:
                 on_duplicate=on_duplicate,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
+            columns = ColumnForm.of(**form)
             return load_files(
-                self._session, sources, options, by, format_=format, type_name=type_name, resume=resume
+                self._session,
+                sources,
+                options,
+                by,
+                format_=format,
+                type_name=type_name,
+                columns=columns,
+                resume=resume,
             )
 
     def resumable_loads(self) -> list[ResumableLoad]:
@@ -96,6 +107,8 @@ class Loads:
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
         on_duplicate: str | None = None,
+        rename: Mapping[str, str] | None = None,
+        ignore_extra: bool = False,
         if_commit: str | None = None,
         spark: Any = None,
         cancel: Cancellation | None = None,
@@ -106,10 +119,11 @@ class Loads:
         graph.load_frames({"Person": people, "Knows": knows}, mode="append", branch="review", base="main")
         ```
 
-        A frame is a Spark or pandas DataFrame, an Arrow table or a list of dictionaries with the columns
-        `id`, `from` and `to` for edges, and properties. What a dictionary lacks is not mentioned, as in a
-        record; a null of any frame is mentioned. An overwrite replaces every type that has a frame, also one
-        without rows. Everything else is as in `load`.
+        A frame is a Spark or pandas DataFrame, an Arrow table, a list of dictionaries, or anything that gives
+        an Arrow stream, such as a Polars frame or a DuckDB relation. Its columns are properties, `id`, and
+        `from` and `to` of edges. What a dictionary lacks is not mentioned, as in a record; a null of any
+        frame is mentioned. An overwrite replaces every type that has a frame, also one without rows.
+        Everything else is as in `load`.
         """
         with WriteCourse("the load") as course:
             from omnigraph.pipeline.load.load import RunBy, load_frames  # noqa: PLC0415  only a load needs it
@@ -125,4 +139,5 @@ class Loads:
                 on_duplicate=on_duplicate,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
-            return load_frames(self._session, frames, options, by)
+            form = ColumnForm.of(rename=rename, ignore_extra=ignore_extra)
+            return load_frames(self._session, frames, options, by, form)

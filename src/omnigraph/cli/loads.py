@@ -15,9 +15,11 @@ from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store,
 from omnigraph.cli.sources import STDIN
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
-from omnigraph.core.load_options import EngineName, LoadMode, OnDuplicate, SourceFormat
+from omnigraph.core.load_options import ColumnWords, EngineName, LoadMode, OnDuplicate, SourceFormat
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from omnigraph.core.settings import Settings
     from omnigraph.pipeline.report import LoadReport, TypeCount
 
@@ -38,6 +40,29 @@ Base = Annotated[
 ]
 Form = Annotated[SourceFormat | None, typer.Option("--format", help="How the input is read.")]
 OneType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The type of a one-type file.")]
+Delimiter = Annotated[
+    str | None,
+    typer.Option("--delimiter", metavar="CHAR", help="Between the cells of CSV; a comma if not given."),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B,C", help="The columns of a CSV file that has no header."),
+]
+Null = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--null", metavar="TEXT", help="A cell of CSV that means null, as an empty one does. Repeatable."
+    ),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename", metavar="FILE=PROPERTY", help="A column of the file is this property. Repeatable."
+    ),
+]
+IgnoreExtra = Annotated[
+    bool, typer.Option("--ignore-extra", help="Pass over columns that the type does not have.")
+]
 ReplaceType = Annotated[
     list[str] | None,
     typer.Option("--replace-type", metavar="TYPE", help="With overwrite: empty this type too. Repeatable."),
@@ -94,6 +119,11 @@ def load(
     base: Base = None,
     form: Form = None,
     type_name: OneType = None,
+    delimiter: Delimiter = None,
+    columns: Columns = None,
+    null: Null = None,
+    rename: Rename = None,
+    ignore_extra: IgnoreExtra = False,
     replace_type: ReplaceType = None,
     rejects: Rejects = None,
     on_duplicate: OnDuplicateOption = None,
@@ -119,27 +149,61 @@ def load(
     settings = spark_settings(spark_master, spark_conf)
     before = partial(_start_spark, settings, data) if engine is EngineName.SPARK else None
     opened = writing(uri, "load", quiet=quiet, settings=settings, blob_sources=blob_source, before=before)
+    with _telling_problems(as_json=as_json), opened as graph:
+        report = graph.load(
+            sources,
+            mode="" if mode is None else mode.value,
+            branch=branch,
+            base=base,
+            actor=actor,
+            engine=engine.value,
+            replace_types=replace_type or (),
+            rejects=rejects,
+            on_duplicate=None if on_duplicate is None else on_duplicate.value,
+            resume=resume,
+            format=None if form is None else form.value,
+            type_name=type_name,
+            **_form(delimiter, columns, null, rename, ignore_extra=ignore_extra),
+        )
+    _show(uri, report, as_json=as_json)
+
+
+def _form(
+    delimiter: str | None,
+    columns: str | None,
+    nulls: list[str] | None,
+    rename: list[str] | None,
+    *,
+    ignore_extra: bool,
+) -> ColumnWords:
+    """How the columns of the input are read."""
+    return {
+        "delimiter": delimiter,
+        "columns": None if columns is None else columns.split(","),
+        "nulls": nulls or (),
+        "rename": _renamed(rename),
+        "ignore_extra": ignore_extra,
+    }
+
+
+@contextlib.contextmanager
+def _telling_problems(*, as_json: bool) -> "Generator[None]":
+    """Show what is wrong with the input before the error that stands for all of it."""
     try:
-        with opened as graph:
-            report = graph.load(
-                sources,
-                mode="" if mode is None else mode.value,
-                branch=branch,
-                base=base,
-                actor=actor,
-                engine=engine.value,
-                replace_types=replace_type or (),
-                rejects=rejects,
-                on_duplicate=None if on_duplicate is None else on_duplicate.value,
-                resume=resume,
-                format=None if form is None else form.value,
-                type_name=type_name,
-            )
+        yield
     except OmnigraphError as error:
         if not as_json:
             _show_problems(error)
         raise
-    _show(uri, report, as_json=as_json)
+
+
+def _renamed(given: list[str] | None) -> dict[str, str]:
+    """`FILE=PROPERTY` of each --rename. Raises UsageError."""
+    pairs = [each.partition("=") for each in given or ()]
+    for name, _, meant in pairs:
+        if not name or not meant:
+            raise UsageError("--rename takes FILE=PROPERTY, a column of the file and a property of the type")
+    return {name: meant for name, _, meant in pairs}
 
 
 def _show_problems(error: OmnigraphError) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import Branch, BranchName, CommitId
@@ -44,6 +44,53 @@ class SourceFormat(StrEnum):
     JSON_LINES = "jsonl"
     CSV = "csv"
     PARQUET = "parquet"
+
+
+class ColumnWords(TypedDict, total=False):
+    """The form of a file of one type, as a caller says it."""
+
+    delimiter: str | None
+    columns: Sequence[str] | None
+    nulls: Sequence[str]
+    rename: Mapping[str, str] | None
+    ignore_extra: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnForm:
+    """How the columns of a CSV file are told apart, and what those of any file of one type mean."""
+
+    delimiter: str | None = None
+    """None is a tab for `.tsv` and a comma for everything else."""
+    names: tuple[str, ...] | None = None
+    """The columns of a CSV file without a header."""
+    nulls: tuple[str, ...] = ()
+    """Cells of a CSV file that mean null, beside the empty one."""
+    rename: tuple[tuple[str, str], ...] = ()
+    """Names in the file and the properties they mean."""
+    ignore_extra: bool = False
+    """Whether a column the type does not have is passed over instead of refused."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        delimiter: str | None = None,
+        columns: Sequence[str] | None = None,
+        nulls: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        ignore_extra: bool = False,
+    ) -> "ColumnForm":
+        """The form a caller says in words. Raises BadRequest for a delimiter that cannot be one."""
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
+            raise BadRequest(
+                f"a delimiter is one ASCII character, not {delimiter!r}",
+                hint="no quote and no line break; a tab is written $'\\t' in a shell",
+            )
+        if isinstance(columns, str) or (columns is not None and not columns):
+            raise BadRequest("the columns of a file without a header are a list of names")
+        names = None if columns is None else tuple(columns)
+        return cls(delimiter, names, tuple(nulls), tuple((rename or {}).items()), ignore_extra)
 
 
 class EngineName(StrEnum):

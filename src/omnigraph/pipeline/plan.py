@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from omnigraph.catalog.schema import Catalog, TableType
 from omnigraph.core.ids import Branch, TableKey
-from omnigraph.core.load_options import LoadMode, OnDuplicate, SourceFormat
+from omnigraph.core.load_options import ColumnForm, LoadMode, OnDuplicate, SourceFormat
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.problems import PROBLEMS_KEPT_PER_KIND_MAX
 from omnigraph.storage.layout import GraphRoot
@@ -26,6 +26,8 @@ class Split:
     compression: str | None = None
     type_name: str | None = None
     """The one type of a CSV or Parquet source."""
+    columns: ColumnForm = field(default_factory=ColumnForm)
+    """How the columns of a CSV or Parquet source are read."""
     marked: bool = False
     """Whether marks beside the columns tell which rows have a member at all (`columns.MARK`)."""
 

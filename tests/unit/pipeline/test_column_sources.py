@@ -166,7 +166,6 @@ def test_ids_and_ends_are_texts_of_any_kind(graph, load, kind: pa.DataType) -> N
 @pytest.mark.parametrize(
     ("type_name", "frame"),
     [
-        ("T", pd.DataFrame({"k": ["a", "b"], "i": [1, None]})),
         ("N", pd.DataFrame({"id": [1, None]})),
         ("E", pd.DataFrame({"from": [1, None], "to": ["a", "b"]})),
     ],

@@ -17,6 +17,7 @@ from omnigraph.catalog.canonical import canonical_text
 from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import BadRequest, LoadFormatError
+from omnigraph.core.load_options import ColumnForm
 from omnigraph.engine.entities.blob_columns import stored_contents
 from omnigraph.pipeline.input.convert import (
     TEMPORAL_KINDS,
@@ -37,6 +38,9 @@ from omnigraph.pipeline.problems import Problem, ProblemLog, over_limit
 
 MARK: Final = "?"
 """Begins the name of a column that says which rows have the member of the rest of the name."""
+_EXTRA_HINT: Final = (
+    "--rename FILE=PROPERTY (rename=) maps a column, --ignore-extra (ignore_extra=) passes it over"
+)
 _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
 
@@ -70,6 +74,7 @@ class ColumnReader:
     log: ProblemLog
     cells_are_text: bool = False
     """CSV: every column holds text, whatever the property is."""
+    form: ColumnForm = field(default_factory=ColumnForm)
     marked: bool = False
     """Whether columns of marks may stand beside others. Without one, a column is given for all rows."""
     refused: list[int] = field(default_factory=list[int])
@@ -77,6 +82,7 @@ class ColumnReader:
     def parse(self, table: pa.Table, lines: NDArray[np.int64]) -> ParsedRows:
         """The rows in stored types; rows with a value that does not fit are refused."""
         table_type = type_named(self.catalog, self.type_name)
+        table = self._meant(table, table_type)
         self._check_names(table, table_type)
         bad = np.zeros(table.num_rows, np.bool_)
         columns: dict[str, pa.Array] = {}
@@ -121,19 +127,41 @@ class ColumnReader:
             return ~np.asarray(table.column(MARK + name).to_numpy(), np.bool_)
         return np.full(table.num_rows, name not in table.column_names)
 
+    def _meant(self, table: pa.Table, table_type: TableType) -> pa.Table:
+        """The columns by the names they mean, without those that are passed over. Raises BadRequest."""
+        renamed = dict(self.form.rename)
+        unknown = [name for name in renamed if name not in table.column_names]
+        if unknown:
+            raise BadRequest(
+                f"there is no column '{unknown[0]}' to rename",
+                hint=f"the columns are {', '.join(table.column_names)}",
+            )
+        if renamed:
+            table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
+        known = [name for name in table.column_names if self._is_known(name, table_type)]
+        if table.column_names and not known and self.cells_are_text and self.form.names is None:
+            raise BadRequest(
+                f"the first line has no column of {table_type.name}: the file seems to have no header",
+                hint="name the columns in their order: --columns a,b,c (columns=)",
+            )
+        return table.select(known) if self.form.ignore_extra else table
+
+    def _is_known(self, name: str, table_type: TableType) -> bool:
+        ends = isinstance(table_type, EdgeType) and name in {*_SOURCE_NAMES, *_TARGET_NAMES}
+        marks = self.marked and name.startswith(MARK)
+        return name == "id" or ends or marks or table_type.get(name) is not None
+
     def _check_names(self, table: pa.Table, table_type: TableType) -> None:
-        ends = {*_SOURCE_NAMES, *_TARGET_NAMES} if isinstance(table_type, EdgeType) else set[str]()
         seen: set[str] = set()
         for name in table.column_names:
             if name in seen:
                 raise BadRequest(f"the column '{name}' of {table_type.name} occurs twice")
             seen.add(name)
-            if name == "id" or name in ends or (self.marked and name.startswith(MARK)):
+            if self._is_known(name, table_type):
                 continue
             if name in RESERVED_NAMES:
                 raise BadRequest(f"'{name}' is a reserved name")
-            if table_type.get(name) is None:
-                raise BadRequest(unknown_field(name, table_type))
+            raise BadRequest(unknown_field(name, table_type), hint=_EXTRA_HINT)
 
     def _ids(self, table: pa.Table, table_type: TableType, lines: Any, bad: Any) -> pa.StringArray:
         if "id" not in table.column_names:
@@ -249,6 +277,8 @@ def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
             # By way of the text: what Arrow casts directly is not always the nearest number.
             column = column.cast(pa.string())
         return convert(column.cast(pa.float64(), safe=False), prop)
+    if kind is ScalarKind.DATE and pa.types.is_timestamp(column.type):
+        return _days(column, prop)
     if kind is ScalarKind.DATE and pa.types.is_date(column.type):
         return convert(column, prop)
     if kind is ScalarKind.DATETIME and pa.types.is_timestamp(column.type):
@@ -261,18 +291,26 @@ def _stored_scalar(column: pa.Array, prop: Property) -> Converted:
     return convert(column, prop)
 
 
+def _days(column: pa.Array, prop: Property) -> Converted:
+    """Moments as days, where each is a midnight: pandas has no other type for a day."""
+    day = pc.floor_temporal(column, unit="day")
+    bad = np.asarray(pc.fill_null(pc.not_equal(day, column), False).to_numpy(zero_copy_only=False), np.bool_)
+    converted = convert(pc.if_else(pa.array(bad), pa.scalar(None, day.type), day).cast(pa.date32()), prop)
+    return Converted(converted.column, (*misfits(column, prop, bad), *converted.refusals))
+
+
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _whole_numbers(column: pa.Array, prop: Property) -> Converted:
-    """Integers within the bounds of the type; a decimal only when it is whole (U64 travels as a decimal)."""
+    """Integers within the bounds of the type; a decimal or a float only when it is whole.
+
+    U64 travels as a decimal, and pandas makes floats of integers beside a null.
+    """
     target = arrow_type(prop.type)
-    if not (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
-        raise BadRequest(
-            f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}",
-            hint=_whole_numbers_hint(column.type),
-        )
+    if not _is_number(column.type):
+        raise BadRequest(f"the column '{prop.name}' holds {column.type}, expected {expectation(prop.type)}")
     try:
         return Converted(column.cast(target))
     except pa.ArrowInvalid:

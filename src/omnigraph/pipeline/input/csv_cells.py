@@ -18,7 +18,11 @@ from omnigraph.pipeline.input.convert import (
 )
 from omnigraph.pipeline.input.record_rules import RecordRefused, decode, value_misfit
 
+_TRUE: Final = ("true", "True", "TRUE")
+_FALSE: Final = ("false", "False", "FALSE")
 _WHOLE: Final = r"^-?\d+$"
+_WHOLE_AS_DECIMAL: Final = r"^(-?\d+)\.0*$"
+_DAY_AT_MIDNIGHT: Final = r"^(\d{4}-\d{2}-\d{2})[ T]00:00(:00(\.0+)?)?$"
 _DECIMAL: Final = r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"
 _WHOLE_DIGITS_MAX: Final = 20
 
@@ -29,7 +33,8 @@ def from_cells(cells: pa.StringArray, prop: Property) -> Converted:
     if prop.type.is_list or prop.type.is_vector:
         return _arrays(cells, prop)
     if kind in INTEGER_BOUNDS:
-        return _numbers(cells, prop, _WHOLE)
+        # Programs that know no empty integers write 5 as 5.0.
+        return _numbers(pc.replace_substring_regex(cells, _WHOLE_AS_DECIMAL, r"\1"), prop, _WHOLE)
     if kind in FLOAT_KINDS:
         return _numbers(cells, prop, _DECIMAL)
     if kind is ScalarKind.BOOL:
@@ -60,12 +65,17 @@ def _numbers(cells: pa.StringArray, prop: Property, form: str) -> Converted:
 
 
 def _booleans(cells: pa.StringArray, prop: Property) -> Converted:
-    bad = _true(pc.invert(pc.is_in(cells, value_set=pa.array(["true", "false", None], pa.string()))))
-    return Converted(pc.equal(_without(cells, bad), "true"), misfits(cells, prop, bad))
+    yes = pc.is_in(cells, value_set=pa.array(_TRUE, pa.string()))
+    no = pc.is_in(cells, value_set=pa.array(_FALSE, pa.string()))
+    bad = _true(pc.invert(pc.or_(yes, no))) & _true(cells.is_valid())
+    unknown = pa.array(bad | _true(cells.is_null()))
+    return Converted(pc.if_else(unknown, pa.scalar(None, pa.bool_()), yes), misfits(cells, prop, bad))
 
 
 def _moments(cells: pa.StringArray, prop: Property) -> Converted:
-    """Dates as text, or as the number the record format allows."""
+    """Dates as text, or as the number the record format allows; a day may have a midnight behind it."""
+    if prop.type.kind is ScalarKind.DATE:
+        cells = pc.replace_substring_regex(cells, _DAY_AT_MIDNIGHT, r"\1")
     numeric = _true(pc.match_substring_regex(cells, _WHOLE))
     if not numeric.any():
         return convert(cells, prop)

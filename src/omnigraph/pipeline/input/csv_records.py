@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from omnigraph.core.errors import InternalError, LoadFormatError, ResourceLimit
+from omnigraph.core.load_options import ColumnForm
 from omnigraph.pipeline.input.records import RECORD_BYTES_MAX
 from omnigraph.pipeline.input.sources import CHUNK_BYTES, reading
 from omnigraph.pipeline.plan import Split
@@ -22,8 +23,8 @@ OPEN_QUOTE: Final = "a quote is opened and never closed"
 _QUOTE: Final = b'"'
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
-_BETWEEN_CELLS: Final = np.frombuffer(b",\r\n", np.uint8)
-_BEHIND_A_CELL: Final = np.frombuffer(b',\r\n"', np.uint8)
+_LINE_ENDS: Final = b"\r\n"
+_COMMA: Final = b","
 
 Places = NDArray[np.int64]
 
@@ -65,22 +66,26 @@ def read_csv(split: Split) -> Iterator[Piece]:
 
 
 def _pieces(split: Split) -> Iterator[Piece]:
-    names: list[str] | None = None
+    form = split.columns
+    delimiter = _COMMA if form.delimiter is None else form.delimiter.encode()
+    names: list[str] | None = None if form.names is None else list(form.names)
+    if names is not None:
+        yield Piece(_schema(names).empty_table(), np.empty(0, np.int64))
     held, line, quotes, ran_over = b"", 0, 0, None
     with pa.input_stream(split.path, compression=split.compression) as stream:
         block = stream.read(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
         while True:
             quotes += block.count(_QUOTE)
             data = held + block
-            found = records_of(data, final=not block)
+            found = records_of(data, final=not block, delimiter=delimiter)
             if ran_over is None and found.ran_over is not None:
                 ran_over = line + found.ran_over
             if names is None and len(found.starts):
-                names = _header(found.text(0))
+                names = _header(found.text(0), delimiter)
                 found = found.without_first()
                 yield Piece(_schema(names).empty_table(), np.empty(0, np.int64))
             if names is not None and len(found.starts):
-                yield _piece(found, names, line)
+                yield _piece(found, names, line, form)
             held, line = data[found.end :], line + found.lines_passed
             if len(held) > 2 * RECORD_BYTES_MAX:
                 raise ResourceLimit(
@@ -134,14 +139,14 @@ class Records:
         )
 
 
-def records_of(data: bytes, *, final: bool) -> Records:
+def records_of(data: bytes, *, final: bool, delimiter: bytes = _COMMA) -> Records:
     """The whole records of a text; `final` when it ends here, so that its last one needs no line end.
 
     Cost: a few passes over the bytes; a step for each quote only where quotes stand in odd places.
     """
     codes = np.frombuffer(data, np.uint8)
     line_ends = _line_ends(data, codes, final=final)
-    opens, closes, ran_over = _quoted(codes, line_ends)
+    opens, closes, ran_over = _quoted(codes, line_ends, delimiter)
     ends = line_ends[np.searchsorted(opens, line_ends) == np.searchsorted(closes, line_ends)]
     end = int(ends[-1]) + 1 if len(ends) else 0
     cuts = ends
@@ -176,7 +181,9 @@ def _line_ends(data: bytes, codes: NDArray[np.uint8], *, final: bool) -> Places:
     return np.sort(np.concatenate([feeds, returns[behind != _LF]]))
 
 
-def _quoted(codes: NDArray[np.uint8], line_ends: Places) -> tuple[Places, Places, int | None]:
+def _quoted(
+    codes: NDArray[np.uint8], line_ends: Places, delimiter: bytes
+) -> tuple[Places, Places, int | None]:
     """Where quoted text opens and closes, and the line of a quote that was probably left open.
 
     A quote opens only where a cell begins. A doubled one closes and opens again, with nothing between.
@@ -184,8 +191,9 @@ def _quoted(codes: NDArray[np.uint8], line_ends: Places) -> tuple[Places, Places
     at = np.flatnonzero(codes == _QUOTE[0])
     opens, closes = at[::2], at[1::2]
     padded = np.append(codes, np.uint8(_LF))
-    begins = np.isin(padded[at - 1], _BETWEEN_CELLS)
-    goes_on = ~np.isin(padded[at + 1], _BEHIND_A_CELL)
+    between = np.frombuffer(delimiter + _LINE_ENDS, np.uint8)
+    begins = np.isin(padded[at - 1], between)
+    goes_on = ~np.isin(padded[at + 1], np.append(between, np.uint8(_QUOTE[0])))
     again = np.append(np.zeros(1, np.bool_), np.diff(at) == 1)
     if np.all((begins | again)[::2]) and not np.any(goes_on[1::2]):
         return opens, closes, None
@@ -218,10 +226,10 @@ def _quoted_step_by_step(
 # --- what they hold ---
 
 
-def _header(text: bytes) -> list[str]:
+def _header(text: bytes, delimiter: bytes) -> list[str]:
     if len(text) > RECORD_BYTES_MAX:
         raise ResourceLimit(resource="record_bytes", limit=RECORD_BYTES_MAX, actual=len(text))
-    cells = _parsed(text + b"\n", None)[0].to_pylist()[0]
+    cells = _parsed(text + b"\n", None, ColumnForm(delimiter.decode()))[0].to_pylist()[0]
     return ["" if cell is None else cell for cell in cells.values()]
 
 
@@ -229,7 +237,7 @@ def _schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, pa.string()) for name in names])
 
 
-def _piece(found: Records, names: Sequence[str], first_line: int) -> Piece:
+def _piece(found: Records, names: Sequence[str], first_line: int, form: ColumnForm) -> Piece:
     """The records as columns; those that cannot be, as texts."""
     lines = found.lines + first_line
     refused = [*_too_long(found, lines), *_not_utf8(found, lines)]
@@ -239,23 +247,27 @@ def _piece(found: Records, names: Sequence[str], first_line: int) -> Piece:
         text = found.data[found.starts[0] : found.end]
     else:
         text = b"".join(found.text(at) + b"\n" for at in where.tolist())
-    table, misshapen = _parsed(text, names)
+    table, misshapen = _parsed(text, names, form)
     fits = np.ones(len(where), np.bool_)
     for at, cells in misshapen:
         fits[at] = False
         number = int(where[at])
-        refused.append(RefusedText(int(lines[number]), _wrong_count(cells, len(names)), found.text(number)))
+        message = _wrong_count(cells, len(names), form)
+        refused.append(RefusedText(int(lines[number]), message, found.text(number)))
     if int(fits.sum()) != table.num_rows:
         raise InternalError(f"{len(where)} CSV records were read as {table.num_rows}")
     refused.sort(key=lambda each: each.line)
     return Piece(table, lines[where[fits]], tuple(refused), int(found.end - found.starts[0]))
 
 
-def _wrong_count(cells: int, expected: int) -> str:
+def _wrong_count(cells: int, expected: int, form: ColumnForm) -> str:
     fields = f"{cells} {'field' if cells == 1 else 'fields'}"
-    return (
-        f"the record has {fields}, the header has {expected}; a comma within a field needs quotes around it"
-    )
+    known = f"the header has {expected}" if form.names is None else f"{expected} columns are named"
+    between = _DELIMITERS.get(form.delimiter or ",", f"a '{form.delimiter}'")
+    return f"the record has {fields}, {known}; {between} within a field needs quotes around it"
+
+
+_DELIMITERS: Final = {",": "a comma", "\t": "a tab", ";": "a semicolon", " ": "a space"}
 
 
 def _too_long(found: Records, lines: Places) -> Iterator[RefusedText]:
@@ -282,7 +294,9 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _parsed(text: bytes, names: Sequence[str] | None) -> tuple[pa.Table, list[tuple[int, int]]]:
+def _parsed(
+    text: bytes, names: Sequence[str] | None, form: ColumnForm
+) -> tuple[pa.Table, list[tuple[int, int]]]:
     """The cells, and of each record with another number of them its place and how many it has.
 
     Without names it is one record, with as many cells as it has.
@@ -299,8 +313,9 @@ def _parsed(text: bytes, names: Sequence[str] | None) -> tuple[pa.Table, list[tu
         return _schema(names).empty_table(), misshapen
     if text.startswith(codecs.BOM_UTF8):
         text = b"\n" + text  # here it is a character of the first cell, and only the first bytes are skipped
+    delimiter = form.delimiter or ","
     # By number: a header may have a name twice, which is for others to refuse.
-    numbered = [f"f{at}" for at in range(text.count(b",") + 1 if names is None else len(names))]
+    numbered = [f"f{at}" for at in range(text.count(delimiter.encode()) + 1 if names is None else len(names))]
     table = pc.read_csv(
         pa.BufferReader(text),
         read_options=pc.ReadOptions(
@@ -309,11 +324,11 @@ def _parsed(text: bytes, names: Sequence[str] | None) -> tuple[pa.Table, list[tu
             column_names=None if names is None else numbered,
             autogenerate_column_names=names is None,
         ),
-        parse_options=pc.ParseOptions(newlines_in_values=True, invalid_row_handler=note),
+        parse_options=pc.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note),
         convert_options=pc.ConvertOptions(
             column_types=dict.fromkeys(numbered, pa.string()),
             strings_can_be_null=True,
-            null_values=[""],
+            null_values=["", *form.nulls],
             quoted_strings_can_be_null=False,
         ),
     )

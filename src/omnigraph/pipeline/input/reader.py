@@ -54,6 +54,7 @@ class SplitReader:
             order_of(self.split.number, 0),
             log,
             cells_are_text=self.split.format is SourceFormat.CSV,
+            form=self.split.columns,
             marked=self.split.marked,
         )
         for piece in self._pieces():

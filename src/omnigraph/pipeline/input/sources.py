@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from omnigraph.core.errors import BadRequest, IoFailure, LoadFormatError, ResourceLimit
 from omnigraph.core.limits import MIB
-from omnigraph.core.load_options import SourceFormat
+from omnigraph.core.load_options import ColumnForm, SourceFormat
 from omnigraph.pipeline.input.convert import shown_text
 from omnigraph.pipeline.input.records import RECORD_BYTES_MAX
 from omnigraph.pipeline.plan import Split
@@ -42,6 +43,7 @@ _FORMATS: Final = {
     ".ndjson": SourceFormat.JSON_LINES,
     ".json": SourceFormat.JSON_LINES,
     ".csv": SourceFormat.CSV,
+    ".tsv": SourceFormat.CSV,
     ".parquet": SourceFormat.PARQUET,
 }
 
@@ -163,6 +165,7 @@ def plan_splits(
     names: Sequence[str] | None = None,
     format_: SourceFormat | None = None,
     type_name: str | None = None,
+    columns: ColumnForm | None = None,
     split_bytes: int | None = None,
 ) -> list[Split]:
     """Cut files into splits in input order. A file without a known ending is JSON lines.
@@ -180,7 +183,10 @@ def plan_splits(
         if kind is not SourceFormat.JSON_LINES:
             one_type = type_name or path.name.split(".", 1)[0]
         elif type_name is not None:
-            raise BadRequest(f"'{name}' is JSON lines: its records name their types themselves")
+            raise BadRequest(
+                f"'{name}' is JSON lines: its records name their types themselves",
+                hint="a file of one type says so by its ending (.csv, .tsv, .parquet) or by --format",
+            )
         for start, end in _ranges(path, name, kind, compression, split_bytes):
             splits.append(
                 Split(
@@ -192,9 +198,18 @@ def plan_splits(
                     end=end,
                     compression=compression,
                     type_name=one_type,
+                    columns=_form_of(path, columns or ColumnForm()),
                 )
             )
     return splits
+
+
+def _form_of(path: Path, form: ColumnForm) -> ColumnForm:
+    """The form with the delimiter that the name of the file announces, where none was given."""
+    if form.delimiter is not None:
+        return form
+    name = path.with_suffix("") if compression_of(path) else path
+    return replace(form, delimiter="\t" if name.suffix.lower() == ".tsv" else ",")
 
 
 def _even_split(total: int, cores: int) -> int:

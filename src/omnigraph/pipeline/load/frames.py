@@ -70,14 +70,27 @@ def _as_table(name: str, frame: Any) -> pa.Table:
         return pa.Table.from_batches([frame])
     if isinstance(frame, list):
         return _table_of_rows(name, cast("list[Any]", frame))
-    if hasattr(frame, "to_arrow"):
-        return frame.to_arrow()
     if type(frame).__module__.startswith("pandas"):
         for column in frame.columns:
             if frame[column].dtype == object:
                 _refuse_deep(name, column, frame[column].tolist())
         return pa.Table.from_pandas(frame, preserve_index=False)
-    raise BadRequest(f"'{name}': {type(frame).__name__} is not a DataFrame, an Arrow table or a list of rows")
+    if hasattr(frame, "__arrow_c_stream__"):  # what Polars, DuckDB and readers of Arrow agree on
+        return pa.table(frame)
+    if hasattr(frame, "to_arrow"):
+        return frame.to_arrow()
+    raise BadRequest(
+        f"'{name}': {type(frame).__name__} is not a DataFrame, an Arrow table or stream, or a list of rows"
+    )
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Values of rows as a column; whole numbers beyond 63 bits as unsigned ones."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        in_lists = any(isinstance(value, list) for value in values)
+        return pa.array(values, pa.list_(pa.uint64()) if in_lists else pa.uint64())
 
 
 def _refuse_deep(name: str, member: Any, values: Collection[Any]) -> None:
@@ -110,7 +123,7 @@ def _table_of_rows(name: str, rows: list[Any]) -> pa.Table:
             raise BadRequest(f"'{name}': {shown_text(repr(member))} is not the name of a property")
         values = [row.get(member) for row in rows]
         _refuse_deep(name, member, values)
-        columns[member] = pa.array(values)
+        columns[member] = _column(values)
         given = [member in row for row in rows]
         if not all(given):
             columns[MARK + member] = pa.array(given)

@@ -31,7 +31,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, show_branch
-from omnigraph.core.load_options import LoadMode, LoadOptions, SourceFormat
+from omnigraph.core.load_options import ColumnForm, LoadMode, LoadOptions, SourceFormat
 from omnigraph.pipeline.checks.exchange import IN_STORE
 from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, stage_split
 from omnigraph.pipeline.plan import Split
@@ -430,6 +430,15 @@ def _options_from(members: dict[str, Any]) -> LoadOptions:
 
 def _split_from(members: dict[str, Any]) -> Split:
     members["format"] = SourceFormat(members["format"])
+    if "columns" in members:
+        form = members["columns"]
+        members["columns"] = ColumnForm(
+            form["delimiter"],
+            None if form["names"] is None else tuple(form["names"]),
+            tuple(form["nulls"]),
+            tuple((name, meant) for name, meant in form["rename"]),
+            form["ignore_extra"],
+        )
     return Split(**members)
 
 

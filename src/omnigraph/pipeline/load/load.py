@@ -13,7 +13,7 @@ from omnigraph.core.errors import BadRequest
 from omnigraph.core.events import tidying
 from omnigraph.core.ids import OperationId, new_ulid
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
-from omnigraph.core.load_options import EngineName, LoadMode, LoadOptions, SourceFormat, word
+from omnigraph.core.load_options import ColumnForm, EngineName, LoadMode, LoadOptions, SourceFormat, word
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.pipeline.input.sources import (
@@ -67,6 +67,7 @@ def load_files(
     *,
     format_: str | None = None,
     type_name: str | None = None,
+    columns: ColumnForm | None = None,
     resume: str | None = None,
 ) -> LoadReport:
     """Load files into one branch as one commit, or change nothing.
@@ -82,12 +83,13 @@ def load_files(
     if sources is None:
         raise BadRequest("a load needs an input, or the id of a load to resume")
     kind = None if format_ is None else word(SourceFormat, format_, "format")
+    cut = partial(plan_splits, format_=kind, type_name=type_name, columns=columns)
     if _is_stream(sources):
         stream = sources
 
         def spooled(workspace: Path | None, _executor: Executor) -> list[Split]:
             path = spool(stream, _seen_by_tasks(workspace) / "stdin.jsonl")
-            return plan_splits([path], names=[stream_name(stream)], format_=kind, type_name=type_name)
+            return cut([path], names=[stream_name(stream)])
 
         return _load(session, spooled, 0, options, by)
     files = expand(_listed(sources))
@@ -95,15 +97,19 @@ def load_files(
 
         def copied(workspace: Path | None, _executor: Executor) -> list[Split]:
             paths = spool_pipes(files, _seen_by_tasks(workspace))
-            return plan_splits(paths, names=[str(path) for path in files], format_=kind, type_name=type_name)
+            return cut(paths, names=[str(path) for path in files])
 
         return _load(session, copied, 0, options, by)
-    splits = plan_splits(files, format_=kind, type_name=type_name)
+    splits = cut(files)
     return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), options, by)
 
 
 def load_frames(
-    session: GraphSession, frames: Mapping[str, Any], options: LoadOptions, by: RunBy
+    session: GraphSession,
+    frames: Mapping[str, Any],
+    options: LoadOptions,
+    by: RunBy,
+    columns: ColumnForm,
 ) -> LoadReport:
     """Load DataFrames, one per type, as one commit, or change nothing.
 
@@ -120,7 +126,8 @@ def load_frames(
 
     def splits(workspace: Path | None, executor: Executor) -> list[Split]:
         runtime = executor.runtime if isinstance(executor, SparkExecutor) else None
-        return spool_frames(frames, _seen_by_tasks(workspace), runtime)
+        spooled = spool_frames(frames, _seen_by_tasks(workspace), runtime)
+        return [replace(split, columns=columns) for split in spooled]
 
     return _load(session, splits, 0, options, by)
 
