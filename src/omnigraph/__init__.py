@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.write.mutate import MutationResult
     from omnigraph.maintenance.clone import CloneReport
     from omnigraph.maintenance.optimize import OptimizeReport
+    from omnigraph.maintenance.repair import RepairReport
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
     from omnigraph.pipeline.output.datasource import register_spark
@@ -42,6 +43,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Cancellation": "omnigraph.core.cancel",
     "CloneReport": "omnigraph.maintenance.clone",
     "OptimizeReport": "omnigraph.maintenance.optimize",
+    "RepairReport": "omnigraph.maintenance.repair",
     "CommitRecord": "omnigraph.manifest.commit_record",
     "Diff": "omnigraph.branching.history",
     "Embedder": "omnigraph.engine.search.embedding",
@@ -87,6 +89,7 @@ __all__ = [
     "OmnigraphError",
     "OptimizeReport",
     "Picture",
+    "RepairReport",
     "Rows",
     "Settings",
     "VerifyReport",

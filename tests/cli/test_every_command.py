@@ -43,6 +43,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("query",): ["-e", READ],
     ("recoveries",): [],
     ("optimize",): [],
+    ("repair",): [],
     ("revert",): [COMMIT],
     ("schema", "apply"): ["--schema", "s.pg"],
     ("schema", "plan"): ["--schema", "s.pg"],

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
     from omnigraph.maintenance.optimize import OptimizeReport
+    from omnigraph.maintenance.repair import RepairReport
 
 
 @text_checked_methods
@@ -50,6 +51,26 @@ class Upkeep(Exports):
         with WriteCourse(OPTIMIZING) as course:
             entering_write(self._session, actor)
             return optimize(self._session, target, types=types, actor=actor, course=course)
+
+    def repair(
+        self, *, branch: str = "main", confirm: bool = False, force: bool = False, restore: bool = False
+    ) -> RepairReport:
+        """Look at tables that somebody moved without publishing, and with `confirm` put them in order.
+
+        ```python
+        report = graph.repair()
+        ```
+
+        Nothing is changed without `confirm`. Confirmed, what only rewrote rows as they were is published;
+        `force` publishes everything else as well, `restore` gives those tables back what the branch shows.
+        Raises `BadRequest`, and `RecoveryRequired` while an interrupted write waits for an open.
+        """
+        from omnigraph.maintenance.repair import REPAIRING, repair  # noqa: PLC0415  a reader never needs it
+
+        target = writable_branch(branch)
+        with WriteCourse(REPAIRING) as course:
+            entering_write(self._session)
+            return repair(self._session, target, confirm=confirm, force=force, restore=restore, course=course)
 
     def index_report(
         self, *, branch: str = "main", types: Sequence[str] | None = None

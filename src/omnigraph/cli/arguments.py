@@ -48,6 +48,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("init",): _CREATE,
     ("clone",): _COPY,
     ("optimize",): _DIRECT,
+    ("repair",): _DIRECT,
     ("mutate",): _WRITE,
     ("load",): _WRITE,
     ("query",): _READ,

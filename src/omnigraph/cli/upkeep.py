@@ -57,6 +57,19 @@ def register(app: typer.Typer) -> None:
             more="No row changes. Run twice, it has nothing to do. Writers wait for its commit only.",
         ),
     )(optimize)
+    app.command(
+        "repair",
+        help=teach(
+            "Look at tables that were moved without a publish, and put them in order.",
+            "omnigraph repair --store kb.omni",
+            "omnigraph repair --confirm --store kb.omni",
+            "omnigraph repair --confirm --restore --store kb.omni",
+            more=(
+                "Without --confirm it only looks. With it, rewrites that kept every row are published;"
+                " --force publishes the rest, --restore undoes it. Exit status 1 when a table was refused."
+            ),
+        ),
+    )(repair)
 
 
 def clone(
@@ -114,3 +127,26 @@ def _said(table: "OptimizedTable") -> str:
         return f"nothing to do{pending}"
     removed = output.counted(table.fragments_removed, "fragment")
     return f"{removed} became {table.fragments_added}, indexes up to date{pending}"
+
+
+def repair(
+    branch: Branch = "main",
+    confirm: Annotated[bool, typer.Option("--confirm", help="Change something.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Publish also what may have changed rows.")] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Undo what may have changed rows.")] = False,
+    store: Store = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Publish or undo what was done to tables from outside."""
+    with writing(store, "repair", quiet=quiet) as graph:
+        uri, report = graph.uri, graph.repair(branch=branch, confirm=confirm, force=force, restore=restore)
+    if as_json:
+        output.document({"uri": uri, **report.to_dict()})
+    else:
+        for each in report.tables:
+            versions = f"shown at {each.manifest_version}, newest {each.lance_head_version}"
+            made = f" ({', '.join(each.operations)})" if each.operations else ""
+            output.line(f"{each.table_key}: {each.classification}, {each.action}; {versions}{made}")
+    if report.refused:
+        raise typer.Exit(1)

@@ -30,12 +30,24 @@ def settle_late_effects(context: RecoveryContext, entry: TableEntry, branch: Bra
     if settled is None:
         return False
     emit(Warned(f"'{entry.table_key}' was moved by a writer that had lost the lease", settled.operation_id))
+    kind = _undone(WriterKind(settled.sidecar_writer_kind))
+    restore_published(context, entry, branch, kind=kind, actor=settled.recovery_for_actor)
+    return True
+
+
+def restore_published(
+    context: RecoveryContext, entry: TableEntry, branch: Branch, *, kind: WriterKind, actor: str | None
+) -> None:
+    """Give a table the content that the branch shows of it again, as a new version that is published.
+
+    The caller holds the queue of the table and the lease. `kind` is one whose leftovers recovery undoes.
+    """
     sidecar = Sidecar(
         operation_id=OperationId(new_ulid()),
         started_at_us=context.clock.now_us(),
         branch=branch,
-        actor=settled.recovery_for_actor,
-        writer_kind=_undone(WriterKind(settled.sidecar_writer_kind)),
+        actor=actor,
+        writer_kind=kind,
         tables=(
             SidecarPin(
                 table_key=entry.table_key,
@@ -49,7 +61,6 @@ def settle_late_effects(context: RecoveryContext, entry: TableEntry, branch: Bra
     context.lease.check()
     context.sidecars.write(sidecar)
     roll_back(context, sidecar, observe(context, sidecar, context.manifest.current(branch)))
-    return True
 
 
 def _undone(kind: WriterKind) -> WriterKind:

@@ -1,7 +1,7 @@
 """Moving the HEAD of one table by exactly one version, or saying precisely why not."""
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
@@ -29,6 +29,9 @@ from omnigraph.storage.version_files import circumstances
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceOperation
     from lance.dataset import Transaction
+
+
+UNREADABLE: Final = "Unreadable"
 
 
 def commit_exactly(
@@ -74,7 +77,10 @@ def manifest_files(pool: DatasetPool, location: str, branch: Branch, version: in
 
 
 def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: int) -> TransactionInfo | None:
-    """What the commit that made a version says about itself; None when the version does not exist."""
+    """What the commit that made a version says about itself; None when the version does not exist.
+
+    The operation is `UNREADABLE` where the library cannot tell it.
+    """
     try:
         dataset = pool.at_version(location, branch, version)
     except StorageNotFound:
@@ -82,7 +88,10 @@ def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: in
     if listening():
         emit(StorageCall("read_transaction", pool.root.dataset_uri(location, branch)))
     with substrate(lambda: pool.circumstances(location, branch)):
-        transaction = dataset.read_transaction(version)
+        try:
+            transaction = dataset.read_transaction(version)
+        except TypeError:  # a rewrite that carried indexes over: pylance 14 fails to make its value
+            return TransactionInfo("", {}, UNREADABLE)
     if transaction is None:
         return None
     properties = dict(transaction.transaction_properties or {})

@@ -171,8 +171,8 @@ class SidecarSchemaError(InterruptedWrite):
 
 
 DRIFT_WAY_OUT: Final = (
-    "reading works and is not affected; to go on writing make a branch, which starts from what is published,"
-    " or load an export into a new graph"
+    "reading works and is not affected; look at it with `omnigraph repair`, which changes nothing without"
+    " --confirm, or go on writing on a new branch, which starts from what is published"
 )
 
 
