@@ -6,6 +6,7 @@ from typing import Final
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.draft import Findings
 from omnigraph.catalog.schema import Annotation, ConstraintKind, Embedding, TypeKind
+from omnigraph.catalog.texts import TEXT_ANALYSES
 from omnigraph.language.schema_tree import AnnotationNode, Literal, LiteralKind, Name
 from omnigraph.language.source import Span
 
@@ -35,6 +36,7 @@ class ReadAnnotations:
     embed: Embedding | None = None
     embed_span: Span | None = None
     default: Literal | None = None
+    text: Name | None = None
     rename_from: Name | None = None
     description: str | None = None
     instruction: str | None = None
@@ -99,6 +101,21 @@ def _flag(
         findings.report(Code.NOT_ON_EDGE, node.span, f"{label}: an edge type has no key")
     else:
         read.flags.append(flag)
+        for keyword, literal in node.keywords:
+            _text(keyword, literal, label, read, findings)
+
+
+def _text(keyword: Name, literal: Literal, label: str, read: ReadAnnotations, findings: Findings) -> None:
+    """How the text of an indexed property becomes words."""
+    if keyword.text != "text":
+        message = f"{label}: @index has no argument '{keyword.text}'"
+        findings.report(Code.BAD_INDEX, keyword.span, message, near=(keyword.text, ("text",)))
+    elif literal.value not in TEXT_ANALYSES:
+        message = f"{label}: '{literal.value}' is no way to make words of a text"
+        hint = "plain, folded or the name of a language, such as english"
+        findings.report(Code.BAD_INDEX, literal.span, message, near=(literal.value, TEXT_ANALYSES), hint=hint)
+    else:
+        read.text = Name(literal.value, literal.span)
 
 
 def _embed(

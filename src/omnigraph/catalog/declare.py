@@ -9,6 +9,7 @@ from omnigraph.catalog.constraints import body_constraint
 from omnigraph.catalog.defaults import DefaultMismatchError, default_value
 from omnigraph.catalog.draft import DraftProperty, DraftSchema, DraftType, Findings
 from omnigraph.catalog.schema import Default, Property, TypeKind
+from omnigraph.catalog.texts import PLAIN
 from omnigraph.catalog.types import VECTOR_DIM_MAX, PropertyType, ScalarKind
 from omnigraph.language.schema_tree import (
     CardinalityNode,
@@ -168,8 +169,20 @@ def _property(node: PropertyNode, owner: DraftType, findings: Findings) -> Draft
         embed=read.embed,
         description=read.description,
         annotations=tuple(sorted(read.custom, key=lambda a: (a.name, a.value or "", a.keywords))),
+        text=_text(read, type_, label, findings),
     )
     return DraftProperty(prop, node.span, tuple(read.flags), read.rename_from, read.embed_span)
+
+
+def _text(read: ReadAnnotations, type_: PropertyType, label: str, findings: Findings) -> str:
+    if read.text is None:
+        return PLAIN
+    if not type_.is_free_text:
+        shown = "enum" if type_.is_enum else type_.text()
+        message = f"{label}: @index(text: {read.text.text}) needs one String, the property is {shown}"
+        findings.report(Code.BAD_INDEX, read.text.span, message)
+        return PLAIN
+    return read.text.text
 
 
 def _default(read: ReadAnnotations, type_: PropertyType, label: str, findings: Findings) -> Default | None:

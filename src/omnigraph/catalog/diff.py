@@ -227,6 +227,8 @@ class _TypeDiff:
             changed["description"] = new.description
         if old.default != new.default:
             changed["default"] = None if new.default is None else default_json(new.default.value)
+        if old.text != new.text:
+            changed["text"] = new.text
         if changed:
             yield UpdatePropertyMetadata(self._kind, self._new.name, new.name, changed)
 

@@ -25,6 +25,7 @@ from omnigraph.catalog.schema import (
     RangeRule,
     TableType,
 )
+from omnigraph.catalog.texts import PLAIN
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import FormatTooNew, SchemaDrift
 
@@ -170,6 +171,7 @@ def _property(prop: Property) -> Json:
             description=prop.description,
             annotations=[_annotation(a) for a in prop.annotations],
             inherited_from=list(prop.inherited_from),
+            text=None if prop.text == PLAIN else prop.text,
         ),
     }
 
@@ -277,6 +279,7 @@ def _read_property(form: Json) -> Property:
         description=form.get("description"),
         annotations=tuple(_read_annotation(a) for a in form.get("annotations", ())),
         inherited_from=tuple(form.get("inherited_from", ())),
+        text=str(form.get("text", PLAIN)),
     )
 
 

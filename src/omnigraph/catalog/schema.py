@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from omnigraph.catalog.texts import PLAIN, is_indexable
 from omnigraph.catalog.types import IndexKind, PropertyType, arrow_type, node_prop_index_kind
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Property:
     annotations: tuple[Annotation, ...] = ()
     inherited_from: tuple[str, ...] = ()
     """The interfaces that injected the property; empty when the type declares it itself."""
+    text: str = PLAIN
+    """How its text becomes words for search, one of `TEXT_ANALYSES`."""
 
     @property
     def required(self) -> bool:
@@ -144,6 +147,8 @@ class IndexSpec:
 
     column: str
     kind: IndexKind
+    text: str = PLAIN
+    """How a full-text index makes words."""
 
     @property
     def name(self) -> str:
@@ -256,8 +261,10 @@ class _TableType(_Declared):
             # Equality on the key is the most common lookup and an inverted index never serves it.
             if kind is IndexKind.INVERTED and name in self.key:
                 specs.append(IndexSpec(name, IndexKind.BTREE))
+            if kind is IndexKind.INVERTED and not is_indexable(prop.text):
+                continue
             if kind is not None:
-                specs.append(IndexSpec(name, kind))
+                specs.append(IndexSpec(name, kind, prop.text))
         return tuple(specs)
 
 

@@ -32,6 +32,7 @@ from omnigraph.storage.layout import (
     schema_name,
     table_location,
 )
+from omnigraph.storage.text_analysis import analyser_options
 
 if TYPE_CHECKING:
     from omnigraph.engine.search.embedding import Embedder
@@ -179,7 +180,11 @@ def index_plans(table_type: TableType, *, on_empty: bool = False) -> list[IndexP
     Full-text search needs some inverted index to exist, and finds rows it does not cover yet.
     """
     return [
-        IndexPlan(PhysicalIndex[spec.kind.name], spec.column)
+        IndexPlan(
+            PhysicalIndex[spec.kind.name],
+            spec.column,
+            analyser_options(spec.text) if spec.kind is IndexKind.INVERTED else {},
+        )
         for spec in table_type.index_specs
         if not on_empty or spec.kind is IndexKind.INVERTED
     ]

@@ -120,6 +120,7 @@ def _type(node: TypeExpr) -> str:
 
 def _annotation(node: AnnotationNode) -> str:
     if node.value is None:
-        return f"@{node.name.text}"
+        named = ", ".join(f"{keyword.text}: {literal.text}" for keyword, literal in node.keywords)
+        return f"@{node.name.text}({named})" if named else f"@{node.name.text}"
     arguments = [node.value.text, *(f"{keyword.text}={literal.text}" for keyword, literal in node.keywords)]
     return f"@{node.name.text}({', '.join(arguments)})"

@@ -287,7 +287,12 @@ class _Parser:
 
     def _at_constraint(self) -> bool:
         """One of the five words followed by `(` is a body constraint, wherever it stands in a body."""
-        return self._is("@") and self._peek().text in CONSTRAINT_WORDS and self._peek(2).text == "("
+        opens = self._is("@") and self._peek().text in CONSTRAINT_WORDS and self._peek(2).text == "("
+        return opens and not self._at_named_argument()
+
+    def _at_named_argument(self) -> bool:
+        """`@index(text: …)` says something about its property, `@index(text)` names properties."""
+        return self._peek().text == "index" and self._peek(4).text == ":"
 
     def _property(self) -> PropertyNode:
         token = self._token
@@ -419,7 +424,12 @@ class _Parser:
         name = self._name("the name of an annotation")
         value: Literal | None = None
         keywords: list[tuple[Name, Literal]] = []
-        if self._accept("("):
+        if name.text == "index" and self._accept("("):
+            keyword = self._name("the name of an argument")
+            self._expect(":", hint="how a text is searched is written @index(text: english)")
+            keywords.append((keyword, self._literal(names=True)))
+            self._expect(")")
+        elif self._accept("("):
             value = self._literal(names=True)
             if value.kind is LiteralKind.NAME and self._is("="):
                 self._fail("expected ')'", hint="a keyword argument comes after one plain argument")

@@ -44,7 +44,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationNode:
-    """`@name`, `@name(value)` or `@name(value, keyword=value)`."""
+    """`@name`, `@name(value)` or `@name(value, keyword=value)`; of an index also `@index(keyword: value)`."""
 
     name: Name
     value: Literal | None

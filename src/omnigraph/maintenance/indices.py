@@ -6,16 +6,16 @@ An index never decides an answer, only its speed, so nothing here may fail a log
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.schema import EdgeType, TableType
-from omnigraph.catalog.types import IndexKind as DeclaredIndex
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import INDEX_SEGMENTS_MAX
+from omnigraph.engine.create import index_plans
 from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, check_pins, queue_keys
 from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
@@ -57,13 +57,15 @@ def declared_plans(table_type: TableType, settings: Settings) -> tuple[IndexPlan
     """The indexes a type asks for, with their build options."""
     vectors = _EXACT_VECTORS if settings.vector_probes is None else _PROBED_VECTORS
     return tuple(
-        IndexPlan(
-            IndexKind[spec.kind.name],
-            spec.column,
-            dict(vectors) if spec.kind is DeclaredIndex.VECTOR else {},
-        )
-        for spec in table_type.index_specs
+        replace(plan, options=dict(vectors)) if plan.kind is IndexKind.VECTOR else plan
+        for plan in index_plans(table_type)
     )
+
+
+def present_of(plan: IndexPlan, existing: Mapping[str, IndexCoverage]) -> IndexCoverage | None:
+    """The index of a plan, if there is one; one that was built in another way is as good as none."""
+    there = existing.get(plan.name)
+    return there if there is not None and there.follows(plan) else None
 
 
 # --- coverage --------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def _table_report(session: GraphSession, table_type: TableType, handle: Snapshot
     for column in dict.fromkeys((*fixed, *(prop.name for prop in table_type.properties))):
         mine = [plan for plan in plans if plan.column == column]
         here = {each.role: each for each in existing if each.columns == (column,)}
-        missing = [fragments for plan in mine if plan.name not in here]
+        missing = [fragments for plan in mine if present_of(plan, here) is None]
         reports.append(
             ColumnReport(
                 type_name=table_type.name,
@@ -311,7 +313,7 @@ def _due(
     due: list[IndexPlan] = []
     waiting: list[IndexPlan] = []
     for plan in declared_plans(table_type, session.settings):
-        there = known.get(plan.name)
+        there = present_of(plan, known)
         # A full-text index is made with the empty table; until it knows a row it is as good as missing.
         if there is not None and there.covered and not _lacks(there, work):
             continue

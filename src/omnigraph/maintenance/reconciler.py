@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.limits import BULK_INDEX_ROWS_MIN, UNCOVERED_FRAGMENTS_MAX
-from omnigraph.maintenance.indices import IndexWork, declared_plans, ensure_indices, is_buildable
+from omnigraph.maintenance.indices import (
+    IndexWork,
+    declared_plans,
+    ensure_indices,
+    is_buildable,
+    present_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +94,7 @@ class Reconciler:
         existing = {each.role: each for each in session.storage.index_coverage(handle)}
         covered = handle.fragment_count
         for plan in declared_plans(session.catalog_of(snapshot).type_of(key), session.settings):
-            there = existing.get(plan.name)
+            there = present_of(plan, existing)
             count = 0 if there is None else len(there.covered)
             if count < covered and is_buildable(session, handle, plan, there):
                 covered = count

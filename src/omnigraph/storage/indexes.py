@@ -6,7 +6,7 @@ An index is never needed for a right answer: rows of fragments it does not cover
 import os
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from omnigraph.storage.layout import branch_directory
 from omnigraph.storage.memory import giving_back
 from omnigraph.storage.short_files import require_whole
 from omnigraph.storage.staging import Work
+from omnigraph.storage.text_analysis import analyser_options
 from omnigraph.storage.version_files import base_roots, circumstances
 
 if TYPE_CHECKING:
@@ -74,6 +75,20 @@ class IndexCoverage:
     """Fragments of this version whose rows the index knows."""
     uncovered: frozenset[int]
     """Fragments of this version that a search has to scan."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False, compare=False)
+    """What it was built with, as far as the substrate says."""
+
+    def makes_words(self, analysis: str) -> bool:
+        """Whether it is a full-text index whose words are made in this way."""
+        wanted = analyser_options(analysis)
+        is_text = self.kind.upper() == IndexKind.INVERTED.value
+        return is_text and all(self.options.get(name) == value for name, value in wanted.items())
+
+    def follows(self, plan: IndexPlan) -> bool:
+        """Whether it is what the plan would build; a full-text index may make other words."""
+        if plan.kind is not IndexKind.INVERTED:
+            return True
+        return all(self.options.get(name) == value for name, value in plan.options.items())
 
     @property
     def role(self) -> str:
@@ -99,7 +114,13 @@ def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[I
         covered = present & known
         found.append(
             IndexCoverage(
-                index.name, str(index.index_type), columns, len(index.segments), covered, present - covered
+                index.name,
+                str(index.index_type),
+                columns,
+                len(index.segments),
+                covered,
+                present - covered,
+                dict(index.details or {}) if str(index.index_type).upper() == "INVERTED" else {},
             )
         )
     return tuple(found)
@@ -149,12 +170,14 @@ def stage_indexes(
     with substrate(lambda: circumstances(pool, handle, writes=True)):
         for plan in plans:
             known = coverage.get(plan.name)
+            stale = known is not None and not known.follows(plan)
             anew = rebuild or (known is not None and has_too_many_segments(known, segments_max))
-            fragments = _fragments_to_build(plan, known, present, rebuild=anew)
+            fragments = _fragments_to_build(plan, None if stale else known, present, rebuild=anew)
             if fragments is None:
                 continue
             if known is not None:
-                replaced.extend(_replaced(dataset, known.name, present, whole=fragments == present))
+                whole = stale or fragments == present
+                replaced.extend(_replaced(dataset, known.name, present, whole=whole))
             name = _free_name(plan, there) if known is None else known.name
             wanted.append((plan, name, fragments))
         built = _build_all(pool, handle, wanted)

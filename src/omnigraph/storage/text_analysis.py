@@ -1,11 +1,14 @@
 """Text analysis, exactly as the table format's inverted indexes do it.
 
-The one analyser: what it says about a text and about a query decides a search, with or without an index.
+The one place where a text becomes words: what it says about a text and about a query decides a search, with
+or without an index. How, is what the schema says of the property (`catalog/texts`).
 """
 
 from __future__ import annotations
 
+import re
 import secrets
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +16,8 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from omnigraph.catalog.texts import FOLDED, LANGUAGES, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +30,8 @@ ANALYSED_WORDS_MAX: Final = 65_536
 SPLIT_TEXTS_MAX: Final = 65_536
 """Texts split into words at a time."""
 
-TOKEN_LENGTH_MAX: Final = 40
+_MARKS: Final = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+"""Marks that are written over, under and through letters: accents. Vowel signs are letters of their own."""
 
 _BOUNDARY: Final = str(secrets.randbits(100) | 1 << 99)
 """Stands between two words of one call. All digits, so that no analysis step changes it; no word holds it."""
@@ -46,7 +52,22 @@ class Tokens:
         return self.vocabulary.take(pa.array(self.codes))
 
 
-def analyse(texts: pa.StringArray) -> Tokens:
+def analyser_options(analysis: str) -> dict[str, Any]:
+    """What the table format is told, here and when it builds an index, about one of `TEXT_ANALYSES`."""
+    by_language = analysis in LANGUAGES
+    return {
+        "base_tokenizer": "simple",
+        "language": analysis.capitalize() if by_language else "English",
+        "lower_case": True,
+        "stem": by_language,
+        "remove_stop_words": by_language,
+        "ascii_folding": analysis != PLAIN,
+        # Of words of a language the longest are no words; plain ones are found however long they are.
+        "max_token_length": 40 if by_language else None,
+    }
+
+
+def analyse(texts: pa.StringArray, analysis: str) -> Tokens:
     """The tokens of every text; a null has none.
 
     A space always ends a token, and no step of the analysis looks at a token's neighbours. So a text is
@@ -63,7 +84,7 @@ def analyse(texts: pa.StringArray) -> Tokens:
         return Tokens(np.empty(0, np.int64), np.empty(0, np.int64), pa.array([], pa.string()))
     joined: Any = pa.chunked_array(parts).unify_dictionaries()
     places = np.concatenate([np.asarray(part.indices, np.int64) for part in joined.chunks])
-    counts, codes, vocabulary = _analyse_words(joined.chunk(0).dictionary)
+    counts, codes, vocabulary = _analyse_words(joined.chunk(0).dictionary, analysis)
     starts = np.cumsum(counts) - counts
     of_word = counts[places]
     return Tokens(
@@ -78,18 +99,35 @@ def spread(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
     return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
 
 
-def analyse_query(text: str) -> list[str]:
+def analyse_query(text: str, analysis: str) -> list[str]:
     """The tokens of one query text, in order, repetitions kept."""
-    return [token.text for token in lance.tokenize(text, max_token_length=TOKEN_LENGTH_MAX)]
+    return list(_tokens(text, analysis))
 
 
-def _analyse_words(words: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.int64], pa.StringArray]:
+def _tokens(text: str, analysis: str) -> Iterator[str]:
+    if analysis == FOLDED:
+        text = _folded(text)
+    return (token.text for token in lance.tokenize(text, **analyser_options(analysis)))
+
+
+def _folded(text: str) -> str:
+    """The text without case, accents and forms of letters. The table format folds Latin letters only, one by
+    one and after lower case, which makes two characters of one such as İ.
+    """
+    apart = unicodedata.normalize("NFKD", text.casefold())
+    return unicodedata.normalize("NFKC", _MARKS.sub("", apart)).casefold()
+
+
+def _analyse_words(
+    words: pa.StringArray, analysis: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], pa.StringArray]:
     """How many tokens each word has, the tokens as codes, and what the codes stand for."""
     counts: list[NDArray[np.int64]] = []
     found: list[pa.StringArray] = []
     for first in range(0, len(words), ANALYSED_WORDS_MAX):
         chunk = words.slice(first, ANALYSED_WORDS_MAX)
-        tokens = pa.array(list(_tokens(chunk)), pa.string())
+        joined = f" {_BOUNDARY} ".join(chunk.to_pylist())
+        tokens = pa.array(list(_tokens(joined, analysis)), pa.string())
         boundary = np.asarray(pc.equal(tokens, _BOUNDARY).to_numpy(zero_copy_only=False), np.bool_)
         owner = np.cumsum(boundary)[~boundary]
         counts.append(np.bincount(owner, minlength=len(chunk)).astype(np.int64))
@@ -101,8 +139,3 @@ def _analyse_words(words: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np
     rank = np.empty(len(by_text), np.int64)
     rank[np.asarray(by_text)] = np.arange(len(by_text))
     return np.concatenate(counts), rank[np.asarray(encoded.indices)], encoded.dictionary.take(by_text)
-
-
-def _tokens(chunk: pa.StringArray) -> Iterator[str]:
-    joined = f" {_BOUNDARY} ".join(chunk.to_pylist())
-    return (token.text for token in lance.tokenize(joined, max_token_length=TOKEN_LENGTH_MAX))

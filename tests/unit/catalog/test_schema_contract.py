@@ -23,7 +23,7 @@ node Place @description("d") @instruction("i") @mine(1, k="v") implements Coded 
   f: F32 @default(0.1)
   u: U64 @default(18446744073709551615)
   yes: Bool @default(true)
-  text: String @default("a \\"b\\"")
+  text: String @default("a \\"b\\"") @index(text: french)
   vec: Vector(3)? @embed(text, model="m")
   mood: enum(b, a) @default(b)
   days: [Date]?

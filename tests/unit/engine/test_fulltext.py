@@ -1,6 +1,8 @@
 """Text search in memory against its definition, spelled out word by word."""
 
 import math
+import re
+import unicodedata
 
 import lance
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omnigraph.catalog.texts import TEXT_ANALYSES
 from omnigraph.engine.search.fulltext import (
     BM25_B,
     BM25_K1,
@@ -20,15 +23,16 @@ from omnigraph.engine.search.fulltext import (
     join_segments,
     thaw_segment,
 )
-from omnigraph.storage.text_analysis import analyse, analyse_query
+from omnigraph.storage.text_analysis import analyse, analyse_query, analyser_options
 
 DOCUMENTS = ["reef", "tide", "tide tide tide", "Reefs!", None, "the tide and a reef", "Cafés are naïve"]
 words = st.sampled_from(["tide", "reef", "the", "running", "Cafés", "x", "42", ""])
 texts = st.lists(st.one_of(st.none(), st.lists(words, max_size=5).map(" ".join)), max_size=6)
 
 
-def index_of(documents):
-    return build_text_index(pa.array(documents, pa.string()), np.arange(len(documents), dtype=np.int64))
+def index_of(documents, analysis="english"):
+    rows = np.arange(len(documents), dtype=np.int64)
+    return build_text_index(pa.array(documents, pa.string()), rows, analysis)
 
 
 def hits(ordinals):
@@ -44,11 +48,43 @@ def levenshtein(a, b):
     return row[-1]
 
 
+@pytest.mark.parametrize("analysis", ["plain", "folded", "english"])
 @given(texts)
-def test_many_texts_are_analysed_like_each_alone(documents):
-    got = analyse(pa.array(documents, pa.string()))
-    expected = [(i, token) for i, text in enumerate(documents) for token in analyse_query(text or "")]
+def test_many_texts_are_analysed_like_each_alone(analysis, documents):
+    got = analyse(pa.array(documents, pa.string()), analysis)
+    expected = [
+        (i, token) for i, text in enumerate(documents) for token in analyse_query(text or "", analysis)
+    ]
     assert list(zip(got.texts.tolist(), got.tokens.to_pylist(), strict=True)) == expected
+
+
+LETTERS = "aZ0 -_'éÉßİıçΣσς東\u0301\u00a0ﬁÅ"
+
+
+@given(st.text(LETTERS, max_size=30))
+def test_plain_words_are_runs_of_letters_and_digits_in_lower_case(text):
+    runs = re.findall(r"[^\W_]+", text)
+    assert analyse_query(text, "plain") == ["".join(letter.lower() for letter in run) for run in runs]
+
+
+@given(st.text(LETTERS, max_size=30))
+def test_folded_words_do_not_depend_on_case_accents_and_composition(text):
+    folded = analyse_query(text, "folded")
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert analyse_query(unicodedata.normalize(form, text), "folded") == folded
+    assert analyse_query(text.casefold(), "folded") == folded
+    assert analyse_query(" ".join(folded), "folded") == folded
+
+
+def test_a_language_must_be_known_to_the_analyser():
+    assert {name: analyse_query("x", name) for name in TEXT_ANALYSES} == {
+        name: ["x"] for name in TEXT_ANALYSES
+    }
+    assert analyse_query("les maisons", "french") == ["maison"]
+
+
+def test_plain_words_are_found_however_long_they_are():
+    assert hits(index_of(["x" * 80, "y"], "plain").search("X" * 80)) == [0]
 
 
 def test_any_token_matches_after_folding_and_stemming():
@@ -93,12 +129,21 @@ def test_bm25_is_the_textbook_formula():
     assert scores.tolist() == pytest.approx([score(1, lengths[0]), score(2, lengths[1])])
 
 
-def test_membership_equals_the_inverted_index_of_the_table_format(tmp_path):
-    documents = [d for d in DOCUMENTS if d is not None] + ["Running runs ran", "don't stop", "e-mail 3.14"]
+@pytest.mark.parametrize("analysis", ["plain", "english", "german"])
+def test_membership_equals_the_inverted_index_of_the_table_format(tmp_path, analysis):
+    documents = [d for d in DOCUMENTS if d is not None] + [
+        "Running runs ran",
+        "don't stop",
+        "e-mail 3.14",
+        "x" * 80,
+        "ΟΔΟΣ İzmir Straße",
+        "die Häuser",
+    ]
     ds = lance.write_dataset(pa.table({"t": documents}), str(tmp_path / "t"))
-    ds.create_scalar_index("t", "INVERTED")
-    index = index_of(documents)
-    for query in ["reef", "tides", "run", "cafes naive", "mail", "14", "dont", "don't", "the"]:
+    ds.create_scalar_index("t", "INVERTED", **analyser_options(analysis))
+    index = index_of(documents, analysis)
+    asked = ["reef", "tides", "run", "cafes naive", "mail", "14", "dont", "don't", "the", "x" * 80]
+    for query in [*asked, "οδοσ", "İZMİR", "strasse", "straße", "haus", "die"]:
         found = ds.to_table(columns=[], full_text_query=query, with_row_id=True)["_rowid"].to_pylist()
         assert sorted(found) == hits(index.search(query)), query
 
@@ -109,12 +154,14 @@ def test_two_segments_joined_are_one(left, right, query):
     documents = left + right
     whole = index_of(documents)
     rows = np.arange(len(documents), dtype=np.int64)
-    first = build_segment(pa.array(left, pa.string()), rows[: len(left)], first=0, rows=len(left))
-    second = build_segment(pa.array(right, pa.string()), rows[len(left) :], first=len(left), rows=len(right))
+    first = build_segment(pa.array(left, pa.string()), rows[: len(left)], "english", first=0, rows=len(left))
+    second = build_segment(
+        pa.array(right, pa.string()), rows[len(left) :], "english", first=len(left), rows=len(right)
+    )
     joined = join_segments(first, second)
     thawed = thaw_segment(0, freeze_segment(joined))
     for parts in ((first, second), (joined,), (thawed,)):
-        index = TextIndex(parts, None, len(documents))
+        index = TextIndex(parts, None, len(documents), "english")
         assert hits(index.search(query)) == hits(whole.search(query))
         assert hits(index.phrase(query)) == hits(whole.phrase(query))
         assert hits(index.fuzzy(query, 1)) == hits(whole.fuzzy(query, 1))

@@ -61,6 +61,7 @@ keyword_arguments = st.lists(joined([",", names, "=", literals]), max_size=2).fl
 custom = st.sampled_from(["mark", "description", "embed", "default", "rename_from", "range", "card"])
 annotations = st.one_of(
     st.sampled_from(["@key", "@unique", "@index", "@mine"]),
+    joined(["@", "index", "(", names, ":", st.one_of(literals, names), ")"]),
     joined(
         [
             "@",

@@ -1,4 +1,5 @@
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 class IndexSegmentDescription:
     uuid: str
@@ -13,3 +14,4 @@ class IndexDescription:
     fields: list[int]
     field_names: list[str]
     segments: list[IndexSegmentDescription]
+    details: dict[str, Any]

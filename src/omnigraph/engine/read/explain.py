@@ -17,7 +17,6 @@ from omnigraph.engine.read.access import BY_KEY
 from omnigraph.engine.search.choice import Access, coverage_of
 from omnigraph.engine.search.embedding import usable_embedder
 from omnigraph.planning import explain, ir, predicate, steps
-from omnigraph.storage.indexes import IndexKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -432,9 +431,7 @@ class _Describer:
         taken = [] if self.trace is None else self.trace.ways.get(id(search), [])
         ways = [way for way in taken if isinstance(way, Access)] or [way for _, way in choice.ways]
         operator.exact = all(way.exact for way in ways)
-        image, column = self.reading.image(search.property.owner), search.property.prop.name
-        kind = IndexKind.VECTOR if isinstance(search, ir.Nearest) else IndexKind.INVERTED
-        operator.coverage = coverage_of(image, column, kind)
+        operator.coverage = coverage_of(self.reading.image(search.property.owner), search.property.prop)
         operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
 
     def _embed(self, operator: Operator, *searches: ir.SearchExpr) -> None:

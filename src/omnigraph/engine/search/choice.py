@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
+from omnigraph.catalog.texts import is_indexable
 from omnigraph.core.limits import MIB
-from omnigraph.engine.search.fulltext import TEXTS
+from omnigraph.engine.search.fulltext import texts
 from omnigraph.engine.search.segments import are_kept, are_ready
 from omnigraph.engine.search.vectors import VECTORS
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 from omnigraph.planning.access import Choice
-from omnigraph.storage.indexes import IndexKind
 from omnigraph.storage.search import VectorProbe
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Ordinals
+    from omnigraph.catalog.schema import Property
     from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.tables.images import TableImage
     from omnigraph.storage.indexes import IndexCoverage
@@ -88,21 +89,27 @@ class _Partitions:
     nbytes: int = 8
 
 
-def search_index(image: TableImage, column: str, kind: IndexKind) -> IndexCoverage | None:
-    """The index of a column that could serve searches of a kind. Cost: metadata."""
-    for index in image.indexes(column):
-        name = index.kind.upper()
-        if name.startswith("IVF") if kind is IndexKind.VECTOR else name == kind.value:
+def search_index(image: TableImage, prop: Property) -> IndexCoverage | None:
+    """The index of a property that could serve searches. Cost: metadata.
+
+    A full-text index that makes other words than the schema says, because it was built for another one,
+    answers nothing.
+    """
+    for index in image.indexes(prop.name):
+        if prop.type.is_vector:
+            if index.kind.upper().startswith("IVF"):
+                return index
+        elif is_indexable(prop.text) and index.makes_words(prop.text):
             return index
     return None
 
 
-def coverage_of(image: TableImage, column: str, kind: IndexKind) -> dict[str, Any]:
-    """What the search index of a column covers, as `explain` shows it."""
-    index = search_index(image, column, kind)
+def coverage_of(image: TableImage, prop: Property) -> dict[str, Any]:
+    """What the search index of a property covers, as `explain` shows it."""
+    index = search_index(image, prop)
     if index is None:
-        named = "vector" if kind is IndexKind.VECTOR else "full-text"
-        return {"state": "Degraded", "reason": f"no {named} index on {column}"}
+        named = "vector index" if prop.type.is_vector else f"full-text index of {prop.text} words"
+        return {"state": "Degraded", "reason": f"no {named} on {prop.name}"}
     if not index.uncovered:
         return {"state": "Indexed", "index": index.name}
     total = len(index.covered) + len(index.uncovered)
@@ -130,7 +137,7 @@ def exact_way(choice: Choice[Access], candidates: int) -> Access:
 def _vector_choice(reading: Reading, reference: ir.PropertyRef) -> Choice[Access]:
     image, column = reading.image(reference.owner), reference.prop.name
     probes = reading.session.settings.vector_probes
-    index = None if probes is None else search_index(image, column, IndexKind.VECTOR)
+    index = None if probes is None else search_index(image, reference.prop)
     if probes is None or index is None or not index.covered:
         return _exact_choice(reading, reference)
     parts = _partitions(reading, image, index)
@@ -172,15 +179,15 @@ def _exact_choice(reading: Reading, reference: ir.PropertyRef) -> Choice[Access]
 def _text_access(reading: Reading, reference: ir.PropertyRef, *, membership: bool) -> Access:
     """How a text search is answered. `membership`: it only asks which rows hold some of the tokens."""
     image, column = reading.image(reference.owner), reference.prop.name
-    rows = f"all {image.row_count} rows"
-    if are_ready(reading.caches.derived, image, column, TEXTS):
+    rows, kind = f"all {image.row_count} rows", texts(reference.prop.text)
+    if are_ready(reading.caches.derived, image, column, kind):
         return Access(Path.MEMORY, "text in memory", f"it is there, for {rows}")
     if image.row_count <= EXACT_ROWS_MAX:
         return Access(Path.MEMORY, "text in memory", f"analysed now, for {rows}")
-    if are_kept(image, column, TEXTS):
+    if are_kept(image, column, kind):
         return Access(Path.MEMORY, "text in a mapped file", f"it is there, for {rows}")
     fits = _fits(reading, _text_bytes(image, column))
-    index = search_index(image, column, IndexKind.INVERTED) if membership else None
+    index = search_index(image, reference.prop) if membership else None
     if (index is not None and index.covered) and (
         not fits or _uses(reading).counts.get((image.contents, column), 0) < INDEX_USES_MAX
     ):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from omnigraph.core.errors import QueryRuntimeError
 from omnigraph.engine.search.choice import Access, Path, exact_way, indexed_matches, indexed_nearest
-from omnigraph.engine.search.fulltext import TEXTS, TextIndex, build_text_index
+from omnigraph.engine.search.fulltext import TextIndex, build_text_index, texts
 from omnigraph.engine.search.segments import live_mask, segments_of, stream_parts, whole
 from omnigraph.engine.search.vectors import (
     VECTORS,
@@ -55,11 +55,12 @@ FETCHED_TEXTS: Final = 4096
 
 def text_index(reading: Reading, reference: ir.PropertyRef, access: Access) -> TextIndex:
     """The analysed text of a property, over all live rows of the snapshot."""
-    image, column = reading.image(reference.owner), reference.prop.name
+    image, column, analysis = reading.image(reference.owner), reference.prop.name, reference.prop.text
+    kind = texts(analysis)
     if access.path is Path.PASS:
-        return TextIndex(stream_parts(image, column, TEXTS), live_mask(image), image.extent)
-    parts = segments_of(reading.caches.derived, image, column, TEXTS).parts
-    return TextIndex(parts, live_mask(image), image.extent)
+        return TextIndex(stream_parts(image, column, kind), live_mask(image), image.extent, analysis)
+    parts = segments_of(reading.caches.derived, image, column, kind).parts
+    return TextIndex(parts, live_mask(image), image.extent, analysis)
 
 
 def search_hits(reading: Reading, search: ir.Search, frame: Frame) -> Mask:
@@ -132,8 +133,9 @@ def _phrase_among(reading: Reading, reference: ir.PropertyRef, query: str) -> Or
     for first in range(0, len(rows), FETCHED_TEXTS):
         reading.limits.check()
         part = rows[first : first + FETCHED_TEXTS]
-        texts = image.storage.take(image.handle, image.to_addresses(part), [column]).column(column)
-        index = build_text_index(whole(texts), np.arange(len(part), dtype=np.int64))
+        rows_ = image.storage.take(image.handle, image.to_addresses(part), [column])
+        every = np.arange(len(part), dtype=np.int64)
+        index = build_text_index(whole(rows_.column(column)), every, reference.prop.text)
         found.append(part[index.phrase(query)])
     return np.concatenate(found)
 

@@ -8,6 +8,7 @@ commit that adds rows adds a segment, one that deletes rows changes only the mas
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -133,6 +134,8 @@ class TextIndex:
     """By ordinal, which rows the state shows; None: all of them."""
     extent: int
     """One more than the greatest ordinal."""
+    analysis: str
+    """How a text becomes words, here and in the segments."""
 
     @property
     def document_count(self) -> int:
@@ -147,19 +150,19 @@ class TextIndex:
 
     def search(self, query: str) -> Ordinals:
         """The rows that contain at least one token of the query, ascending."""
-        tokens = set(analyse_query(query))
+        tokens = set(analyse_query(query, self.analysis))
         return self._shown(
             segment.holding(segment.code(token) for token in tokens) for segment in self.segments
         )
 
     def fuzzy(self, query: str, edits: int) -> Ordinals:
         """The rows with a token at most `edits` edits away from a token of the query, ascending."""
-        words = sorted(set(analyse_query(query)))
+        words = sorted(set(analyse_query(query, self.analysis)))
         return self._shown(segment.holding(segment.near(words, edits)) for segment in self.segments)
 
     def phrase(self, query: str) -> Ordinals:
         """The rows in which the tokens of the query stand next to each other, in order, ascending."""
-        tokens = analyse_query(query)
+        tokens = analyse_query(query, self.analysis)
         return self._shown(segment.phrase(tokens) for segment in self.segments)
 
     def bm25(self, query: str) -> tuple[Ordinals, Scores]:
@@ -167,7 +170,7 @@ class TextIndex:
 
         Cost: the postings of the query's tokens.
         """
-        tokens = sorted(set(analyse_query(query)))
+        tokens = sorted(set(analyse_query(query, self.analysis)))
         found: list[list[_Occurrences]] = [[] for _ in tokens]
         total = 0
         for segment in self.segments:
@@ -238,12 +241,14 @@ class TextIndex:
         return ordinals if self.live is None else ordinals[self.live[ordinals]]
 
 
-def build_segment(texts: pa.StringArray, ordinals: Ordinals, *, first: int, rows: int) -> TextSegment:
+def build_segment(
+    texts: pa.StringArray, ordinals: Ordinals, analysis: str, *, first: int, rows: int
+) -> TextSegment:
     """Index the texts of the rows at `ordinals`, of the `rows` rows from `first` on.
 
     A null is a document without tokens.
     """
-    analysed = analyse(texts)
+    analysed = analyse(texts, analysis)
     own = ordinals - first
     documents = own[analysed.texts]
     lengths = np.bincount(documents, minlength=rows).astype(np.int32)
@@ -367,15 +372,15 @@ def thaw_segment(first: int, arrays: dict[str, NDArray[Any]]) -> TextSegment:
     )
 
 
-def build_text_index(texts: pa.StringArray, ordinals: Ordinals) -> TextIndex:
+def build_text_index(texts: pa.StringArray, ordinals: Ordinals, analysis: str) -> TextIndex:
     """Index the texts of the rows at `ordinals`, which are all that is shown."""
     rows = int(ordinals.max()) + 1 if len(ordinals) else 0
-    segment = build_segment(texts, ordinals, first=0, rows=rows)
+    segment = build_segment(texts, ordinals, analysis, first=0, rows=rows)
     live = None
     if len(segment.absent):
         live = np.ones(rows, np.bool_)
         live[segment.absent] = False
-    return TextIndex((segment,), live, rows)
+    return TextIndex((segment,), live, rows, analysis)
 
 
 def _among(wanted: NDArray[np.int64], ascending: NDArray[np.int64]) -> Mask:
@@ -422,10 +427,15 @@ def _code_points(letters: pa.StringArray) -> NDArray[np.uint32]:
     return points[np.asarray(encoded.indices)]
 
 
-TEXTS: Final = SegmentKind(
-    "texts",
-    lambda texts, ordinals, first, rows: build_segment(texts, ordinals, first=first, rows=rows),
-    join_segments,
-    freeze_segment,
-    thaw_segment,
-)
+@cache
+def texts(analysis: str) -> SegmentKind[TextSegment]:
+    """Segments of words that are made in one way; those of another way are others, also in files."""
+    return SegmentKind(
+        f"texts-{analysis}",
+        lambda values, ordinals, first, rows: build_segment(
+            values, ordinals, analysis, first=first, rows=rows
+        ),
+        join_segments,
+        freeze_segment,
+        thaw_segment,
+    )
