@@ -15,6 +15,8 @@ import omnigraph as og
 from cli.conftest import Run
 from omnigraph.core.settings import Settings
 
+pytestmark = pytest.mark.slow  # a process for each of a hundred commands
+
 CASES = {f"C{number}" for number in range(1, 51)}
 WAITING = Path(__file__).with_name("waiting.txt")
 

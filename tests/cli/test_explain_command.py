@@ -1,4 +1,4 @@
-"""explain through the installed command: text, JSON, targets, statuses."""
+"""explain through the command: text, JSON, targets, statuses."""
 
 from pathlib import Path
 
@@ -37,8 +37,8 @@ def first_commit(tmp_path: Path) -> str:
     return seeded
 
 
-def test_the_plan_is_printed_without_running_it(run: Run, first_commit: str) -> None:
-    lines = run("explain", "near", "--query", "docs.gq", *VECTOR, *STORE).out.splitlines()
+def test_the_plan_is_printed_without_running_it(here: Run, first_commit: str) -> None:
+    lines = here("explain", "near", "--query", "docs.gq", *VECTOR, *STORE).out.splitlines()
     assert lines[0].startswith("query near at ")
     assert [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")] == [
         "scan",
@@ -52,8 +52,8 @@ def test_the_plan_is_printed_without_running_it(run: Run, first_commit: str) -> 
     assert not any("ms" in line for line in lines)
 
 
-def test_analyze_tells_rows_reads_and_coverage_as_json(run: Run, first_commit: str) -> None:
-    answer = run("explain", "near", "--query", "docs.gq", *VECTOR, *STORE, "--analyze", "--json").json
+def test_analyze_tells_rows_reads_and_coverage_as_json(here: Run, first_commit: str) -> None:
+    answer = here("explain", "near", "--query", "docs.gq", *VECTOR, *STORE, "--analyze", "--json").json
     assert answer["query_name"] == "near"
     by_name = {each["operator"]: each for each in answer["operators"]}
     assert by_name["filter"]["actual_rows"] == 2
@@ -69,25 +69,25 @@ def test_analyze_tells_rows_reads_and_coverage_as_json(run: Run, first_commit: s
     assert sum(each.get("bytes", 0) for each in answer["operators"]) <= measured["bytes"]
 
 
-def test_an_older_commit_has_its_own_coverage(run: Run, first_commit: str) -> None:
-    found = run(
+def test_an_older_commit_has_its_own_coverage(here: Run, first_commit: str) -> None:
+    found = here(
         "explain", "near", "--query", "docs.gq", *VECTOR, *STORE, "--snapshot", first_commit, "--json"
     )
     rank = next(each for each in found.json["operators"] if each["operator"] == "rank")
     assert rank["coverage"] == {"state": "Degraded", "reason": "no vector index on vec"}
 
 
-def test_text_of_an_analyzed_plan_ends_with_the_run(run: Run, first_commit: str) -> None:
-    out = run("explain", "cited", "--query", "docs.gq", "-p", "s=a", *STORE, "--analyze").out
+def test_text_of_an_analyzed_plan_ends_with_the_run(here: Run, first_commit: str) -> None:
+    out = here("explain", "cited", "--query", "docs.gq", "-p", "s=a", *STORE, "--analyze").out
     assert "expand $d -Cites-> $x" in out
     assert out.splitlines()[-1].startswith("  1 row in ")
 
 
-def test_what_cannot_be_explained(run: Run, first_commit: str) -> None:
-    both = run("explain", "near", "--query", "docs.gq", *STORE, "--branch", "main", "--snapshot", "x", rc=2)
+def test_what_cannot_be_explained(here: Run, first_commit: str) -> None:
+    both = here("explain", "near", "--query", "docs.gq", *STORE, "--branch", "main", "--snapshot", "x", rc=2)
     assert "exclude each other" in both.err
-    missing = run("explain", "near", "--query", "docs.gq", *STORE, "--json", rc=None)
+    missing = here("explain", "near", "--query", "docs.gq", *STORE, "--json", rc=None)
     assert missing.rc != 0
     assert missing.error["kind"] == "missing_parameter"
-    mutation = run("explain", "-e", SEED, *STORE, "--json", rc=None)
+    mutation = here("explain", "-e", SEED, *STORE, "--json", rc=None)
     assert mutation.error["kind"] == "wrong_query_kind"

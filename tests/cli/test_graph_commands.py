@@ -331,6 +331,7 @@ def test_verify_and_recoveries_of_a_healthy_graph(here: Run, place: Path) -> Non
     assert here("recoveries", *STORE, "--json").json == {"recoveries": [], "pending": []}
 
 
+@pytest.mark.crash
 def test_a_killed_writer_is_seen_and_settled(run: Run, place: Path) -> None:
     arguments = ["mutate", "add_ship", "--query", "harbor.gq", "-p", "imo=S7", "-p", "name=Corvid", *STORE]
     died = run(*arguments, env={"OMNIGRAPH_FAILPOINTS": "mutation.post_finalize_pre_publisher=exit"}, rc=86)

@@ -170,7 +170,12 @@ def assert_printed(expected: str, printed: str) -> None:
 
 
 @pytest.mark.timeout(900)  # a page starts many processes, one after the other
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    # The README is read with a process for each line, and with a load on Spark.
+    [pytest.param(page, marks=pytest.mark.slow if page.name == "README.md" else ()) for page in PAGES],
+    ids=[str(page.relative_to(ROOT)) for page in PAGES],
+)
 def test_every_block_of_a_page_works(page: Path, tmp_path: Path) -> None:
     found = blocks(page)
     # The README is read as a user would, a process a line.

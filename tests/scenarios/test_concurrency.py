@@ -149,6 +149,7 @@ def release(*children: subprocess.Popen) -> None:
         child.stdin.flush()
 
 
+@pytest.mark.slow
 def test_concurrent_processes_same_table(stored: tuple[Graph, Store]) -> None:
     graph, store = stored
     children = [start(store, "insert_notes", tag, "15") for tag in ("left", "right")]
@@ -248,6 +249,7 @@ def test_cardinality_insert_races_cardinality_insert(graph: Graph) -> None:
     assert len(rows_of(graph, "WorksAt")) == 1
 
 
+@pytest.mark.slow
 def test_cross_process_upsert_same_key(stored: tuple[Graph, Store]) -> None:
     graph, store = stored
     children = [start(store, "upsert", "k", ages) for ages in ("1,2,3,4,5", "11,12,13,14,15")]
