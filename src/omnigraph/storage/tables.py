@@ -13,7 +13,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage import branches, columns, compaction, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
-from omnigraph.storage.checksums import FileSum, sum_file
+from omnigraph.storage.checksums import FileSum, Summing, sum_file
 from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
 from omnigraph.storage.datasets import DatasetPool
@@ -355,7 +355,12 @@ class TableStorage:
 
     def sum_of(self, name: str) -> FileSum:
         """The checksum of one file, by its graph-relative name, as it is now. Raises StorageNotFound."""
-        return sum_file(self._root.local_path(name), name)
+        if self._root.is_local:
+            return sum_file(self._root.local_path(name), name)
+        running = Summing()
+        for chunk in self._pool.adapter.read_chunks(name):
+            running.add(chunk)
+        return running.named(name)
 
     def files_of(self, handle: SnapshotHandle) -> set[str]:
         """Graph-relative names of the files a version is read from: rows, deletions, indexes, itself."""
