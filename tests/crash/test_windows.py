@@ -74,6 +74,7 @@ ENDING_PROCESSES = (
     "test_merge_pairs.py",
     "test_load_resume.py",
     "test_schema_apply_recovery.py",
+    "test_schema_generations.py",
 )
 """Scenarios of merges, loads and schema changes whose windows are those of processes that end in them."""
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -37,7 +38,8 @@ class Apply:
         self.graph = RawGraph.create(path)
         self.graph.write(PERSON, ["ada"])
         accepted = compile_schema(SCHEMA)
-        self.catalog = compile_schema(WIDER, accepted=accepted)
+        wider = compile_schema(WIDER, accepted=accepted)
+        self.catalog = replace(wider, generation=accepted.generation + 1, parent=schema_hash(accepted))
         self.location = table_location(CITY)
         self.note = self.graph.sidecar(
             kind=WriterKind.SCHEMA_APPLY,

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import omnigraph
+from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.events import Event, TableStaged, listen
 from omnigraph.core.limits import MIB
-from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.handles import NO_NUMBER, Fragment, SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.residual import InlineCommitResidual
@@ -75,6 +75,7 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "open_version": lambda t, h: t.open_version(PERSON, PLACE, None, h.version),
     "open_head": lambda t, h: t.open_head(PERSON, PLACE, None),
     "head_version": lambda t, h: t.head_version(PLACE, None),
+    "seen_as": lambda t, h: t.seen_as(h, ColumnMap(SCHEMA, {"id": "id", "text": "text"})),
     "scan": lambda t, h: t.scan(h).read_all(),
     "read": lambda t, h: t.read(h),
     "count_rows": lambda t, h: t.count_rows(h, filter="id = 'k1'"),
@@ -90,9 +91,7 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "stage_overwrite": lambda t, h: t.stage_overwrite(h, some(0, 1), STAMP),
     "stage_delete": lambda t, h: t.stage_delete(h, STAMP, predicate="id = 'k1'"),
     "stage_rewrite": lambda t, h: t.stage_rewrite(h, h.fragment_ids, STAMP),
-    "stage_columns": lambda t, h: t.stage_columns(
-        h, ColumnChange(SCHEMA, {"id": "id", "text": "text"}), STAMP
-    ),
+    "stage_columns": lambda t, h: t.stage_columns(h, ColumnMap(SCHEMA, {"id": "id", "text": "text"}), STAMP),
     "stage_compaction": lambda t, h: t.stage_compaction(h, [h.fragment_ids], STAMP, bytes_max=MIB),
     "previewed": look_ahead,
     "stage_fragments": lambda t, h: t.stage_fragments(h, outside_fragments(t, h), "append", STAMP),

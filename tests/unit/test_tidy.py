@@ -293,7 +293,6 @@ KEPT = {
         "storage.residual.InlineCommitResidual.optimize_indices",
         "storage.tables.TableStorage.storage_inline_residual",
     ),
-    "a plan says it of itself, and readers of plans ask": ("catalog.plan.SchemaPlan.is_additive",),
 }
 """Public names that nothing in the product uses, each with the reason why it is there."""
 

@@ -135,6 +135,11 @@ class Graph(Upkeep, Loads, Schemas):
             contract = entering_write(session, actor)
             text, file = source_text(source)
             snapshot = session.manifest.current(target)
+            if snapshot.schema_hash != contract.hash:
+                from omnigraph.engine.evolve.adopt import adopt_schema  # noqa: PLC0415  few branches are behind
+
+                adopt_schema(session, target)
+                snapshot = session.manifest.current(target)
             catalog = (
                 contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
             )

@@ -53,7 +53,9 @@ class Deltas:
         """What changed between two versions of a table. Thread-safe. Cost: as `table_delta`."""
         storage = self._session.storage
         unshared = compare_fragments(storage, old, new)
-        if self._bulk is None or not is_large(unshared, self._session.settings):
+        views = any(each is not None and each.view is not None for each in (old, new))
+        # The tasks elsewhere know tables as they are stored.
+        if self._bulk is None or views or not is_large(unshared, self._session.settings):
             return table_delta(storage, old, new, unshared)
         self.engine = self._bulk.name
         return self._bulk.delta(self._session, old, new, unshared)

@@ -15,11 +15,13 @@ from omnigraph.arrays.addresses import ABSENT
 from omnigraph.branching.changes import TableDelta, id_order, table_delta
 from omnigraph.branching.equality import row_bytes, same_value
 from omnigraph.catalog.schema import EdgeType
+from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core import html
 from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
 from omnigraph.core.ids import CommitId, TableKey, normalize_branch
 from omnigraph.core.limits import MIB
 from omnigraph.engine.read.result import json_values
+from omnigraph.engine.readable import seen_as
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
@@ -289,19 +291,28 @@ def diff_snapshots(
     """
     catalog = session.catalog_of(new)
     former = session.catalog_of(old)
+    # What was dropped is told by its own name, everything else by the names of now.
+    seen = seen_as(session, old, catalog, new.schema_hash)
+    gone = {
+        key: entry
+        for key, entry in old.entries.items()
+        if key not in seen.snapshot.entries and key not in catalog_change(former, catalog).renamed
+    }
+    shown = {**seen.snapshot.entries, **gone}
     known: dict[TableKey, TableType] = {
-        TableKey(each.table_key): each for source in (former, catalog) for each in source.tables()
+        **{key: former.type_of(key) for key in gone},
+        **{TableKey(each.table_key): each for each in catalog.tables()},
     }
     _check_names(known, types)
     tables: list[TableChanges] = []
     for key in sorted(known):
         type_ = known[key]
-        before, after = old.entries.get(key), new.entries.get(key)
+        before, after = shown.get(key), new.entries.get(key)
         if (types is not None and type_.name not in types) or before == after:
             continue
         if kinds is not None and key.partition(":")[0] not in kinds:
             continue
-        old_handle = None if before is None else session.open_entry(before)
+        old_handle = None if before is None else seen.open(session, before)
         new_handle = None if after is None else session.open_entry(after)
         delta = table_delta(session.storage, old_handle, new_handle)
         if not delta.empty:

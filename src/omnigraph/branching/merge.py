@@ -13,6 +13,7 @@ from omnigraph.branching.settling import UNRESOLVED
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.ids import show_branch
+from omnigraph.engine.evolve.adopt import adopt_schema
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.recovery.outcome import WriteCourse
@@ -70,6 +71,7 @@ def branch_merge(
     """
     _refuse_names(source, target)
     with WriteCourse("the merge") as course, merging(session, actor):
+        adopt_schema(session, target)
         plan = plan_merge(session, source, target, resolution, bulk)
         if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:
             return MergeReport.of(plan, actor, None)

@@ -27,13 +27,13 @@ from omnigraph.branching.merge_step import MergeStep
 from omnigraph.branching.merge_validation import TableRows, Verdict, check_merged
 from omnigraph.branching.property_merge import Sides, divide, going_together, with_properties
 from omnigraph.branching.settling import UNRESOLVED, Resolution, Settled, settle
-from omnigraph.core.errors import BadRequest, ConflictError, InternalError, TypeNotFound
-from omnigraph.core.ids import show_branch
+from omnigraph.core.errors import BadRequest, InternalError, TypeNotFound
 from omnigraph.core.progress import Steps
+from omnigraph.engine.readable import seen_as
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from omnigraph.arrays.types import Addresses, Mask
@@ -144,30 +144,36 @@ def plan_between(
     `rows_only`: write rows also where showing another version would do (a revert goes back in time, which a
     shown version never does).
     """
-    _refuse_unknown_types(resolution, {*source.entries, *target.entries})
-    touched = _touched(bases, source, target, rows_only=rows_only)
+    catalog = session.catalog_of(target)
+    seen = [seen_as(session, each, catalog, target.schema_hash) for each in (source, *bases)]
+    theirs, *origins_of = (each.snapshot for each in seen)
+    _refuse_unknown_types(resolution, {*theirs.entries, *target.entries})
+    touched = _touched(origins_of, theirs, target, rows_only=rows_only, other=frozenset(seen[0].columns))
     deltas = Deltas(session, bulk)
+
+    def opened(entry: TableEntry) -> SnapshotHandle:
+        owner = next((each for each in seen if each.snapshot.entries.get(entry.table_key) is entry), None)
+        return session.open_entry(entry) if owner is None else owner.open(session, entry)
 
     def plan_table(key: TableKey) -> tuple[MergeStep, Settled]:
         action, origins = touched[key]
-        return _plan_table(session, deltas, action, key, origins, source, target, resolution)
+        return _plan_table(session, opened, deltas, action, key, origins, theirs, target, resolution)
 
     compared = Steps("merge", "compare", len(touched), "tables")
     planned = session.share(compared.counting(plan_table), list(touched), threads=TABLES_AT_ONCE)
     _refuse_unused_entries(resolution, planned)
-    planned = keep_edges(session, source, target, planned)
+    planned = keep_edges(session, theirs, target, planned)
     steps = [step for step, _ in planned]
     conflicts = [conflict for _, settled in planned for conflict in settled.conflicts]
     resolved = {step.table_key: settled.resolved for step, settled in planned if settled.resolved}
-    schema_hash = _common_schema(session, source, target, steps)
-    verdict = Verdict() if conflicts else _checked(session, schema_hash, source, target, steps)
+    verdict = Verdict() if conflicts else _checked(session, target.schema_hash, source, target, steps)
     return MergePlan(
         outcome=outcome,
         base=bases[0],
         source=source,
         target=target,
         target_identity=identity,
-        schema_hash=schema_hash,
+        schema_hash=target.schema_hash,
         steps=tuple(steps),
         conflicts=tuple(conflicts) or tuple(verdict.conflicts),
         conflicts_total=len(conflicts) or verdict.total,
@@ -196,9 +202,17 @@ def _checked(
 
 
 def _touched(
-    bases: Sequence[Snapshot], source: Snapshot, target: Snapshot, *, rows_only: bool
+    bases: Sequence[Snapshot],
+    source: Snapshot,
+    target: Snapshot,
+    *,
+    rows_only: bool,
+    other: frozenset[TableKey],
 ) -> dict[TableKey, tuple[TableAction, Sequence[TableEntry | None]]]:
-    """What each table of the target needs, where it needs anything, and its different states in the bases."""
+    """What each table of the target needs, where it needs anything, and its different states in the bases.
+
+    `other`: tables of the source with other columns than the target's; their versions cannot be shown.
+    """
     touched: dict[TableKey, tuple[TableAction, Sequence[TableEntry | None]]] = {}
     for key in sorted({*source.entries, *target.entries, *(key for base in bases for key in base.entries)}):
         origins = _distinct([base.entries.get(key) for base in bases])
@@ -209,7 +223,8 @@ def _touched(
         if len(origins) > 1 and ours is not None and not same_state(theirs, ours):
             # Some base saw either side as it is: only its rows can tell whether all of them agree.
             action = TableAction.REWRITE
-        if rows_only and ours is not None and action in {TableAction.SWITCH, TableAction.FORK}:
+        by_rows = rows_only or key in other
+        if by_rows and ours is not None and action in {TableAction.SWITCH, TableAction.FORK}:
             action = TableAction.ADOPT
         if action is not TableAction.NOTHING:
             touched[key] = action, origins
@@ -218,6 +233,7 @@ def _touched(
 
 def _plan_table(
     session: GraphSession,
+    opened: Callable[[TableEntry], SnapshotHandle],
     deltas: Deltas,
     action: TableAction,
     key: TableKey,
@@ -227,7 +243,7 @@ def _plan_table(
     resolution: Resolution,
 ) -> tuple[MergeStep, Settled]:
     source_entry, target_entry = source.entries[key], target.entries.get(key)
-    theirs = session.open_entry(source_entry)
+    theirs = opened(source_entry)
     ours = None if target_entry is None else session.open_entry(target_entry)
     bases = [None if origin is None else session.open_entry(origin) for origin in origins]
     merges = [_merge_rows(session, deltas, action, base, theirs, ours) for base in bases]
@@ -305,21 +321,3 @@ def _refuse_dropped(
     """Types are dropped and renamed only while main is alone, so no side can have lost a table."""
     if base is not None and (source is None or target is None):
         raise InternalError(f"'{key}' is a table of the merge base and not of both branches")
-
-
-def _common_schema(session: GraphSession, source: Snapshot, target: Snapshot, steps: list[MergeStep]) -> str:
-    """The schema of the merged branch: the newer of the two, which has everything the older one has."""
-    if source.schema_hash == target.schema_hash:
-        return target.schema_hash
-    ours, theirs = session.catalog_of(target), session.catalog_of(source)
-    newer = target if set(ours.table_keys()) >= set(theirs.table_keys()) else source
-    for step in steps:
-        if step.writes_rows and step.target_handle is not None:
-            unknown = sorted(set(step.source_handle.schema.names) - set(step.target_handle.schema.names))
-            if unknown:
-                raise ConflictError(
-                    f"{show_branch(target.branch)} follows an older schema: its '{step.table_key}' has no "
-                    f"column {', '.join(unknown)}",
-                    hint="write to the branch once, so that it adopts the schema, and merge again",
-                )
-    return newer.schema_hash

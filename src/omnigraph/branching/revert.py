@@ -13,6 +13,8 @@ from omnigraph.branching.merge_writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import show_branch
+from omnigraph.engine.evolve.adopt import adopt_schema
+from omnigraph.manifest.commit_record import SCHEMA_OPERATION
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def revert_commit(
     with WriteCourse("the revert") as course, merging(session, actor):
         base = session.manifest.at_commit(commit_id)
         _refuse_upkeep(base.commit)
+        adopt_schema(session, branch)
         source = session.manifest.at_commit(_parent(base.commit, parent))
         plan = plan_between(
             session,
@@ -80,6 +83,7 @@ def restore_branch(
     shows exactly those rows already nothing is written. Cost: follows what differs.
     """
     with WriteCourse("the restore") as course, merging(session, actor):
+        adopt_schema(session, branch)
         target = session.manifest.current(branch)
         plan = plan_between(
             session,
@@ -99,6 +103,11 @@ def restore_branch(
 
 
 def _refuse_upkeep(commit: CommitRecord) -> None:
+    if commit.operation == SCHEMA_OPERATION:
+        raise BadRequest(
+            f"commit '{commit.id}' changed the schema and no row",
+            hint="apply the earlier schema; a property that was dropped is null then",
+        )
     if commit.is_upkeep:
         raise BadRequest(
             f"commit '{commit.id}' changed no row: it is upkeep ({commit.operation})",

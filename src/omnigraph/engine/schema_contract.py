@@ -96,6 +96,10 @@ class SchemaContracts:
             self._catalogs[contract.hash] = contract.catalog
         return contract
 
+    def latest(self) -> SchemaContract:
+        """The accepted schema as it was last seen, without a probe; whoever asks has looked at the source."""
+        return self._contract or self.current()
+
     def check_source(self) -> None:
         """Raise as `current` does when the source is not the accepted schema. Cost: one probe if unchanged.
 

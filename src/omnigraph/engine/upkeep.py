@@ -11,7 +11,6 @@ from omnigraph.manifest.migrations import migrate
 from omnigraph.recovery.heal import Healed, heal_pending_sidecars_roll_forward
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
-from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.recovery.sweep import Swept, sweep
 from omnigraph.recovery.torn_state import repair_torn_state
 
@@ -65,7 +64,7 @@ def _reconcile_schema(session: GraphSession) -> None:
             context.queues.acquire_many([SCHEMA_APPLY_KEY]),
             context.lease.hold(wait_s_max=LEASE_OPEN_WAIT_S_MAX),
         ):
-            if all(each.writer_kind is not WriterKind.SCHEMA_APPLY for each in context.sidecars.pending()):
+            if not any(each.changes_accepted_schema for each in context.sidecars.pending()):
                 reconcile_schema_state(context)
     except ResourceBusy:
         # The staged files may belong to the process that is writing now.

@@ -10,7 +10,9 @@ import orjson
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, show_branch
 
-UPKEEP_OPERATIONS: Final = frozenset({"ensure_indices", "optimize"})
+SCHEMA_OPERATION: Final = "schema_apply"
+ADOPT_OPERATION: Final = "adopt_schema"
+UPKEEP_OPERATIONS: Final = frozenset({"ensure_indices", "optimize", ADOPT_OPERATION})
 """Commits that show the rows of the commit before them: only where rows lie and how they are found is new."""
 
 TableSummary = Mapping[str, Mapping[str, int]]

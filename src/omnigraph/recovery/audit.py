@@ -12,7 +12,7 @@ from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOut
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.schema_state import settle_schema_files
-from omnigraph.recovery.sidecar import Sidecar, WriterKind
+from omnigraph.recovery.sidecar import Sidecar
 from omnigraph.storage.checksums import FileSum
 
 RECOVERY_ACTOR = "omnigraph:recovery"
@@ -64,7 +64,7 @@ def finish(
     outcomes: Sequence[TableOutcome],
 ) -> RecoveryRecord:
     """Let schema files follow, write the audit row, exactly once per operation, then delete the sidecar."""
-    if sidecar.writer_kind is WriterKind.SCHEMA_APPLY and sidecar.branch is None:
+    if sidecar.changes_accepted_schema:
         settle_schema_files(context, sidecar.operation_id)
     failpoint(
         Window.RECOVERY_ORPHAN_DISCARD_AUDIT_APPEND

@@ -107,6 +107,11 @@ class Sidecar:
         """The object's name inside `__recovery/`."""
         return f"{self.operation_id}.json"
 
+    @property
+    def changes_accepted_schema(self) -> bool:
+        """Whether it is that of a schema apply; on a branch the writer only adopts a schema."""
+        return self.writer_kind is WriterKind.SCHEMA_APPLY and self.branch is None
+
     def queue_keys(self) -> tuple[tuple[TableKey, Branch], ...]:
         """The write queues its writer holds for the sidecar's whole life, without the schema-apply key."""
         return tuple((pin.table_key, pin.table_branch) for pin in self.tables)

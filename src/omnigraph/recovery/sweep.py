@@ -17,7 +17,7 @@ from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.heal import queue_keys
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
-from omnigraph.recovery.sidecar import Sidecar, WriterKind
+from omnigraph.recovery.sidecar import Sidecar
 
 UNFINISHED_AGE_S_MIN: Final = 2 * LEASE_WAIT_S_MAX
 """A sidecar without a name that is this old has no writer: nobody waits even half as long for the lease."""
@@ -120,7 +120,7 @@ def _drop_dead_lock(context: RecoveryContext) -> None:
         return
     try:
         with context.queues.acquire_many([SCHEMA_APPLY_KEY], wait_s_max=0), context.lease.alone(wait_s_max=0):
-            if all(each.writer_kind is not WriterKind.SCHEMA_APPLY for each in context.sidecars.pending()):
+            if not any(each.changes_accepted_schema for each in context.sidecars.pending()):
                 BranchStore(context.manifest).release_schema_apply_lock()
     except ResourceBusy:
         return  # somebody is writing, perhaps the apply itself; a later open finds the lock again

@@ -5,17 +5,17 @@ one gets a number that the table never used, so that no file of an earlier colum
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import TableStaged, emit
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
 from omnigraph.storage.staging import Work
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from lance import LanceDataset, LanceOperation
     from lance.dataset import LanceSchema
 
@@ -30,17 +30,7 @@ _BYTES: Final = 2
 """How a member is written: a number, or a length and bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChange:
-    """What becomes of the columns of a table: the schema afterwards, and where kept columns come from."""
-
-    schema: "pa.Schema"
-    """Every column there will be, in order."""
-    sources: Mapping[str, str]
-    """The name a column has now, by the name it will have. A column not named here is new and null."""
-
-
-def stage_columns(handle: SnapshotHandle, change: ColumnChange, stamp: Stamp) -> StagedHandle:
+def stage_columns(handle: SnapshotHandle, change: ColumnMap, stamp: Stamp) -> StagedHandle:
     """Prepare the commit that makes the change. It names the files the table has; no file is written."""
     dataset = lance_dataset(handle)
     operation = _operation(dataset, changed_schema(dataset, change), change, empty=handle.row_count == 0)
@@ -59,7 +49,7 @@ def stage_columns(handle: SnapshotHandle, change: ColumnChange, stamp: Stamp) ->
 
 
 def _operation(
-    dataset: "LanceDataset", schema: "LanceSchema", change: ColumnChange, *, empty: bool
+    dataset: "LanceDataset", schema: "LanceSchema", change: ColumnMap, *, empty: bool
 ) -> "LanceOperation.BaseOperation":
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -70,7 +60,7 @@ def _operation(
     return LanceOperation.Merge([each.metadata for each in dataset.get_fragments()], schema)
 
 
-def changed_schema(dataset: "LanceDataset", change: ColumnChange) -> "LanceSchema":
+def changed_schema(dataset: "LanceDataset", change: ColumnMap) -> "LanceSchema":
     """The schema of the table after the change, with the numbers of its fields."""
     import pyarrow as pa  # noqa: PLC0415
     from lance.dataset import LanceSchema  # noqa: PLC0415

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import LanceFragment
 
+    from omnigraph.catalog.table_changes import ColumnMap
+
 
 OPERATION_ID: Final = "omnigraph.operation_id"
 TABLE_KEY: Final = "omnigraph.table_key"
@@ -108,6 +110,8 @@ class SnapshotHandle:
     _files: tuple[str, ...] = ()
     _asked: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """What was asked before; a version does not change."""
+    view: "ColumnMap | None" = None
+    """The columns as the reader knows them; None: as they are stored, which costs nothing."""
     transaction_uuid: str = ""
     """The commit that made the version, as the manifest names it; empty where the opener did not know."""
     sums: tuple[FileSum, ...] = ()
@@ -122,9 +126,9 @@ class SnapshotHandle:
 
     @property
     def schema(self) -> "pa.Schema":
-        """The Arrow schema of the table at this version."""
+        """The Arrow schema of the table at this version, or of the type it is seen as."""
         if "schema" not in self._asked:
-            self._asked["schema"] = self._dataset.schema
+            self._asked["schema"] = self._dataset.schema if self.view is None else self.view.schema
         return self._asked["schema"]
 
     @property
@@ -138,10 +142,15 @@ class SnapshotHandle:
         Equal in all versions that show the same stored values of one data file under any name.
         """
         if "columns" not in self._asked:
-            numbered = zip(self.schema, self._dataset.lance_schema.fields(), strict=True)
+            numbered = zip(self._dataset.schema, self._dataset.lance_schema.fields(), strict=True)
             # A number may come back when no file was ever written with it; then its type tells.
             self._asked["columns"] = {each.name: f"{number.id()}:{each.type}" for each, number in numbered}
-        return self._asked["columns"][column]
+        if self.view is None:
+            return self._asked["columns"][column]
+        # A value that is cast, or that no file has, is another one than what is stored.
+        source, kind = self.view.sources.get(column), self.view.schema.field(column).type
+        stored = "null" if source is None else self._asked["columns"][source]
+        return f"{stored} as {kind}"
 
     @property
     def fragment_ids(self) -> tuple[int, ...]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
+from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
@@ -14,7 +16,6 @@ from omnigraph.planning.filters import FilterText
 from omnigraph.storage import branches, columns, compaction, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.checksums import FileSum, Summing, sum_file
-from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
@@ -38,6 +39,7 @@ from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.residual import InlineCommitResidual
 from omnigraph.storage.search import ScanReport, TableSearch
 from omnigraph.storage.version_files import UsedFiles, circumstances, describe_fragments, used_files
+from omnigraph.storage.views import seen, stored_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,6 +102,13 @@ class TableStorage:
         """The newest version. Cost: two probes when the last known one is the newest."""
         return self._pool.head_version(location, branch)
 
+    def seen_as(self, handle: SnapshotHandle, columns: ColumnMap) -> SnapshotHandle:
+        """The table with the columns of another type: under its names, in its types, null where it has none.
+
+        For reading; filters name what is stored. A view has no indexes.
+        """
+        return replace(handle, view=columns, _asked={})
+
     # -- reading ------------------------------------------------------------------------------------------
 
     def scan(
@@ -122,13 +131,18 @@ class TableStorage:
         )
         about = self._about(handle)
 
+        view = handle.view
+
         def batches() -> Iterable[Any]:
             with substrate(about):
-                yield from scanner.to_batches()
+                for batch in scanner.to_batches():
+                    yield batch if view is None else seen(view, columns, batch)
             report.tell()
 
         with substrate(about):
             schema = scanner.projected_schema
+        if view is not None:
+            schema = seen(view, columns, schema.empty_table()).schema
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def read(
@@ -149,7 +163,7 @@ class TableStorage:
         with substrate(self._about(handle)):
             table = scanner.to_table()
         report.tell()
-        return table
+        return table if handle.view is None else seen(handle.view, columns, table)
 
     def count_rows(self, handle: SnapshotHandle, filter: FilterText | None = None) -> int:  # noqa: A002
         """Live rows, or those that match."""
@@ -166,9 +180,12 @@ class TableStorage:
         self._called("take", handle)
         wanted = addresses.to_pylist() if hasattr(addresses, "to_pylist") else np.asarray(addresses).tolist()
         dataset = lance_dataset(handle)
+        view = handle.view
+        asked = columns and list(columns) if view is None else stored_columns(view, columns)
         with substrate(self._about(handle)), ScanReport(handle).of_take(dataset):
             # Stable row ids are off, so Lance's row ids are row addresses.
-            return dataset._take_rows(wanted, columns=columns and list(columns))  # noqa: SLF001
+            rows = dataset._take_rows(wanted, columns=asked)  # noqa: SLF001
+        return rows if view is None else seen(view, columns, rows)
 
     def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
         """Sorted addresses (numpy) of the rows whose key is among an Arrow string array."""
@@ -294,7 +311,7 @@ class TableStorage:
             self._pool, handle, plans, stamp, rebuild=rebuild, segments_max=segments_max
         )
 
-    def stage_columns(self, handle: SnapshotHandle, change: ColumnChange, stamp: Stamp) -> StagedHandle:
+    def stage_columns(self, handle: SnapshotHandle, change: ColumnMap, stamp: Stamp) -> StagedHandle:
         """Add, rename, drop, loosen or tighten columns without writing a row. An empty table is overwritten
         by nothing.
         """
@@ -398,6 +415,8 @@ class TableStorage:
 
     def index_coverage(self, handle: SnapshotHandle, column: str | None = None) -> tuple[IndexCoverage, ...]:
         """What the indexes of this version cover. Cost: metadata only."""
+        if handle.view is not None:
+            return ()
         return indexes.index_coverage(handle, column)
 
     @property
@@ -430,6 +449,8 @@ class TableStorage:
     ) -> "LanceScanner":
         self._called("scan", handle)
         dataset = lance_dataset(handle)
+        if handle.view is not None:
+            columns = stored_columns(handle.view, columns)
         with substrate(self._about(handle)):
             chosen = None if fragments is None else [lance_fragment(handle, number) for number in fragments]
             return dataset.scanner(

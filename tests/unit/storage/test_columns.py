@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.catalog.types import PropertyType, ScalarKind, arrow_type
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import StorageCall, listen
-from omnigraph.storage.columns import ColumnChange
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset
 from omnigraph.storage.indexes import IndexKind, IndexPlan
 from omnigraph.storage.tables import TableStorage
@@ -40,7 +40,7 @@ def changed(
     """`sources`: new name to old name, where they differ; None for a column that is new."""
     there = set(handle.schema.names)
     kept = {field.name: sources.get(field.name, field.name) for field in fields}
-    change = ColumnChange(pa.schema(fields), {new: old for new, old in kept.items() if old in there})
+    change = ColumnMap(pa.schema(fields), {new: old for new, old in kept.items() if old in there})
     return tables.commit_staged(handle, tables.stage_columns(handle, change, STAMP))
 
 
@@ -142,7 +142,7 @@ def test_a_fork_changes_its_columns_alone(tables: TableStorage, base: SnapshotHa
 
 
 def test_a_source_that_is_not_there_is_refused(tables: TableStorage, base: SnapshotHandle) -> None:
-    change = ColumnChange(START, {"id": "id", "age": "nosuch", "tags": "tags"})
+    change = ColumnMap(START, {"id": "id", "age": "nosuch", "tags": "tags"})
     with pytest.raises(InternalError, match="no column 'nosuch' to become 'age'"):
         tables.stage_columns(base, change, STAMP)
 
@@ -150,6 +150,6 @@ def test_a_source_that_is_not_there_is_refused(tables: TableStorage, base: Snaps
 def test_a_column_cannot_change_its_type_by_its_name_alone(
     tables: TableStorage, base: SnapshotHandle
 ) -> None:
-    change = ColumnChange(pa.schema([ID, pa.field("age", pa.int64())]), {"id": "id", "age": "age"})
+    change = ColumnMap(pa.schema([ID, pa.field("age", pa.int64())]), {"id": "id", "age": "age"})
     with pytest.raises(InternalError, match="the columns would be"):
         tables.stage_columns(base, change, STAMP)

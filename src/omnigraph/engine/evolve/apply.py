@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.diff import plan_schema, require_supported
 from omnigraph.catalog.ir import schema_hash
+from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import ConflictError, MigrationBlocked, RecoveryRequired
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
-from omnigraph.engine.evolve.changes import catalog_change
 from omnigraph.engine.evolve.tables import reshape, table_writes
 from omnigraph.engine.schema_contract import SchemaContract, stage_contract
 from omnigraph.engine.write.afterwards import offer_index_work
@@ -22,6 +22,7 @@ from omnigraph.engine.write.ground import Ground, WhenMoved, queue_keys
 from omnigraph.engine.write.parts import Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
 from omnigraph.manifest.branches import BranchStore
+from omnigraph.manifest.commit_record import SCHEMA_OPERATION
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.recovery.schema_state import discard_staged, place_staged
 from omnigraph.recovery.sidecar import WriterKind
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from omnigraph.recovery.queues import Guards
 
 APPLY: Final = "the schema change"
-OPERATION: Final = "schema_apply"
 WINDOWS: Final = Windows(
     post_sidecar=Window.SCHEMA_APPLY_POST_SIDECAR_PRE_COMMIT,
     post_create=Window.SCHEMA_APPLY_AFTER_TABLE_CREATE,
@@ -119,9 +119,9 @@ def _plan(contract: SchemaContract, request: SchemaRequest) -> SchemaPlan:
 
 
 def _refuse_blocked(session: GraphSession, plan: SchemaPlan) -> None:
-    """Main has to be alone: a branch keeps the schema it was made with."""
+    """Steps that a branch with the old schema could not follow need main to be alone."""
     others = session.manifest.branches()
-    if others and not plan.is_empty:
+    if others and not plan.is_additive:
         raise MigrationBlocked(others)
 
 
@@ -129,7 +129,7 @@ def _refuse_blocked(session: GraphSession, plan: SchemaPlan) -> None:
 def _locked(session: GraphSession) -> Generator[None]:
     """Hold the lock branch. The caller has the lease: a lock that is there is that of a dead apply."""
     branches = BranchStore(session.manifest)
-    pending = [each for each in session.sidecars.pending() if each.writer_kind is WriterKind.SCHEMA_APPLY]
+    pending = [each for each in session.sidecars.pending() if each.changes_accepted_schema]
     if pending:
         raise RecoveryRequired(
             "an interrupted schema change must be undone first",
@@ -167,7 +167,7 @@ def _apply(
     staged = Staged(
         WriteIntent(
             kind=WriterKind.SCHEMA_APPLY,
-            operation=OPERATION,
+            operation=SCHEMA_OPERATION,
             operation_id=operation_id,
             commit_id=CommitId(new_ulid()),
             actor=request.actor,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from omnigraph.catalog.schema import TableType
+    from omnigraph.catalog.table_changes import CatalogChange, TableChange
     from omnigraph.core.ids import OperationId
-    from omnigraph.engine.evolve.changes import CatalogChange, TableChange
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
@@ -56,13 +56,17 @@ def reshape(
     change: CatalogChange,
     operation_id: OperationId,
     *,
+    makes_added: bool = True,
     stage_schema: Callable[[], None] | None = None,
     place_schema: Callable[[], None] | None = None,
 ) -> Reshape:
-    """What the branch gets and loses beside the commits of its tables."""
+    """What the branch gets and loses beside the commits of its tables.
+
+    `makes_added=False`: the tables of added types exist already.
+    """
     taken = set(snapshot.registrations.values())
     created: list[NewTable] = []
-    for each in change.added:
+    for each in change.added if makes_added else ():
         location = _free_location(session, TableKey(each.table_key), taken)
         taken.add(location)
         created.append(_new_table(session, each, location, operation_id))

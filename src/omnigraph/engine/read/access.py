@@ -176,7 +176,9 @@ def _scan_access(reading: Reading, step: steps.Scan) -> ScanAccess:
     image = reading.image(step.node)
     formula = predicate.normalize(step.test, step.node, reading.params, reading.now)
     needed = filters.columns_of(formula)
-    if image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX or needed <= image.cached:
+    few = image.row_count <= SCANNED_IN_MEMORY_ROWS_MAX
+    # A filter of the table format names columns as they are stored.
+    if few or image.handle.view is not None or needed <= image.cached:
         return ScanAccess(ScanPath.MEMORY, image.row_count, needed)
     indexes = tuple(
         f"{index.name}, {len(index.uncovered)} fragments uncovered" if index.uncovered else index.name

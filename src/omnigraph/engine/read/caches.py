@@ -7,9 +7,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.core.errors import SourceFailure
 from omnigraph.engine.edges.adjacency import AdjacencyCache
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.read.prepared import Prepared, prepare
+from omnigraph.engine.readable import seen_as
 from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
 from omnigraph.engine.tables.images import TableImage
@@ -17,8 +19,11 @@ from omnigraph.engine.tables.layout import load_layout
 
 if TYPE_CHECKING:
     import weakref
+    from collections.abc import Mapping
 
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.catalog.table_changes import ColumnMap
+    from omnigraph.core.ids import TableKey
     from omnigraph.engine.edges.endpoints import EdgeTables
     from omnigraph.engine.edges.traverse import Neighbours
     from omnigraph.engine.session import GraphSession
@@ -46,6 +51,11 @@ class View:
     session: GraphSession
     snapshot: Snapshot
     catalog: Catalog
+    schema_hash: str
+    columns: Mapping[TableKey, ColumnMap] = field(default_factory=dict["TableKey", "ColumnMap"])
+    """Tables whose columns are not those of their types: the snapshot follows another schema."""
+    accepted: View | None = None
+    """The same snapshot seen with the accepted schema, once a query asked for that."""
     images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
     """By table key."""
     edge_tables: dict[str, EdgeTables] = field(default_factory=dict[str, "EdgeTables"])
@@ -81,19 +91,37 @@ class ReadCaches:
         found = self._views.get(id(snapshot))
         if found is not None and found.snapshot is snapshot and found.session is session:
             return found
-        made = View(session, snapshot, session.catalog_of(snapshot))
+        made = View(session, snapshot, session.catalog_of(snapshot), snapshot.schema_hash)
         with self._lock:
             self._views[id(snapshot)] = made
             while len(self._views) > VIEWS_KEPT_MAX:
                 self._views.popitem(last=False)
         return made
 
+    def find(
+        self, session: GraphSession, snapshot: Snapshot, text: str, name: str | None
+    ) -> tuple[View, Prepared]:
+        """A query and what it reads: the snapshot with its own schema, or where that lacks a name of the
+        query, with the accepted one. Raises as compiling against its own schema does.
+        """
+        view = self.view(session, snapshot)
+        try:
+            return view, self.query(view, text, name)
+        except SourceFailure:
+            accepted = _as_accepted(view)
+            if accepted is None:
+                raise
+            try:
+                return accepted, self.query(accepted, text, name)
+            except SourceFailure:
+                pass
+            raise
+
     def query(self, view: View, text: str, name: str | None) -> Prepared:
         """A query of a text, ready to run at the view's snapshot. Raises as compiling does."""
         found = view.queries.get((text, name))
         if found is None:
-            session, snapshot = view.session, view.snapshot
-            found = self.prepared(session.plans.read(text, name, view.catalog, snapshot.schema_hash))
+            found = self.prepared(view.session.plans.read(text, name, view.catalog, view.schema_hash))
             if len(text) <= TEXT_KEPT_CHARS_MAX and len(view.queries) < PLANS_KEPT_MAX:
                 view.queries[text, name] = found
         return found
@@ -110,8 +138,14 @@ class ReadCaches:
                 self._prepared.popitem(last=False)
         return made
 
-    def image(self, session: GraphSession, entry: TableEntry) -> TableImage:
-        """The image of one table version; the same object while it is in use."""
+    def image(self, session: GraphSession, entry: TableEntry, columns: ColumnMap | None = None) -> TableImage:
+        """The image of one table version; the same object while it is in use.
+
+        With `columns` the table is seen as another type; whoever asks keeps that image.
+        """
+        if columns is not None:
+            handle = session.storage.seen_as(session.open_entry(entry), columns)
+            return TableImage(session.root.identity, session.storage, handle, session.keys, self.columns)
         key = (session.root.identity, entry.location, entry.transaction_uuid)
         with self._lock:
             found = self._images.get(key)
@@ -136,3 +170,14 @@ class ReadCaches:
             while len(self._images) > IMAGES_KEPT_MAX:
                 self._images.popitem(last=False)
         return made
+
+
+def _as_accepted(view: View) -> View | None:
+    """The snapshot of a view seen with the accepted schema; None where it follows that one."""
+    contract = view.session.schemas.latest()
+    if contract.hash == view.schema_hash:
+        return None
+    if view.accepted is None or view.accepted.schema_hash != contract.hash:
+        seen = seen_as(view.session, view.snapshot, contract.catalog, contract.hash)
+        view.accepted = View(view.session, seen.snapshot, seen.catalog, contract.hash, seen.columns)
+    return view.accepted

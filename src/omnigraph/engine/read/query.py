@@ -145,8 +145,8 @@ class _Run:
         cancellation: Cancellation,
     ) -> None:
         caches = _caches or read_caches(session)
-        view = caches.view(session, snapshot)
-        self.prepared = prepared = caches.query(view, text, name)
+        view, self.prepared = caches.find(session, snapshot, text, name)
+        prepared = self.prepared
         settings, plan = session.settings, prepared.plan
         seconds = settings.query_seconds
         self.reading = Reading(

@@ -119,7 +119,9 @@ class Reading:
                 raise TypeAbsentAtSnapshot(owner.name)
             # Two threads may make an image at once; only one of them counts, because their ordinals need not
             # agree.
-            found = self.view.images.setdefault(key, self.caches.image(self.session, entry))
+            found = self.view.images.setdefault(
+                key, self.caches.image(self.session, entry, self.view.columns.get(entry.table_key))
+            )
         return found
 
     def edge_tables(self, edge: EdgeType) -> EdgeTables:

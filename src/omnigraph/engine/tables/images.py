@@ -247,6 +247,8 @@ class TableImage:
 
     def select(self, where: FilterText) -> Ordinals:
         """The ordinals of the live rows that satisfy a filter of the table format, ascending."""
+        if self.handle.view is not None:
+            raise InternalError(f"'{self.handle.table_key}' is seen as another type and cannot be filtered")
         reader = self.storage.scan(self.handle, columns=[], filter=where, with_row_address=True)
         addresses = [addresses_in(batch) for batch in reader]
         if not addresses:

@@ -10,7 +10,6 @@ from omnigraph.core.errors import ExpectedVersionMismatch, PreconditionFailed, R
 from omnigraph.core.ids import show_branch
 from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.recovery.drift import drift_guard
-from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -87,7 +86,7 @@ def check_authority(
     current = head.snapshot
     # Again, now that nothing can come between: no table may move for a publish that will be refused.
     refuse_newer_format(head.stamp)
-    if intent.kind is not WriterKind.SCHEMA_APPLY:
+    if not intent.changes_accepted_schema(ground.branch):
         session.manifest.refuse_during_schema_apply()
     if_commit = intent.if_commit
     if if_commit is not None and not session.commits.shows_rows_of(current.commit, if_commit):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from omnigraph.core.errors import InternalError
 from omnigraph.engine.write.records import entry_after
+from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
 
     from omnigraph.arrays.types import Addresses
     from omnigraph.core.failpoints import Window
-    from omnigraph.core.ids import CommitId, OperationId, TableKey
+    from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
     from omnigraph.manifest.commit_record import TableSummary
     from omnigraph.manifest.state import TableEntry
-    from omnigraph.recovery.sidecar import WriterKind
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
 
 
@@ -44,6 +44,10 @@ class WriteIntent:
     schema_hash: str | None = None
     """The schema the branch follows afterwards; None keeps the one it follows."""
     summary: TableSummary = field(default_factory=dict[str, "Mapping[str, int]"])
+
+    def changes_accepted_schema(self, branch: Branch) -> bool:
+        """Whether the write holds the lock of schema changes: on a branch it only adopts one."""
+        return self.kind is WriterKind.SCHEMA_APPLY and branch is None
 
 
 # --- the tables ------------------------------------------------------------------------------------------

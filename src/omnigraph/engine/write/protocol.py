@@ -458,7 +458,8 @@ def publish(session: GraphSession, committed: Committed) -> Published:
         snapshot = session.publisher.publish_prepared(prepared, files_synced=True, files=committed.sums)
     else:
         intent = grounded.write.intent
-        lock = SchemaLock.HELD if intent.kind is WriterKind.SCHEMA_APPLY else SchemaLock.RESPECTED
+        holds = intent.changes_accepted_schema(grounded.write.branch)
+        lock = SchemaLock.HELD if holds else SchemaLock.RESPECTED
         snapshot = session.publisher.publish(
             grounded.write.branch,
             committed.changes,

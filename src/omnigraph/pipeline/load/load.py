@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.events import tidying
-from omnigraph.core.ids import OperationId, new_ulid
+from omnigraph.core.ids import OperationId, new_ulid, normalize_branch
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 from omnigraph.core.load_options import ColumnForm, EngineName, LoadMode, LoadOptions, SourceFormat, word
+from omnigraph.engine.evolve.adopt import adopt_schema
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.pipeline.input.sources import (
@@ -132,6 +133,14 @@ def load_frames(
     return _load(session, splits, 0, options, by)
 
 
+def _enter(session: GraphSession, options: LoadOptions) -> None:
+    """As every write; a branch that exists follows the accepted schema afterwards."""
+    entering_write(session, options.actor)
+    branch = normalize_branch(options.branch)
+    if session.manifest.branch_exists(branch):
+        adopt_schema(session, branch)
+
+
 def _load(
     session: GraphSession,
     make_splits: Callable[[Path | None, Executor], list[Split]],
@@ -142,7 +151,7 @@ def _load(
     options.chosen_mode()
     load_id = OperationId(new_ulid())
     _refuse_taken_rejects(session, options, load_id)
-    entering_write(session, options.actor)
+    _enter(session, options)
     executor = _executor(session, by, size)
     with own_files(session.root, load_id), only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
@@ -164,7 +173,7 @@ def _resume(
     differences.raise_if_any(load_id)
     options = record.options
     _refuse_taken_rejects(session, options, load_id)
-    entering_write(session, options.actor)
+    _enter(session, options)
     with own_files(session.root, load_id), only_driver(session, load_id, new=False):
         # Read again now that nobody else can be at it: the load may have ended meanwhile.
         record = read_record(session, load_id)

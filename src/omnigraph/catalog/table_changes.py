@@ -6,10 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from omnigraph.core.ids import TableKey
-from omnigraph.storage.columns import ColumnChange
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
     from omnigraph.catalog.schema import Catalog, TableType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnMap:
+    """The columns of a table by other names: what a change makes of them, or what a reader asks for."""
+
+    schema: pa.Schema
+    """Every column there will be, in order."""
+    sources: Mapping[str, str]
+    """The name a column has now, by the name it will have. A column not named here is new and null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +43,7 @@ class TableChange:
         return TableKey(self.after.table_key)
 
     @property
-    def columns(self) -> ColumnChange | None:
+    def columns(self) -> ColumnMap | None:
         """What becomes of its columns; None when nothing does."""
         wanted = self.after.arrow_schema
         names = {prop.property_id: prop.name for prop in self.before.properties}
@@ -40,10 +53,10 @@ class TableChange:
             for name in wanted.names
             if name not in own or own[name] in names
         }
-        same = all(new == old for new, old in sources.items())
+        same = len(sources) == len(wanted) and all(new == old for new, old in sources.items())
         if same and wanted.equals(self.before.arrow_schema):
             return None
-        return ColumnChange(wanted, sources)
+        return ColumnMap(wanted, sources)
 
 
 @dataclass(frozen=True, slots=True)

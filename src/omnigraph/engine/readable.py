@@ -1,0 +1,69 @@
+"""A state of the graph seen with another schema than the one it follows: tables and columns by identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from omnigraph.catalog.table_changes import ColumnMap, catalog_change
+from omnigraph.core.ids import TableKey
+from omnigraph.manifest.state import Snapshot, TableEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omnigraph.catalog.schema import Catalog
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.storage.handles import SnapshotHandle
+
+FIRST_VERSION: Final = 1
+"""The version of a table that has no rows and the columns it was made with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAs:
+    """A snapshot under the keys of a schema, and the tables whose columns are not those of their types."""
+
+    snapshot: Snapshot
+    catalog: Catalog
+    columns: Mapping[TableKey, ColumnMap] = field(default_factory=dict["TableKey", "ColumnMap"])
+
+    def open(self, session: GraphSession, entry: TableEntry) -> SnapshotHandle:
+        """A table of the snapshot, as a table of its type."""
+        handle = session.open_entry(entry)
+        columns = self.columns.get(entry.table_key)
+        return handle if columns is None else session.storage.seen_as(handle, columns)
+
+
+def seen_as(session: GraphSession, snapshot: Snapshot, catalog: Catalog, schema_hash: str) -> SeenAs:
+    """What a snapshot shows of each type of a schema, whatever it was called when the snapshot was made.
+
+    A type the snapshot does not know yet is empty: its table as it was made. Equal schemas cost nothing.
+    """
+    if snapshot.schema_hash == schema_hash:
+        return SeenAs(snapshot, catalog)
+    change = catalog_change(session.catalog_of(snapshot), catalog)
+    entries: dict[TableKey, TableEntry] = {}
+    columns: dict[TableKey, ColumnMap] = {}
+    for each in change.kept:
+        entry = snapshot.entries.get(each.key)
+        if entry is None:
+            continue
+        entries[each.new_key] = replace(entry, table_key=each.new_key)
+        if each.columns is not None:
+            columns[each.new_key] = each.columns
+    registered = session.manifest.current(None).registrations
+    for added in change.added:
+        key = TableKey(added.table_key)
+        if key in registered:
+            entries[key] = first_entry(session, key, registered[key])
+            there = set(session.open_entry(entries[key]).schema.names)
+            wanted = added.arrow_schema
+            columns[key] = ColumnMap(wanted, {name: name for name in wanted.names if name in there})
+    return SeenAs(replace(snapshot, entries=entries), catalog, columns)
+
+
+def first_entry(session: GraphSession, key: TableKey, location: str) -> TableEntry:
+    """The table of an added type as main made it: without rows."""
+    made = session.storage.transaction_of(location, None, FIRST_VERSION)
+    return TableEntry(key, location, FIRST_VERSION, None, 0, "" if made is None else made.uuid)

@@ -1,0 +1,227 @@
+"""The schema changes while branches, tags and old commits live: each is read and written as it should be."""
+
+import pytest
+
+import omnigraph
+from crash.harness import CUT, run_child
+from omnigraph.core.errors import BadRequest, MigrationBlocked, MigrationUnsupported, QueryTypeError
+from omnigraph.core.failpoints import Window
+from recovery_graph import FAST
+
+TOURS = """node Tour { code: String @key  stops: I32?  mood: enum(fun, calm) }
+node Bus { plate: String @key }
+edge Uses: Tour -> Bus
+"""
+GUIDED = TOURS.replace("stops: I32?", "stops: I32?  guide: String?") + "node City { name: String @key }\n"
+TRIPS = """node Trip @rename_from("Tour") { ref: String @key @rename_from("code")  legs: I32? @rename_from("stops")
+  mood: enum(fun, calm) }
+node Bus { plate: String @key }
+edge Uses: Trip -> Bus
+"""
+WITH_GUIDE = "query q() { match { $t: Tour } return { $t.code, $t.guide } order { $t.code asc } }"
+CITIES = "query q() { match { $c: City } return { $c.name } }"
+
+
+@pytest.fixture
+def graph(tmp_path):
+    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as made:
+        made.mutate(
+            'query q() { insert Tour { code: "a", stops: 1, mood: "fun" } insert Bus { plate: "x" }'
+            ' insert Uses { from: "a", to: "x" } }'
+        )
+        made.branches.create("lazy")
+        made.branches.create("owner")
+        made.mutate('query q() { insert Tour { code: "o", mood: "calm" } }', branch="owner")
+        made.tags.create("v1")
+        yield made
+
+
+def codes(graph, **where):
+    return [
+        row["t.code"]
+        for row in graph.query(
+            "query q() { match { $t: Tour } return { $t.code } order { $t.code asc } }", **where
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "where", [{"branch": "lazy"}, {"branch": "owner"}, {"at": "v1"}], ids=["lazy", "owner", "tag"]
+)
+def test_an_added_property_is_null_and_an_added_type_empty_until_it_is_adopted(graph, where):
+    before = codes(graph, **where)
+    assert graph.apply_schema(GUIDED).applied
+    shown = list(graph.query(WITH_GUIDE, **where))
+    assert [(row["t.code"], row["t.guide"]) for row in shown] == [(code, None) for code in before]
+    assert list(graph.query(CITIES, **where)) == []
+    filtered = 'query q() { match { $t: Tour { guide: "Ann" } } return { $t.code } }'
+    assert list(graph.query(filtered, **where)) == []
+    with pytest.raises(QueryTypeError):
+        graph.query("query q() { match { $t: Tour } return { $t.nosuch } }", **where)
+
+
+@pytest.mark.parametrize("branch", ["lazy", "owner"])
+def test_a_branch_adopts_the_schema_at_its_next_write(graph, branch):
+    before = codes(graph, branch=branch)
+    graph.apply_schema(GUIDED)
+    graph.mutate(
+        'query q() { insert Tour { code: "n", mood: "fun", guide: "Ann" } insert City { name: "Oslo" } }',
+        branch=branch,
+    )
+    shown = {row["t.code"]: row["t.guide"] for row in graph.query(WITH_GUIDE, branch=branch)}
+    assert shown == {**dict.fromkeys(before), "n": "Ann"}
+    assert [row["c.name"] for row in graph.query(CITIES, branch=branch)] == ["Oslo"]
+    assert list(graph.query(CITIES)) == []
+    assert [each.operation for each in graph.commits.list(branch=branch, limit=2)] == [
+        "mutation",
+        "adopt_schema",
+    ]
+    assert graph.verify().violations == ()
+
+
+def test_a_load_on_a_branch_adopts_the_schema(graph, tmp_path):
+    source = tmp_path / "tours.jsonl"
+    source.write_text('{"type":"Tour","data":{"code":"n","mood":"fun","guide":"Ann"}}\n')
+    graph.apply_schema(GUIDED)
+    graph.load(source, mode="append", engine="local", branch="owner")
+    assert {row["t.code"]: row["t.guide"] for row in graph.query(WITH_GUIDE, branch="owner")} == {
+        "a": None,
+        "o": None,
+        "n": "Ann",
+    }
+
+
+@pytest.mark.parametrize("branch", ["lazy", "owner"])
+def test_main_merges_into_a_branch_of_an_older_generation(graph, branch):
+    before = codes(graph, branch=branch)
+    graph.apply_schema(GUIDED)
+    graph.mutate(
+        'query q() { insert Tour { code: "m", mood: "fun", guide: "Max" } insert City { name: "Rome" } }'
+    )
+    graph.branches.merge("main", into=branch)
+    assert {row["t.code"]: row["t.guide"] for row in graph.query(WITH_GUIDE, branch=branch)} == {
+        **dict.fromkeys(before),
+        "m": "Max",
+    }
+    assert [row["c.name"] for row in graph.query(CITIES, branch=branch)] == ["Rome"]
+    assert graph.verify().violations == ()
+    graph.mutate('query q() { insert City { name: "Bern" } }', branch=branch)
+
+
+def test_a_branch_of_an_older_generation_merges_into_main(graph):
+    graph.apply_schema(GUIDED)
+    graph.mutate('query q() { update Tour set { guide: "Max" } where code = "a" }')
+    graph.branches.merge("owner", into="main")
+    assert {row["t.code"]: row["t.guide"] for row in graph.query(WITH_GUIDE)} == {"a": "Max", "o": None}
+    assert graph.verify().violations == ()
+
+
+def test_diffs_reverts_and_exports_across_generations(graph):
+    old = graph.commits.head().id
+    graph.apply_schema(GUIDED)
+    assert list(graph.diff(old, "main")) == []
+    graph.mutate('query q() { update Tour set { guide: "Max" } where code = "a" }')
+    changed = graph.commits.head().id
+    assert len(list(graph.diff(old, "main"))) == 1
+    graph.revert(changed)
+    assert {row["t.guide"] for row in graph.query(WITH_GUIDE)} == {None}
+    assert "guide" not in graph.export(at="v1")
+    assert graph.verify().violations == ()
+
+
+def test_a_plan_that_is_not_additive_names_the_branches_in_its_way(graph):
+    before = graph.commits.head().id
+    for text in (TRIPS, TOURS.replace("  stops: I32?", "")):
+        with pytest.raises(MigrationBlocked, match="lazy, owner"):
+            graph.apply_schema(text)
+        with pytest.raises(MigrationBlocked):
+            graph.apply_schema(text, dry_run=True)
+    assert graph.commits.head().id == before
+    assert not graph.session.manifest.schema_apply_in_progress()
+
+
+@pytest.fixture
+def alone(graph):
+    for name in ("lazy", "owner"):
+        graph.branches.delete(name)
+    return graph
+
+
+def test_renamed_names_read_the_past_by_identity(alone):
+    old = alone.commits.head().id
+    alone.apply_schema(TRIPS)
+    renamed = "query q() { match { $t: Trip $t uses $b } return { $t.ref, $t.legs, $b.plate } }"
+    expected = [{"t.ref": "a", "t.legs": 1, "b.plate": "x"}]
+    for where in ({}, {"at": "v1"}, {"at": old}):
+        assert list(alone.query(renamed, **where)) == expected
+    assert codes(alone, at="v1") == ["a"], "the names of then still mean what they meant"
+    assert list(alone.diff(old, "main")) == []
+    assert alone.verify().violations == ()
+
+
+def test_a_revert_across_a_rename_puts_back_the_values_under_the_new_names(alone):
+    alone.mutate('query q() { update Tour set { stops: 9 } where code = "a" }')
+    changed = alone.commits.head().id
+    alone.apply_schema(TRIPS)
+    alone.revert(changed)
+    assert list(alone.query("query q() { match { $t: Trip } return { $t.ref, $t.legs } }")) == [
+        {"t.ref": "a", "t.legs": 1}
+    ]
+    assert alone.verify().violations == ()
+    with pytest.raises(BadRequest, match="changed the schema"):
+        alone.revert(next(each.id for each in alone.commits.list() if each.operation == "schema_apply"))
+
+
+def test_a_name_that_is_dropped_and_comes_back_is_null_also_from_warm_caches(tmp_path):
+    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as graph:
+        graph.mutate('query q() { insert Tour { code: "a", stops: 1, mood: "fun" } }')
+        stops = "query q() { match { $t: Tour } return { $t.code, $t.stops } }"
+        old = graph.commits.head().id
+        assert list(graph.query(stops)) == [{"t.code": "a", "t.stops": 1}]
+        graph.apply_schema(TOURS.replace("  stops: I32?", ""))
+        graph.apply_schema(TOURS)
+        assert list(graph.query(stops)) == [{"t.code": "a", "t.stops": None}]
+        assert list(graph.query(stops, at=old)) == [{"t.code": "a", "t.stops": 1}], "the past keeps its own"
+    with omnigraph.open(tmp_path / "graph", settings=FAST) as graph:
+        assert list(graph.query(stops)) == [{"t.code": "a", "t.stops": None}]
+        assert graph.verify().violations == ()
+
+
+def test_a_type_that_is_dropped_and_comes_back_is_a_new_empty_table(alone):
+    small = TOURS.replace("node Bus { plate: String @key }\nedge Uses: Tour -> Bus\n", "")
+    alone.apply_schema(small)
+    alone.apply_schema(TOURS)
+    assert list(alone.query("query q() { match { $b: Bus } return { $b.plate } }")) == []
+    alone.mutate('query q() { insert Bus { plate: "y" } }')
+    assert [
+        row["b.plate"] for row in alone.query("query q() { match { $b: Bus } return { $b.plate } }", at="v1")
+    ] == ["x"]
+    assert alone.verify().violations == ()
+
+
+def test_an_empty_plan_and_a_dry_run_publish_nothing(graph):
+    before = graph.commits.head().id
+    assert graph.apply_schema(TOURS + "// a comment\n").applied is False
+    tried = graph.apply_schema(GUIDED, dry_run=True)
+    assert (tried.applied, len(tried.steps)) == (False, 2)
+    with pytest.raises(MigrationUnsupported, match="OG-MF-103"):
+        graph.apply_schema(TOURS.replace("stops: I32?", "stops: I32?  guide: String"))
+    assert graph.commits.head().id == before
+
+
+@pytest.mark.parametrize(
+    "window", [Window.SCHEMA_ADOPT_POST_SIDECAR_PRE_COMMIT, Window.SCHEMA_ADOPT_POST_COMMIT_PRE_PUBLISH]
+)
+@pytest.mark.parametrize("branch", ["lazy", "owner"])
+def test_a_killed_adoption_is_settled_and_repeated(graph, window, branch):
+    graph.apply_schema(GUIDED)
+    path = graph.session.root.uri
+    graph.close()
+    command = {"command": "merge", "path": path, "source": "main", "target": branch}
+    status, errors = run_child(command, failpoints=f"{window}=kill")
+    assert status == CUT, errors
+    with omnigraph.open(path, settings=FAST) as again:
+        assert again.verify().violations == ()
+        again.mutate('query q() { insert Tour { code: "n", mood: "fun", guide: "Ann" } }', branch=branch)
+        assert "n" in codes(again, branch=branch)
+        assert again.verify().violations == ()
