@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.diff import plan_schema, require_supported
 from omnigraph.catalog.ir import schema_hash
+from omnigraph.catalog.plan import AddProperty
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.errors import ConflictError, MigrationBlocked, RecoveryRequired
+from omnigraph.core.errors import ConflictError, MigrationBlocked, MigrationUnsupported, RecoveryRequired
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
@@ -93,7 +94,7 @@ def apply_schema(
     contract = entering_write(session, request.actor)
     plan = _plan(contract, request)
     if plan.is_empty or request.dry_run:
-        _refuse_blocked(session, plan)
+        _refuse_unready(session, plan, contract)
         return _report(session.manifest.current(None), plan, contract.catalog.generation, applied=False)
     keys = queue_keys(
         None, [TableKey(key) for key in (*contract.catalog.table_keys(), *plan.desired.table_keys())]
@@ -105,7 +106,7 @@ def apply_schema(
             )
         cancel.raise_if_requested()
         with _locked(session):
-            _refuse_blocked(session, plan)
+            _refuse_unready(session, plan, contract)
             snapshot = _apply(session, request, plan, contract, guards, course)
     made = [TableKey(key) for key in plan.desired.table_keys()]
     offer_index_work(session, snapshot, [key for key in made if key in snapshot.entries])
@@ -118,11 +119,31 @@ def _plan(contract: SchemaContract, request: SchemaRequest) -> SchemaPlan:
     return plan
 
 
-def _refuse_blocked(session: GraphSession, plan: SchemaPlan) -> None:
-    """Steps that a branch with the old schema could not follow need main to be alone."""
+def _refuse_unready(session: GraphSession, plan: SchemaPlan, contract: SchemaContract) -> None:
+    """Refuse what the branches or the rows that exist stand against.
+
+    Steps that a branch with the old schema could not follow need main to be alone. A required property needs
+    a table without rows: nothing fills the rows that are there.
+    """
     others = session.manifest.branches()
     if others and not plan.is_additive:
         raise MigrationBlocked(others)
+    entries = session.manifest.current(None).entries
+    rows = {
+        each.new_key: entries[each.key].row_count
+        for each in catalog_change(contract.catalog, plan.desired).kept
+        if each.key in entries
+    }
+    for step in plan.steps:
+        if not isinstance(step, AddProperty) or step.backfill is None:
+            continue
+        stored = rows.get(TableKey(f"{step.type_kind.value}:{step.type_name}"), 0)
+        if stored:
+            raise MigrationUnsupported(
+                f"the required property '{step.type_name}.{step.property_name}' cannot be added to "
+                f"{stored:,} rows: its default is not written into rows that exist",
+                hint="add it as a nullable property and update the rows; or export, edit and load",
+            )
 
 
 @contextmanager
