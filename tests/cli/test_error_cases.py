@@ -127,20 +127,18 @@ def test_e37_a_damaged_cursor(here: Run, place: Path) -> None:
 
 
 def test_e47_ctrl_c_ends_a_read_whose_reader_does_not_read(place: Path) -> None:
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [COMMAND, "query", "-e", ALL, "--format", "csv", *STORE],
         cwd=place,
         env=clean_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    assert child.stderr is not None
-    assert child.stdout.read(1) == b"s"
-    # The pipe is full by now, or soon will be: the command waits for a reader, with more in its buffer.
-    time.sleep(1)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=30) == 130
-    assert child.stderr.read() == b""
-    child.stdout.close()
-    child.stderr.close()
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.read(1) == b"s"
+        # The pipe is full by now, or soon will be: the command waits for a reader, with more in its buffer.
+        time.sleep(1)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=30) == 130
+        assert child.stderr.read() == b"interrupted\n"
