@@ -209,7 +209,7 @@ def _form_of(path: Path, form: ColumnForm) -> ColumnForm:
     if form.delimiter is not None:
         return form
     name = path.with_suffix("") if compression_of(path) else path
-    return replace(form, delimiter="\t" if name.suffix.lower() == ".tsv" else ",")
+    return replace(form, delimiter="\t") if name.suffix.lower() == ".tsv" else form
 
 
 def _even_split(total: int, cores: int) -> int:
