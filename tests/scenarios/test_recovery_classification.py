@@ -293,7 +293,7 @@ def test_the_guard_names_both_ways_without_a_listing(graph):
         drift_guard(graph.context, entry, None)
     for part in ("none explains it", "reopen the graph read-write", "the listing broke"):
         assert part in str(caught.value)
-    for part in ("reopen the graph read-write", "make a branch", "export"):
+    for part in ("reopen the graph read-write", "omnigraph repair", "new branch"):
         assert part in str(caught.value.hint)
 
 
