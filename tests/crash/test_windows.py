@@ -73,10 +73,11 @@ ENDING_PROCESSES = (
     "test_merge_recovery.py",
     "test_merge_pairs.py",
     "test_load_resume.py",
+    "test_clone_stopped.py",
     "test_schema_apply_recovery.py",
     "test_schema_generations.py",
 )
-"""Scenarios of merges, loads and schema changes whose windows are those of processes that end in them."""
+"""Scenarios of merges, loads, clones and schema changes whose windows are those of processes that end in them."""
 
 
 def _windows_named(tree):
