@@ -11,7 +11,7 @@ from omnigraph.core.limits import SMALL_FRAGMENTS_MAX
 from omnigraph.maintenance import folding
 from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, Indexed, IndexWork, ensure_indices
 from omnigraph.maintenance.reconciler import Reconciler
-from omnigraph.manifest.commit_record import UPKEEP_OPERATIONS
+from omnigraph.manifest.commit_record import ADOPT_OPERATION, UPKEEP_OPERATIONS
 from omnigraph.manifest.recoveries import RecoveryKind
 
 SCHEMA = """
@@ -230,8 +230,8 @@ def test_a_strict_write_still_fails_when_rows_changed_as_well(graph):
     assert names(graph) == ["a", "b", "c", "d"]
 
 
-def test_upkeep_is_what_maintenance_commits():
-    assert {OPERATION, FOLD_OPERATION} == UPKEEP_OPERATIONS
+def test_upkeep_is_what_maintenance_and_adoptions_commit():
+    assert {OPERATION, FOLD_OPERATION, ADOPT_OPERATION} == UPKEEP_OPERATIONS
 
 
 def test_a_fold_that_stops_after_its_first_step_says_that_it_must_be_recovered(graph):
