@@ -27,25 +27,25 @@ PERSONS = 100_000
 EDGES = 500_000
 TABLES = 8
 SCHEMA = (
-    "node Person { id: String @key  age: I32  city: String }\nedge Knows: Person -> Person { since: I32 }\n"
+    "node Person { name: String @key  age: I32  city: String }\nedge Knows: Person -> Person { since: I32 }\n"
     + "\n".join(f"node T{n} {{ name: String @key  age: I32?  city: String? }}" for n in range(TABLES))
 )
 ONE = 'query q($k: String) { insert T0 { name: $k, age: 1, city: "c" } }'
 EIGHT = (
     "query q($k: String) { " + " ".join(f"insert T{n} {{ name: $k, age: {n} }}" for n in range(TABLES)) + " }"
 )
-POINT = "query q($k: String) { match { $p: Person { id: $k } } return { $p.age, $p.city } }"
-ONE_HOP = "query q($k: String) { match { $p: Person { id: $k }  $p knows $f } return { $f.id } }"
+POINT = "query q($k: String) { match { $p: Person { name: $k } } return { $p.age, $p.city } }"
+ONE_HOP = "query q($k: String) { match { $p: Person { name: $k }  $p knows $f } return { $f.name } }"
 TWO_HOPS = (
-    "query q($k: String) { match { $p: Person { id: $k }  $p knows $f  $f knows $g }"
+    "query q($k: String) { match { $p: Person { name: $k }  $p knows $f  $f knows $g }"
     " return { count($g) as n } }"
 )
 GROUPS = "query q() { match { $p: Person } return { $p.city, avg($p.age) as age } }"
 WORKLOADS = {
-    "point read": 200,
-    "1 hop": 100,
-    "2 hops": 50,
-    "group-by": 5,
+    "point read": 3000,
+    "1 hop": 1500,
+    "2 hops": 800,
+    "group-by": 50,
     "one row": 20,
     "one row into 8 tables": 5,
     "10k upsert": 1,
@@ -59,7 +59,7 @@ def people(seed: int, count: int) -> pa.Table:
     ages = np.random.default_rng(seed).integers(0, 90, count, dtype=np.int32)
     return pa.table(
         {
-            "id": [f"p{n}" for n in range(count)],
+            "name": [f"p{n}" for n in range(count)],
             "age": ages,
             "city": [f"c{n % 50}" for n in range(count)],
         }
@@ -69,7 +69,8 @@ def people(seed: int, count: int) -> pa.Table:
 def fill(place: Path) -> None:
     """The files both graphs are loaded from."""
     pq.write_table(people(0, PERSONS), place / "Person.parquet")
-    pq.write_table(people(1, 10_000), place / "upsert.parquet")
+    (place / "again").mkdir()
+    pq.write_table(people(1, 10_000), place / "again" / "Person.parquet")
     ends = np.random.default_rng(2).integers(0, PERSONS, (2, EDGES))
     edges = {"src": [f"p{n}" for n in ends[0]], "dst": [f"p{n}" for n in ends[1]]}
     pq.write_table(pa.table({**edges, "since": pa.array(ends[0] % 50, pa.int32())}), place / "Knows.parquet")
@@ -98,9 +99,7 @@ def serve(place: Path, graph_path: Path) -> None:
         "group-by": lambda: graph.query(GROUPS).to_arrow(),
         "one row": lambda: graph.mutate(ONE, {"k": f"k{next(numbers)}"}),
         "one row into 8 tables": lambda: graph.mutate(EIGHT, {"k": f"k{next(numbers)}"}),
-        "10k upsert": lambda: graph.load(
-            place / "upsert.parquet", mode="merge", engine="local", type="Person"
-        ),
+        "10k upsert": lambda: graph.load(place / "again" / "Person.parquet", mode="merge", engine="local"),
         "open and read": opened,
     }
     print("ready", flush=True)
