@@ -71,7 +71,8 @@ def test_the_harness_notices_a_broken_protocol(part, writer, children, tmp_path)
     """Without Phase A, without a real restore, or with merges that need no confirmation, some cut shows it."""
     bench = Bench(children, tmp_path, writer)
     violated = False
-    for number in range(10, EVENTS_MAX, 2):
+    # Every one: files are synced side by side, so what lies between two tables has no fixed number.
+    for number in range(10, EVENTS_MAX):
         was_cut, problems = bench.cut(number, without=part)
         violated = bool(problems)
         if violated or not was_cut:

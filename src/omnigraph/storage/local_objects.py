@@ -67,9 +67,12 @@ class LocalAdapter(StorageAdapter):
     def sizes(self, name: str = "") -> dict[str, int]:
         top = self._path(name) if name else self.uri
         emit(StorageCall("list_below", top))
-        with translated(top), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return {path[len(self.uri) + 1 :]: os.path.getsize(path) for path in _files_below(top)}
-        return {}
+        found: dict[str, int] = {}
+        with translated(top):
+            for path in _files_below(top):
+                with contextlib.suppress(FileNotFoundError):  # somebody has just removed or renamed it
+                    found[path[len(self.uri) + 1 :]] = os.path.getsize(path)
+        return found
 
     def write_text(self, name: str, text: str) -> None:
         self.place_text(self.prepare_text(name, text))
@@ -308,10 +311,14 @@ def _unlink_if_there(path: str) -> None:
 
 
 def _files_below(path: str) -> Generator[str]:
-    """Objects at any depth below a directory, temporary names left out."""
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files_below(entry.path)
-            elif not TEMPORARY.search(entry.name):
-                yield entry.path
+    """Objects at any depth below a directory, temporary names left out. A directory that is gone has none."""
+    try:
+        with os.scandir(path) as entries:
+            found = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_below(entry.path)
+        elif not TEMPORARY.search(entry.name):
+            yield entry.path

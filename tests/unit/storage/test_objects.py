@@ -1,5 +1,6 @@
 """What every store promises about text objects. One suite, run on each."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from omnigraph.core.errors import StorageNotFound, StoragePermanent, StorageTransient
 from omnigraph.core.events import DurableOperation, Event, StorageCall, listen
 from omnigraph.storage.adapter import CHUNK_BYTES
-from stores import Store
+from stores import Store, local_store
 
 RACERS = 16
 
@@ -160,6 +161,23 @@ def test_sizes_are_of_every_object_below(store: Store) -> None:
     assert adapter.sizes() == sizes
     assert adapter.sizes("a") == {"a/b": 1, "a/c/d%2Fe": 2}
     assert adapter.sizes("nothing") == {}
+
+
+def test_an_object_that_vanishes_while_sizes_are_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = local_store(tmp_path).adapter()
+    for name in ("a/b", "a/gone", "a/z", "other"):
+        adapter.write_text(name, "text")
+    size_of = os.path.getsize
+
+    def removed_first(path: str) -> int:
+        if path.endswith("/gone"):
+            Path(path).unlink()
+        return size_of(path)
+
+    monkeypatch.setattr(os.path, "getsize", removed_first)
+    assert adapter.sizes() == {"a/b": 4, "a/z": 4, "other": 4}
 
 
 def test_list_dir_gives_direct_objects_only(store: Store) -> None:
