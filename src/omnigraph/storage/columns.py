@@ -14,6 +14,7 @@ from omnigraph.core.errors import InternalError
 from omnigraph.core.events import TableStaged, emit
 from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
 from omnigraph.storage.staging import Work
+from omnigraph.storage.varints import as_varint, read_varint
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceOperation
@@ -126,11 +127,11 @@ class _Message:
     def written(self) -> bytes:
         parts: list[bytes] = []
         for number, wire, value in self.members:
-            parts.append(_varint(number << 3 | wire))
+            parts.append(as_varint(number << 3 | wire))
             if wire == _NUMBER:
-                parts.append(_varint(value))
+                parts.append(as_varint(value))
             else:
-                parts.extend((_varint(len(value)), value))
+                parts.extend((as_varint(len(value)), value))
         return b"".join(parts)
 
 
@@ -148,8 +149,8 @@ def _by_column(messages: Sequence[_Message]) -> dict[str, list[_Message]]:
 def _members(data: bytes) -> Iterator[tuple[int, int, Any]]:
     place = 0
     while place < len(data):
-        tag, place = _read_varint(data, place)
-        value, place = _read_varint(data, place)
+        tag, place = read_varint(data, place)
+        value, place = read_varint(data, place)
         if tag & 7 == _BYTES:
             value, place = data[place : place + value], place + value
         elif tag & 7 != _NUMBER:
@@ -157,23 +158,3 @@ def _members(data: bytes) -> Iterator[tuple[int, int, Any]]:
                 f"a field of a table has a member written in form {tag & 7}, which is unknown"
             )
         yield tag >> 3, tag & 7, value
-
-
-def _read_varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-
-
-def _varint(value: int) -> bytes:
-    written = bytearray()
-    while value >= 0x80:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)

@@ -11,6 +11,7 @@ from typing import Final
 
 from omnigraph.core.ids import Branch
 from omnigraph.storage.layout import branch_directory
+from omnigraph.storage.varints import as_varint, read_varint
 
 MANIFEST_MAGIC: Final = b"LANC"
 """The last bytes of every complete manifest file."""
@@ -148,18 +149,18 @@ def _replaced(message: bytes, wanted: int, change: Callable[[bytes], bytes]) -> 
         start = at
         # Most numbers have one byte; a call for each of them would take as long as Lance takes to open it.
         tag = message[at]
-        tag, at = (tag, at + 1) if tag < 0x80 else _varint(message, at)
+        tag, at = (tag, at + 1) if tag < 0x80 else read_varint(message, at)
         kind = tag & 7
         if kind == _BYTES:
             size = message[at]
-            size, at = (size, at + 1) if size < 0x80 else _varint(message, at)
+            size, at = (size, at + 1) if size < 0x80 else read_varint(message, at)
             if tag == wanted:
                 member = change(message[at : at + size])
-                parts += message[copied:start], _as_varint(tag), _as_varint(len(member)), member
+                parts += message[copied:start], as_varint(tag), as_varint(len(member)), member
                 copied = at + size
             at += size
         elif kind == _VARINT:
-            _, at = _varint(message, at)
+            _, at = read_varint(message, at)
         elif kind in {_FIXED64, _FIXED32}:
             at += 8 if kind == _FIXED64 else 4
         else:
@@ -174,42 +175,18 @@ def _members(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The tags of a message with their numbers or bytes; fixed numbers are passed over."""
     at = 0
     while at < len(message):
-        tag, at = _varint(message, at)
+        tag, at = read_varint(message, at)
         kind = tag & 7
         if kind == _BYTES:
-            size, at = _varint(message, at)
+            size, at = read_varint(message, at)
             if at + size > len(message):
                 raise ValueError("the message is cut off")
             yield tag, message[at : at + size]
             at += size
         elif kind == _VARINT:
-            value, at = _varint(message, at)
+            value, at = read_varint(message, at)
             yield tag, value
         elif kind in {_FIXED64, _FIXED32}:
             at += 8 if kind == _FIXED64 else 4
         else:
             raise ValueError(f"the message has a member of the unknown kind {kind}")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at this place and the place after it."""
-    byte = message[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _as_varint(value: int) -> bytes:
-    written = bytearray()
-    while value >= 0x80:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
