@@ -73,20 +73,26 @@ def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, R
     Raises BadRequest that names the parameter. Cost: one test for each argument.
     """
     parameters = inspect.signature(call).parameters
-    names = list(parameters)
     checks = {
         name: _CHECKS[spelled]
         for name, parameter in parameters.items()
         if (spelled := inspect.formatannotation(parameter.annotation).strip("'")) in _CHECKS
     }
 
+    by_place = [(place, name) for place, name in enumerate(parameters) if name in checks]
+
     @functools.wraps(call)
     def checked(*given: Parameters.args, **named: Parameters.kwargs) -> Returned:
-        for name, value in (*zip(names, given, strict=False), *named.items()):
-            check = checks.get(name)
+        for place, name in by_place:
+            if place < len(given):
+                value: object = given[place]
+            elif name in named:
+                value = named[name]
+            else:
+                continue
             # Nearly every argument is ASCII, and that is told without a call.
-            if check is not None and not (value.__class__ is str and value.isascii()):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]  it is a string there
-                check(name, value)
+            if not (value.__class__ is str and value.isascii()):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  it is a string there
+                checks[name](name, value)
         return call(*given, **named)
 
     return checked if checks else call

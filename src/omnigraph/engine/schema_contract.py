@@ -1,5 +1,6 @@
 """The accepted schema of a graph: its source, its compiled form, and the record that ties them together."""
 
+import functools
 import hashlib
 import threading
 from dataclasses import dataclass
@@ -118,8 +119,8 @@ class SchemaContracts:
         text = self._adapter.read_text_if_exists(schema_name(wanted))
         if text is None:
             raise SchemaContractMissing(schema_name(wanted))
-        catalog = from_json(text)
-        if schema_hash(catalog) != wanted:
+        catalog, hashed = _compiled(text)
+        if hashed != wanted:
             raise Corrupt(schema_name(wanted))
         with self._lock:
             if len(self._catalogs) >= CATALOGS_KEPT_MAX:
@@ -140,9 +141,8 @@ class SchemaContracts:
 
     def _read(self, staged: frozenset[str]) -> SchemaContract:
         source = self._text(SCHEMA_SOURCE)
-        accepted = from_json(self._text(SCHEMA_IR, staged))
+        accepted, hashed = _compiled(self._text(SCHEMA_IR, staged))
         state = _state(self._text(SCHEMA_STATE, staged))
-        hashed = schema_hash(accepted)
         if hashed != state:
             raise SchemaDrift(
                 "the compiled schema of the graph does not match its record",
@@ -160,6 +160,13 @@ class SchemaContracts:
             refuse_unfinished_clone(self._adapter)
             raise SchemaContractMissing(name)
         return text
+
+
+@functools.lru_cache(CATALOGS_KEPT_MAX)
+def _compiled(text: str) -> tuple[Catalog, str]:
+    """A stored schema and its hash; kept, for a process opens the same graph more than once."""
+    catalog = from_json(text)
+    return catalog, schema_hash(catalog)
 
 
 _DRIFT_HINT: Final = (

@@ -59,7 +59,7 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
         return aggregate_whole(
             reading, prepared, matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
         )
-    totals = {aggregate: _total(reading, aggregate, groups) for aggregate in ir.aggregates_by(plan)}
+    totals = [_total(reading, aggregate, groups) for aggregate in prepared.aggregates]
     steps, needed = prepared.steps, prepared.needed
     if frame is SINGLE and done < len(steps) and isinstance(steps[done], Scan):
         frame = matcher.run(steps[done : done + 1], frame, needed[done : done + 1])
@@ -71,22 +71,24 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
         if folded is not None:
             rows, entries, lengths = _folded(reading, folded, rows, needed[last])
             groups.count(rows, lengths)
-            for total in totals.values():
+            for total in totals:
                 total.add_spans(groups.codes, rows, entries, lengths)
             continue
-        for piece in _pieces(reading, totals, rows):
+        for piece in _pieces(reading, prepared.aggregates, rows):
             groups.count(piece, None)
-            for total in totals.values():
+            for total in totals:
                 total.add(groups.codes, piece)
     present = groups.present()
-    columns: list[Any] = []
     heads = iter(groups.columns(present))
-    for column in plan.columns:
-        expression = column.expression
-        columns.append(
-            totals[expression].result(present) if isinstance(expression, ir.Aggregate) else next(heads)
-        )
-    order = {item: total.result(present) for item, total in totals.items()} if plan.order else {}
+    columns = [
+        next(heads) if place is None else totals[place].result(present)
+        for place in prepared.aggregate_columns
+    ]
+    order = (
+        {item: total.result(present) for item, total in zip(prepared.aggregates, totals, strict=True)}
+        if plan.order
+        else {}
+    )
     return ordered_groups(prepared, columns, order, len(present))
 
 

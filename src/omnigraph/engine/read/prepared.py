@@ -49,6 +49,10 @@ class Prepared:
     searches: tuple[ir.SearchExpr, ...]
     embedded: tuple[ir.Nearest, ...]
     """The comparisons of vectors with a text."""
+    aggregates: tuple[ir.Aggregate, ...]
+    """What the query returns or orders by, each once."""
+    aggregate_columns: tuple[int | None, ...]
+    """For each result column its place among the aggregates; None for a column of the group key."""
 
 
 def prepare(plan: ir.ReadPlan) -> Prepared:
@@ -62,6 +66,7 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
     needed = needed_after(steps, _returned(plan))
     as_set = plan.distinct and not plan.is_aggregate
     searches = ir.searches_by(plan)
+    aggregates = ir.aggregates_by(plan)
     return Prepared(
         plan,
         steps,
@@ -75,6 +80,11 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         bind=binder(plan),
         searches=searches,
         embedded=ir.embedded(searches),
+        aggregates=aggregates,
+        aggregate_columns=tuple(
+            aggregates.index(column.expression) if isinstance(column.expression, ir.Aggregate) else None
+            for column in plan.columns
+        ),
     )
 
 

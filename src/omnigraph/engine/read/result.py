@@ -64,12 +64,12 @@ class Rows:
     @property
     def arrays(self) -> tuple[pa.Array, ...]:
         """One array per column, in projection order."""
-        arrays = tuple(
-            pa.array(column, field.type) if isinstance(column, list) else column
-            for column, field in zip(self._columns, self.schema, strict=True)
-        )
-        self._columns = arrays
-        return arrays
+        arrays = [
+            pa.array(column, kind) if isinstance(column, list) else column
+            for column, kind in zip(self._columns, self.schema.types, strict=True)
+        ]
+        self._columns = found = tuple(arrays)
+        return found
 
     @property
     def table(self) -> pa.Table:
