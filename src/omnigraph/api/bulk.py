@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from omnigraph.branching.changes import TableDelta, Unshared
     from omnigraph.engine.session import GraphSession
     from omnigraph.storage.handles import SnapshotHandle
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
 
 class SparkWhenLarge:
-    """`BulkDeltas` that loads the pipeline when the first large delta comes."""
+    """`BulkDeltas` and `BulkWork` that load the pipeline when the first large piece of work comes."""
 
     @property
     def name(self) -> str:
@@ -29,6 +34,20 @@ class SparkWhenLarge:
         from omnigraph.pipeline.output.deltas import spark_delta  # noqa: PLC0415  most merges never need Spark
 
         return spark_delta(session, old, new, unshared)
+
+    def map(
+        self,
+        session: GraphSession,
+        stage: str,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+    ) -> list[Result]:
+        """See `BulkWork.map`."""
+        from omnigraph.pipeline.spark.executors import SparkExecutor  # noqa: PLC0415  as above
+        from omnigraph.pipeline.spark.session import spark_runtime  # noqa: PLC0415
+
+        runtime = spark_runtime(session.settings)
+        return SparkExecutor(runtime, "schema apply").map(stage, function, tasks)
 
 
 SPARK_WHEN_LARGE: Final = SparkWhenLarge()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from omnigraph.api.arguments import source_text, text_checked_methods
+from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Schemas:
         file: str | None = None,
         actor: str | None = None,
         dry_run: bool = False,
+        allow_data_loss: bool = False,
     ) -> AppliedSchema:
         """Make a text the schema of the graph, as one commit of main, or change nothing.
 
@@ -44,14 +46,16 @@ class Schemas:
         ```
 
         `schema` is the text or a path, as bytes always the text; `file` names it in messages. With `dry_run`
-        everything is checked and nothing changed. Raises `MigrationUnsupported`, `MigrationBlocked` while
-        branches are in the way, `RecoveryRequired`, and the errors of schema texts.
+        everything is checked and nothing changed. With `allow_data_loss` drops are hard: cleanup may reclaim
+        what they hide. Raises `MigrationUnsupported`, `MigrationBlocked` while branches are in the way,
+        `ConstraintViolation` with the rows that break a new rule, `RecoveryRequired`, and the errors of
+        schema texts.
         """
         from omnigraph.engine.evolve.apply import APPLY, SchemaRequest, apply_schema  # noqa: PLC0415  rarely used
 
         if not isinstance(schema, bytes):
             schema, named = source_text(schema)
             file = file or named
-        request = SchemaRequest(schema, file, actor, dry_run=dry_run)
+        request = SchemaRequest(schema, file, actor, dry_run=dry_run, allow_data_loss=allow_data_loss)
         with WriteCourse(APPLY) as course:
-            return apply_schema(self._session, request, course=course)
+            return apply_schema(self._session, request, course=course, bulk=SPARK_WHEN_LARGE)

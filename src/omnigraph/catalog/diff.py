@@ -9,30 +9,36 @@ from omnigraph.catalog.plan import (
     AddConstraint,
     AddProperty,
     AddType,
+    AllowNull,
+    ChangeCardinality,
     DropMode,
     DropProperty,
     DropType,
     ExtendEnum,
+    NarrowEnum,
+    RemoveConstraint,
     RenameProperty,
     RenameType,
+    RequireProperty,
     SchemaPlan,
     SchemaStep,
     UnsupportedChange,
     UpdatePropertyMetadata,
     UpdateTypeMetadata,
+    WidenProperty,
     constraint_text,
 )
 from omnigraph.catalog.schema import (
     Catalog,
     Constraint,
     ConstraintForm,
-    ConstraintKind,
     EdgeType,
     Interface,
     NodeType,
     Property,
     TypeKind,
 )
+from omnigraph.catalog.types import INTEGER_BOUNDS, PropertyType
 from omnigraph.core.errors import MigrationUnsupported
 
 AnyType = Interface | NodeType | EdgeType
@@ -118,10 +124,8 @@ class _TypeDiff:
         self._mode = mode
         self._old_by_id = {p.property_id: p for p in old.properties}
         self._new_by_id = {p.property_id: p for p in new.properties}
-        before = {_identity(c, old.by_name): c for c in old.constraints}
-        after = {_identity(c, new.by_name): c for c in new.constraints}
-        self._removed = [c for i, c in before.items() if i not in after]
-        self._added = [c for i, c in after.items() if i not in before]
+        self._removed = added_constraints(new, old)
+        self._added = added_constraints(old, new)
 
     def steps(self) -> Iterator[SchemaStep]:
         old, new = self._old, self._new
@@ -156,7 +160,7 @@ class _TypeDiff:
             if self._endpoints(old, self._accepted) != self._endpoints(new, self._desired):
                 yield self._refuse(new.name, f"the endpoints of '{new.name}' cannot be changed")
             if (old.card_min, old.card_max) != (new.card_min, new.card_max):
-                yield self._refuse(new.name, f"the cardinality of '{new.name}' cannot be changed")
+                yield _changed_cardinality(old, new)
         if (
             not isinstance(old, Interface)
             and not isinstance(new, Interface)
@@ -197,15 +201,30 @@ class _TypeDiff:
         label = f"{self._new.name}.{new.name}"
         if old.name != new.name:
             yield RenameProperty(self._kind, self._new.name, old.name, new.name)
-        if (old.type, old.nullable) != (new.type, new.nullable):
-            added = _added_enum_values(old, new)
-            if added is None:
-                reason = f"the type of '{label}' cannot be changed from {old.type_text} to {new.type_text}"
-                yield self._refuse(label, reason, CHANGE_PROPERTY_TYPE)
-            else:
-                yield ExtendEnum(self._kind, self._new.name, new.name, added)
+        yield from self._type_steps(old, new)
         if self._embed(old, self._old) != self._embed(new, self._new):
             yield self._refuse(label, f"@embed of '{label}' cannot be changed")
+
+    def _type_steps(self, old: Property, new: Property) -> Iterator[SchemaStep]:
+        kind, owner = self._kind, self._new.name
+        before, after = old.type.enum_values, new.type.enum_values
+        if before is not None and after is not None:
+            added, removed = _missing_from(before, after), _missing_from(after, before)
+            if removed:
+                yield NarrowEnum(kind, owner, new.name, removed, added or None)
+            elif added:
+                yield ExtendEnum(kind, owner, new.name, added)
+        elif is_widening(old.type, new.type):
+            yield WidenProperty(kind, owner, new.name, old.type.text(), new.type.text())
+        elif old.type != new.type:
+            label = f"{owner}.{new.name}"
+            reason = f"the type of '{label}' cannot be changed from {old.type_text} to {new.type_text}"
+            yield self._refuse(label, reason, CHANGE_PROPERTY_TYPE)
+            return
+        if old.nullable and not new.nullable:
+            yield RequireProperty(kind, owner, new.name)
+        elif new.nullable and not old.nullable:
+            yield AllowNull(kind, owner, new.name)
 
     @staticmethod
     def _embed(prop: Property, owner: AnyType) -> tuple[object, str | None] | None:
@@ -233,20 +252,15 @@ class _TypeDiff:
             yield UpdatePropertyMetadata(self._kind, self._new.name, new.name, changed)
 
     def _dropped_property(self, prop: Property) -> Iterator[SchemaStep]:
-        removed = [c for c in self._removed if prop.name in c.properties]
-        if not removed:
-            yield DropProperty(self._kind, self._new.name, prop.name, self._mode)
-            return
-        for constraint in removed:
-            if constraint.form is ConstraintForm.PROPERTY:
+        for constraint in self._removed:
+            if constraint.form is ConstraintForm.PROPERTY and prop.name in constraint.properties:
                 yield self._removal(constraint)
+        yield DropProperty(self._kind, self._new.name, prop.name, self._mode)
 
     # Constraints
 
-    def _removal(self, constraint: Constraint) -> UnsupportedChange:
-        name = self._new.name
-        reason = f"removing constraints is not supported: {constraint_text(constraint)} of '{name}'"
-        return self._refuse(_entity(name, constraint), reason)
+    def _removal(self, constraint: Constraint) -> RemoveConstraint:
+        return RemoveConstraint(self._kind, self._new.name, constraint)
 
     def _constraint_steps(self, name: str | None, form: ConstraintForm) -> Iterator[SchemaStep]:
         """The changes of one property's plain constraints, or of the body when `name` is None."""
@@ -271,13 +285,7 @@ class _TypeDiff:
         for removed in self._removed:
             if self._moved(removed, [constraint], new_names) is not None:
                 return  # reported where it was removed
-        name = self._new.name
-        if constraint.kind is ConstraintKind.INDEX:
-            yield AddConstraint(self._kind, name, constraint)
-            return
-        shown = constraint_text(constraint)
-        reason = f"adding constraints other than @index is not supported: {shown} of '{name}'"
-        yield self._refuse(_entity(name, constraint), reason)
+        yield AddConstraint(self._kind, self._new.name, constraint)
 
     @staticmethod
     def _moved(
@@ -302,6 +310,12 @@ def _entity(type_name: str, constraint: Constraint) -> str:
     return f"{type_name}.({', '.join(constraint.properties)})"
 
 
+def added_constraints(old: AnyType, new: AnyType) -> list[Constraint]:
+    """The constraints that only the second of two states of a type has."""
+    known = {_identity(each, old.by_name) for each in old.constraints}
+    return [each for each in new.constraints if _identity(each, new.by_name) not in known]
+
+
 def _identity(constraint: Constraint, by_name: Mapping[str, Property]) -> _ConstraintIdentity:
     """What makes two constraints the same one; properties count by identity, `src` and `dst` by name."""
     members = frozenset(
@@ -312,9 +326,23 @@ def _identity(constraint: Constraint, by_name: Mapping[str, Property]) -> _Const
     return constraint.kind, constraint.form, members, bounds, pattern
 
 
-def _added_enum_values(old: Property, new: Property) -> tuple[str, ...] | None:
-    """The values an enum gained when that is the whole change of type; None otherwise."""
-    before, after = old.type.enum_values, new.type.enum_values
-    if before is None or after is None or old.nullable != new.nullable or not set(before) < set(after):
-        return None
-    return tuple(sorted(set(after) - set(before)))
+def _missing_from(values: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(others) - set(values)))
+
+
+def is_widening(old: PropertyType, new: PropertyType) -> bool:
+    """Whether both are single integers and the new type holds every value of the old one."""
+    if not (old.is_scalar and new.is_scalar and old.kind in INTEGER_BOUNDS and new.kind in INTEGER_BOUNDS):
+        return False
+    (low, high), (lowest, highest) = INTEGER_BOUNDS[old.kind], INTEGER_BOUNDS[new.kind]
+    return old.kind is not new.kind and lowest <= low and high <= highest
+
+
+def _changed_cardinality(old: EdgeType, new: EdgeType) -> ChangeCardinality:
+    fewer = new.card_max is not None and (old.card_max is None or new.card_max < old.card_max)
+    narrows = fewer or new.card_min > old.card_min
+    return ChangeCardinality(TypeKind.EDGE, new.name, _bounds(old), _bounds(new), narrows)
+
+
+def _bounds(edge: EdgeType) -> str:
+    return f"{edge.card_min}..{'' if edge.card_max is None else edge.card_max}"

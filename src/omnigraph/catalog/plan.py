@@ -5,16 +5,27 @@ from enum import StrEnum
 from typing import Any, ClassVar, cast
 
 from omnigraph.catalog.ir import default_json
-from omnigraph.catalog.schema import Catalog, Constraint, Default, TypeKind
+from omnigraph.catalog.schema import Catalog, Constraint, ConstraintKind, Default, TypeKind
 from omnigraph.language.diagnostics import Diagnostic
 
 
 class StepClass(StrEnum):
-    """What a step asks of the user: nothing, a look at what is lost, or another plan."""
+    """What a step asks of the user: nothing, rows that keep a rule, a look at what is lost, another plan."""
 
     SUPPORTED = "supported"
+    VALIDATED = "validated"
     DESTRUCTIVE = "destructive"
     REFUSED = "refused"
+
+
+class StepWork(StrEnum):
+    """What a step does to a table that has rows."""
+
+    METADATA = "metadata"
+    COLUMN = "column"
+    """The values of one column are written; no other column is."""
+    CHECK = "check"
+    """Every row is read, and one that breaks the new rule refuses the plan."""
 
 
 class DropMode(StrEnum):
@@ -57,8 +68,14 @@ def _plain(value: Any) -> Any:
 
 
 def constraint_text(constraint: Constraint) -> str:
-    """A group constraint as a body writes it, whatever its form was."""
-    return f"@{constraint.kind.value}({', '.join(constraint.properties)})"
+    """A constraint as a body writes it, whatever its form was."""
+    members = ", ".join(constraint.properties)
+    if constraint.range is not None:
+        low, high = constraint.range.minimum, constraint.range.maximum
+        members += f", {'' if low is None else low}..{'' if high is None else high}"
+    if constraint.check is not None:
+        members += f', "{constraint.check.pattern}"'
+    return f"@{constraint.kind.value}({members})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,9 @@ class RenameType(Step):
 
 @dataclass(frozen=True, slots=True)
 class AddProperty(Step):
-    """A new property. Existing rows get null, or `backfill` when it is required and has a default."""
+    """A new property. Existing rows get null, `backfill` when it is required and has a default, or what
+    `fill` gives, an expression over the row.
+    """
 
     kind = "add_property"
     type_kind: TypeKind
@@ -95,11 +114,12 @@ class AddProperty(Step):
     property_name: str
     property_type: str
     backfill: Default | None = None
+    fill: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RenameProperty(Step):
-    """A declared rename of a property: the table is rewritten under the new column name."""
+    """A declared rename of a property: the same values under a new column name."""
 
     kind = "rename_property"
     type_kind: TypeKind
@@ -120,13 +140,103 @@ class RenameProperty(Step):
 
 @dataclass(frozen=True, slots=True)
 class AddConstraint(Step):
-    """A new `@index`: metadata only, the index is built later."""
+    """A new rule that every row must keep; an `@index` is metadata only, the index is built later."""
 
     kind = "add_constraint"
-    additive = True
     type_kind: TypeKind
     type_name: str
     constraint: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveConstraint(Step):
+    """A rule that holds no longer: metadata only. Without a key the ids of the rows stay as they are."""
+
+    kind = "remove_constraint"
+    type_kind: TypeKind
+    type_name: str
+    constraint: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class RequireProperty(Step):
+    """A nullable property that becomes required: no row may be without a value."""
+
+    kind = "require_property"
+    step_class = StepClass.VALIDATED
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllowNull(Step):
+    """A required property that becomes nullable: metadata only."""
+
+    kind = "allow_null"
+    additive = True
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WidenProperty(Step):
+    """An integer of a type that holds every value it had."""
+
+    kind = "widen_property"
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+    from_: str
+    to: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "kind": self.kind,
+            "type_kind": self.type_kind.value,
+            "type_name": self.type_name,
+            "property_name": self.property_name,
+            "from": self.from_,
+            "to": self.to,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowEnum(Step):
+    """An enum that lost values: no row may have one of them."""
+
+    kind = "narrow_enum"
+    step_class = StepClass.VALIDATED
+    type_kind: TypeKind
+    type_name: str
+    property_name: str
+    removed_values: tuple[str, ...]
+    added_values: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCardinality(Step):
+    """Other bounds of the number of edges that one source may have."""
+
+    kind = "change_cardinality"
+    type_kind: TypeKind
+    name: str
+    from_: str
+    to: str
+    narrows: bool
+    """Whether a source may break the new bounds that kept the old ones."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "kind": self.kind,
+            "type_kind": self.type_kind.value,
+            "name": self.name,
+            "from": self.from_,
+            "to": self.to,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +276,7 @@ class UpdatePropertyMetadata(Step):
 
 @dataclass(frozen=True, slots=True)
 class DropProperty(Step):
-    """A property that is gone: the table is rewritten without the column."""
+    """A property that is gone: the table shows the column no longer."""
 
     kind = "drop_property"
     step_class = StepClass.DESTRUCTIVE
@@ -210,6 +320,12 @@ SchemaStep = (
     | AddProperty
     | RenameProperty
     | AddConstraint
+    | RemoveConstraint
+    | RequireProperty
+    | AllowNull
+    | WidenProperty
+    | NarrowEnum
+    | ChangeCardinality
     | ExtendEnum
     | UpdateTypeMetadata
     | UpdatePropertyMetadata
@@ -257,6 +373,38 @@ class SchemaPlan:
 
 def is_additive(step: SchemaStep) -> bool:
     """Whether a branch that has not adopted the step still reads right."""
-    if isinstance(step, AddProperty):
-        return step.property_type.endswith("?")
-    return step.additive
+    match step:
+        case AddProperty():
+            return step.property_type.endswith("?") and step.fill is None
+        case AddConstraint():
+            return step.constraint.kind is ConstraintKind.INDEX
+        case RemoveConstraint():
+            return step.constraint.kind is not ConstraintKind.KEY
+        case ChangeCardinality():
+            return not step.narrows
+        case _:
+            return step.additive
+
+
+def class_of(step: SchemaStep) -> StepClass:
+    """What the step asks of the user."""
+    return StepClass.VALIDATED if work_of(step) is StepWork.CHECK else step.step_class
+
+
+def work_of(step: SchemaStep) -> StepWork:
+    """What the step does to a table with rows. An interface has none."""
+    match step:
+        case _ if step.type_kind is TypeKind.INTERFACE:
+            return StepWork.METADATA
+        case AddProperty() if step.backfill is not None or step.fill is not None:
+            return StepWork.COLUMN
+        case WidenProperty():
+            return StepWork.COLUMN
+        case RequireProperty() | NarrowEnum():
+            return StepWork.CHECK
+        case AddConstraint() if step.constraint.kind is not ConstraintKind.INDEX:
+            return StepWork.CHECK
+        case ChangeCardinality() if step.narrows:
+            return StepWork.CHECK
+        case _:
+            return StepWork.METADATA

@@ -6,16 +6,23 @@ from omnigraph.catalog.plan import (
     AddConstraint,
     AddProperty,
     AddType,
+    AllowNull,
+    ChangeCardinality,
     DropProperty,
     DropType,
     ExtendEnum,
+    NarrowEnum,
+    RemoveConstraint,
     RenameProperty,
     RenameType,
+    RequireProperty,
     SchemaPlan,
     SchemaStep,
     UnsupportedChange,
     UpdatePropertyMetadata,
     UpdateTypeMetadata,
+    WidenProperty,
+    class_of,
     constraint_text,
 )
 from omnigraph.cli import output
@@ -24,12 +31,28 @@ from omnigraph.cli import output
 def step_line(step: SchemaStep) -> str:
     """The step for people: `+` adds, `~` changes, `-` drops, `!` is refused."""
     match step:
+        case RemoveConstraint():
+            return f"- {step.type_name} {constraint_text(step.constraint)}"
+        case RequireProperty():
+            return f"~ {step.type_name}.{step.property_name} is required"
+        case AllowNull():
+            return f"~ {step.type_name}.{step.property_name} may be null"
+        case WidenProperty():
+            return f"~ {step.type_name}.{step.property_name}: {step.from_} becomes {step.to}"
+        case NarrowEnum():
+            also = f", also allows {', '.join(step.added_values)}" if step.added_values else ""
+            gone = ", ".join(step.removed_values)
+            return f"~ {step.type_name}.{step.property_name} no longer allows {gone}{also}"
+        case ChangeCardinality():
+            return f"~ {step.type_kind.value} {step.name}: @card({step.from_}) becomes @card({step.to})"
+
         case AddType():
             return f"+ {step.type_kind.value} {step.name}"
         case RenameType():
             return f"~ {step.type_kind.value} {step.from_} is renamed to {step.to}"
         case AddProperty():
             filled = "" if step.backfill is None else ", existing rows get the default"
+            filled = filled if step.fill is None else f", existing rows get {step.fill}"
             return f"+ {step.type_name}.{step.property_name}: {step.property_type}{filled}"
         case RenameProperty():
             return f"~ {step.type_name}.{step.from_} is renamed to {step.to}"
@@ -70,5 +93,5 @@ def to_json(plan: SchemaPlan) -> dict[str, Any]:
     return {
         "supported": plan.supported,
         "step_count": len(plan.steps),
-        "steps": [{**step.to_dict(), "class": step.step_class.value} for step in plan.steps],
+        "steps": [{**step.to_dict(), "class": class_of(step).value} for step in plan.steps],
     }

@@ -15,6 +15,7 @@ from omnigraph.core.errors import ConflictError, MigrationBlocked, MigrationUnsu
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.engine.evolve.checks import check_rows, row_checks, runner
 from omnigraph.engine.evolve.tables import reshape, table_writes
 from omnigraph.engine.schema_contract import SchemaContract, stage_contract
 from omnigraph.engine.write.afterwards import offer_index_work
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.plan import SchemaPlan, SchemaStep
     from omnigraph.core.cancel import Cancellation
+    from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
     from omnigraph.recovery.outcome import WriteCourse
@@ -80,21 +82,29 @@ class SchemaRequest:
     file: str | None = None
     actor: str | None = None
     dry_run: bool = False
+    allow_data_loss: bool = False
 
 
 def apply_schema(
-    session: GraphSession, request: SchemaRequest, *, course: WriteCourse, cancel: Cancellation = NEVER
+    session: GraphSession,
+    request: SchemaRequest,
+    *,
+    course: WriteCourse,
+    bulk: BulkWork | None = None,
+    cancel: Cancellation = NEVER,
 ) -> AppliedSchema:
     """Make a text the schema of the graph, as one commit of main, or change nothing.
 
     Raises the schema error of an invalid text, `MigrationUnsupported` for a plan with a refused step,
-    `MigrationBlocked` when a plan that is not additive meets other branches, `ConflictError` beside another
-    apply. Raises `RecoveryRequired` when it stopped after its first effect: recovery settles it.
+    `MigrationBlocked` when a plan that is not additive meets other branches, `ConstraintViolation` with the
+    rows that break a new rule, `ConflictError` beside another apply. `bulk` gets the work on tables that are
+    too large for this process.
+    Raises `RecoveryRequired` when it stopped after its first effect: recovery settles it.
     """
     contract = entering_write(session, request.actor)
     plan = _plan(contract, request)
     if plan.is_empty or request.dry_run:
-        _refuse_unready(session, plan, contract)
+        _refuse_unready(session, plan, contract, bulk)
         return _report(session.manifest.current(None), plan, contract.catalog.generation, applied=False)
     keys = queue_keys(
         None, [TableKey(key) for key in (*contract.catalog.table_keys(), *plan.desired.table_keys())]
@@ -106,7 +116,7 @@ def apply_schema(
             )
         cancel.raise_if_requested()
         with _locked(session):
-            _refuse_unready(session, plan, contract)
+            _refuse_unready(session, plan, contract, bulk)
             snapshot = _apply(session, request, plan, contract, guards, course)
     made = [TableKey(key) for key in plan.desired.table_keys()]
     offer_index_work(session, snapshot, [key for key in made if key in snapshot.entries])
@@ -114,12 +124,16 @@ def apply_schema(
 
 
 def _plan(contract: SchemaContract, request: SchemaRequest) -> SchemaPlan:
-    plan = plan_schema(contract.catalog, request.source, file=request.file)
+    plan = plan_schema(
+        contract.catalog, request.source, file=request.file, allow_data_loss=request.allow_data_loss
+    )
     require_supported(plan)
     return plan
 
 
-def _refuse_unready(session: GraphSession, plan: SchemaPlan, contract: SchemaContract) -> None:
+def _refuse_unready(
+    session: GraphSession, plan: SchemaPlan, contract: SchemaContract, bulk: BulkWork | None
+) -> None:
     """Refuse what the branches or the rows that exist stand against.
 
     Steps that a branch with the old schema could not follow need main to be alone. A required property needs
@@ -128,12 +142,9 @@ def _refuse_unready(session: GraphSession, plan: SchemaPlan, contract: SchemaCon
     others = session.manifest.branches()
     if others and not plan.is_additive:
         raise MigrationBlocked(others)
+    change = catalog_change(contract.catalog, plan.desired)
     entries = session.manifest.current(None).entries
-    rows = {
-        each.new_key: entries[each.key].row_count
-        for each in catalog_change(contract.catalog, plan.desired).kept
-        if each.key in entries
-    }
+    rows = {each.new_key: entries[each.key].row_count for each in change.kept if each.key in entries}
     for step in plan.steps:
         if not isinstance(step, AddProperty) or step.backfill is None:
             continue
@@ -144,6 +155,8 @@ def _refuse_unready(session: GraphSession, plan: SchemaPlan, contract: SchemaCon
                 f"{stored:,} rows: its default is not written into rows that exist",
                 hint="add it as a nullable property and update the rows; or export, edit and load",
             )
+    for check in row_checks(session, change, entries):
+        check_rows(check, runner(session, check, bulk))
 
 
 @contextmanager

@@ -155,6 +155,12 @@ def repeated_key(node: NodeType, entity_id: str, times: int) -> Violation:
     return _violation(node, "unique", message, entity_id, ", ".join(node.key))
 
 
+def wrong_id(node: NodeType, entity_id: str, key: str) -> Violation:
+    """The id of a row is not the text of its key."""
+    message = f"{node.name} '{entity_id}': its key is '{key}', which is not its id"
+    return _violation(node, "key", message, entity_id, ", ".join(node.key))
+
+
 def missing_end(edge: EdgeType, column: str, end: str, entity_id: str | None) -> Violation:
     """A new or changed edge names a node that will not be there."""
     member, side = SIDES[column]
