@@ -26,6 +26,7 @@ from omnigraph.core.errors import (
     BranchNotFound,
     Cancelled,
     CloneTarget,
+    Corrupt,
     InternalError,
     ResourceBusy,
     SnapshotNotFound,
@@ -48,6 +49,8 @@ from omnigraph.maintenance.clone_plan import (
 )
 from omnigraph.maintenance.pins import Pin, remove_expired
 from omnigraph.manifest.clone_marker import CloneMarker, ClonePhase, read_marker
+from omnigraph.recovery.file_checks import FileChecks
+from omnigraph.storage.checksums import Summing
 from omnigraph.storage.layout import (
     CLONE,
     LEASE,
@@ -133,8 +136,9 @@ def clone_graph(
             with clone.pinned(request, pins=pins) as cut:
                 try:
                     return clone.run(cut)
-                except (BranchNotFound, SnapshotNotFound, StorageNotFound):
-                    # A branch that was deleted meanwhile took its files along. Another moment has it no more.
+                except (BranchNotFound, Corrupt, SnapshotNotFound, StorageNotFound):
+                    # A branch that was deleted meanwhile took its files along, and one that was made again
+                    # has others of the same names. Another moment has it no more.
                     if still_there(source, cut):
                         raise
     raise ResourceBusy("branches were deleted again and again while they were copied")
@@ -158,6 +162,7 @@ class _Clone:
         self._copied = _Tally()
         self._wanted = _Tally()
         self._marker: CloneMarker | None = None
+        self._checks = FileChecks(source.recovery)
         lineage = source.commits.ancestry()
         self._known = lineage.parents
         self._origin = min(each for each, parents in lineage.parents.items() if not parents)
@@ -207,7 +212,9 @@ class _Clone:
         contract = self._schema_texts(cut)
         kept, gone = self._branches_there(there)
         trusted = self._trusted(there, gone)
-        plan = plan_clone(self._source, cut, trusted)
+        # A file that is to be copied was made by a commit that is, or by one that stays behind.
+        self._checks.learn(trusted if cut.history else ())
+        plan = plan_clone(self._source, cut, trusted, self._checks)
         if SCHEMA_SOURCE in there and not gone and self._is_complete(plan):
             return self._report(plan)
         content = {name: size for name, size in plan.content.items() if trusted.get(name) != size}
@@ -345,11 +352,16 @@ class _Clone:
     def _copy_one(self, name: str, size: int, stop: threading.Event) -> None:
         source, target = self._source.adapter, self._target.adapter
 
+        running = Summing()
+
         def chunks() -> Iterator[bytes]:
             for chunk in source.read_chunks(name):
                 if stop.is_set():
                     raise Cancelled("the clone was stopped")
+                running.add(chunk)
                 yield chunk
+            # Before it gets its name: a file that is damaged in the source is not copied.
+            self._checks.checked(running.named(name))
 
         written = target.write_chunks(name, chunks())
         if written != size:
@@ -397,6 +409,7 @@ class _Clone:
         self._copy_texts(plan.schemas)
         self._take_over_history(plan.cut)
         self._copy(plan.states)
+        self._carry_sums()
         self._copy_texts(plan.state_references)
         self._write_hints(plan.states)
         for name in (SCHEMA_IR, SCHEMA_STATE):
@@ -414,6 +427,11 @@ class _Clone:
         for each in source.recovery.recoveries.list():
             if each.graph_commit_id in known:
                 target.recovery.recoveries.append_once(each)
+
+    def _carry_sums(self) -> None:
+        """Keep the sums of files whose commits stay behind."""
+        there = self._target.adapter.sizes()
+        self._checks.carry(self._target.recovery, there, there)
 
     def _write_hints(self, versions: Iterable[str]) -> None:
         """Say which version of each dataset is the newest, as Lance does after a commit to a local disk."""

@@ -23,6 +23,7 @@ from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.lineage import possible_bases
 from omnigraph.manifest.state import Snapshot
 from omnigraph.manifest.store import Head
+from omnigraph.recovery.file_checks import FileChecks
 from omnigraph.storage.layout import (
     MANIFEST,
     SCHEMAS,
@@ -195,20 +196,21 @@ class ClonePlan:
     tags: tuple[str, ...] = ()
 
 
-def plan_clone(session: GraphSession, cut: Cut, there: Mapping[str, int]) -> ClonePlan:
+def plan_clone(session: GraphSession, cut: Cut, there: Mapping[str, int], checks: FileChecks) -> ClonePlan:
     """What has to be copied where `there` is already, with its bytes.
 
-    A version that is there has all its files there: they came before it. Cost: a listing of the graph, and an
-    open for each version that is not there.
+    A version that is there has all its files there: they came before it. One that is not is compared with its
+    checksum before it is opened. Cost: a listing of the graph, and two reads for each version not there.
     """
-    return _Planner(session, cut, there).plan()
+    return _Planner(session, cut, there, checks).plan()
 
 
 class _Planner:
     """One planning run."""
 
-    def __init__(self, session: GraphSession, cut: Cut, there: Mapping[str, int]) -> None:
+    def __init__(self, session: GraphSession, cut: Cut, there: Mapping[str, int], checks: FileChecks) -> None:
         self._session = session
+        self._checks = checks
         self._cut = cut
         self._there = there
         adapter = session.adapter
@@ -248,6 +250,7 @@ class _Planner:
         return sorted({head.manifest_version, *(each.manifest_version for each in beside)})
 
     def _snapshot(self, state: tuple[Branch, int]) -> Snapshot | None:
+        self._checks.look_at(self._version_name((MANIFEST, state[0]), state[1]))
         try:
             return self._session.manifest.read_version(*state)
         except SnapshotNotFound:
@@ -300,6 +303,7 @@ class _Planner:
     def _table_files(self, line: Line, number: int, *, shown: set[int]) -> UsedFiles | None:
         """The files of a version; None for one that no state shows and that is not whole any more."""
         try:
+            self._checks.look_at(self._version_name(line, number))
             files = self._session.storage.used_files(*line, number)
             self._require(files)
         except (StorageNotFound, StoragePermanent):

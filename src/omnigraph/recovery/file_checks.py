@@ -2,26 +2,36 @@
 
 A commit keeps the sums of the files it made (`storage/checksums`) in its version of `__manifest`, and the sum
 of the version before it, which could not hold its own. The newest version of a branch is covered by the sum
-of the rows it shows. Versions are read here byte by byte, not by Lance: a damaged one may end the process.
+of the rows it shows. Where versions stay behind or go and files of them live on, their sums are carried into
+`__checksums`. Versions are read here byte by byte, not by Lance: a damaged one may end the process.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import unquote
 
 from omnigraph.catalog.ir import from_json, schema_hash
-from omnigraph.core.errors import Corrupt, OmnigraphError, StorageNotFound
-from omnigraph.core.ids import Branch, CommitId, show_branch
+from omnigraph.core.errors import Corrupt, OmnigraphError, StorageNotFound, StoragePermanent
+from omnigraph.core.ids import Branch, BranchName, CommitId, new_ulid, show_branch
 from omnigraph.core.limits import MIB
 from omnigraph.core.progress import Steps
 from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.state import Snapshot, TableEntry, digest
 from omnigraph.recovery.context import RecoveryContext
-from omnigraph.storage.checksums import PROPERTY, DamagedRecordError, FileRecord, FileSum, record_of
+from omnigraph.storage.checksums import (
+    PROPERTY,
+    DamagedRecordError,
+    FileRecord,
+    FileSum,
+    record_of,
+    record_text,
+)
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import (
+    CHECKSUMS,
     COMMIT_ACTORS,
     COMMIT_RECOVERIES,
     COMMITS,
@@ -39,8 +49,12 @@ from omnigraph.storage.manifest_files import (
 )
 
 SAMPLED_VERSIONS_MAX: Final = 16
+SAMPLED_CARRIED_MAX: Final = 256
 SAMPLED_BYTES_MAX: Final = 64 * MIB
 """What one quick verification compares beside the newest commit of each branch."""
+_MAIN: Final = "main"
+_LOOKS_MAX: Final = 16
+"""How often carried sums are looked for again, when they were replaced in the middle of a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +104,29 @@ class _Kept:
 
 
 class FileChecks:
-    """Checks of one graph. Reads only; memory does not follow the size of files or their number."""
+    """Checks of one graph. Memory does not follow the size of files; where it follows their number, a method
+    says so.
+    """
 
     def __init__(self, context: RecoveryContext) -> None:
         self._context = context
         self._shown: dict[Branch, Snapshot] | None = None
+        self._files: dict[tuple[str, Branch, int], set[str]] = {}
+        """The files of table versions that were asked for."""
+        self._sums: dict[str, _Kept] = {}
 
     def all_files(self) -> FilesCompared:
-        """Compare every file that a commit keeps a sum of. Cost: all of them are read."""
+        """Compare every file that a commit keeps a sum of. Cost: all of them are read; the sums that were
+        carried are held.
+        """
         versions = list(self._versions())
-        total = sum(kept.sum.size for version in versions for kept in self._kept(version, _Tally()))
-        steps = Steps("verify", "compare files", total, "bytes")
         tally = _Tally()
+        carried = self._carried(tally)
+        total = sum(kept.sum.size for kept in self._of(versions, _Tally()))
+        steps = Steps("verify", "compare files", total + sum(kept.sum.size for kept in carried), "bytes")
+        for kept in carried:
+            self._compare(kept, tally)
+            steps.advance(kept.sum.size)
         for version in versions:
             for kept in self._kept(version, tally):
                 self._compare(kept, tally)
@@ -125,7 +150,59 @@ class FileChecks:
                     self._compare(kept, tally)
             if version.newest:
                 self._compare_rows(version, tally)
+        carried = self._carried(tally)
+        for kept in random.sample(carried, min(SAMPLED_CARRIED_MAX, len(carried))):
+            if tally.bytes < SAMPLED_BYTES_MAX:
+                self._compare(kept, tally)
         return tally.compared()
+
+    def learn(self, known: Container[str] = ()) -> None:
+        """Read what `checked` compares with: the sums that were carried, and those in every version of the
+        manifest but the known ones, by their names. They are held.
+        """
+        wanted = (each for each in self._versions() if each.name not in known)
+        kept = (*self._carried(_Tally()), *self._of(wanted, _Tally()))
+        self._sums = {each.sum.name: each for each in kept}
+
+    def look_at(self, name: str) -> None:
+        """Read a file and compare it with what was learned. Raises Corrupt, StorageNotFound."""
+        if name in self._sums:
+            self.checked(self._context.storage.sum_of(name))
+
+    def checked(self, found: FileSum) -> None:
+        """Raise Corrupt when a file, as just read, is not what was written. One without a sum passes."""
+        kept = self._sums.get(found.name)
+        if kept is not None and kept.sum != found:
+            tally = _Tally()
+            self._note(found.name, self._written_by(kept), tally)
+            raise tally.damaged[found.name]
+
+    def carry(self, context: RecoveryContext, files: Container[str], versions: Container[str]) -> None:
+        """Keep the sums of these files in a graph, beside those that these versions of its manifest hold.
+
+        Call it before the other versions go. What was carried into that graph before is replaced: `files`
+        are all that it has. Cost: where a version goes, all are read and their sums held.
+        """
+        staying, going = list[_Version](), list[_Version]()
+        for version in self._versions():
+            (staying if version.name in versions else going).append(version)
+        loose = [*self._carried(_Tally()), *self._of(going, _Tally())]
+        held = {each.sum.name for each in self._of(staying if loose else (), _Tally())}
+        lives = self._lives()
+        by_life: dict[str, dict[str, dict[str, FileSum]]] = {}
+        for kept in loose:
+            name = kept.sum.name
+            life = _life_of(name, lives) if name in files and name not in held else None
+            if life is not None:
+                by_life.setdefault(life, {}).setdefault(self._written_by(kept), {})[name] = kept.sum
+        before = context.adapter.list_dir(CHECKSUMS)
+        for life, commits in by_life.items():
+            records = (FileRecord(tuple(sums.values()), commit=each) for each, sums in commits.items())
+            context.adapter.write_text(
+                f"{CHECKSUMS}/{new_ulid()}.{life}.txt", "\n".join(map(record_text, records))
+            )
+        for file in before:
+            context.adapter.delete(f"{CHECKSUMS}/{file}")
 
     # --- what there is to compare ------------------------------------------------------------------------
 
@@ -138,6 +215,34 @@ class FileChecks:
         numbers = sorted(number for name in names if (number := version_of(name)) is not None)
         for number in numbers:
             yield _Version(location, branch, number, newest=number == numbers[-1])
+
+    def _of(self, versions: Iterable[_Version], tally: _Tally) -> Iterator[_Kept]:
+        return (kept for version in versions for kept in self._kept(version, tally))
+
+    def _carried(self, tally: _Tally) -> list[_Kept]:
+        """The sums that were carried over from versions which are not here, of branches that are."""
+        lives = set(self._lives().values())
+        for _ in range(_LOOKS_MAX):
+            names = self._context.adapter.list_dir(CHECKSUMS)
+            alive = [f"{CHECKSUMS}/{file}" for file in sorted(names) if _life_in(file) in lives]
+            with suppress(StorageNotFound):  # replaced meanwhile
+                return [kept for name in alive for kept in self._carried_in(name, tally)]
+        return []
+
+    def _carried_in(self, name: str, tally: _Tally) -> Iterator[_Kept]:
+        try:
+            records = [record_of(line) for line in self._context.adapter.read_text(name).splitlines()]
+        except (StoragePermanent, DamagedRecordError):
+            return self._note(name, "", tally)
+        yield from (_Kept(each, record.commit) for record in records for each in record.files)
+
+    def _lives(self) -> dict[Branch, str]:
+        """Which incarnation of each branch there is: one that is made again has files of the same names."""
+        lives: dict[Branch, str] = {None: _MAIN}
+        for branch in self._context.manifest.all_branches():
+            with suppress(OmnigraphError):  # a damaged reference is a finding of the check that reads it
+                lives[branch] = self._context.manifest.branch_reference(branch).incarnation
+        return lives
 
     def _kept(self, version: _Version, tally: _Tally) -> Iterator[_Kept]:
         """The sums that a version keeps; what is wrong with the version itself is noted."""
@@ -287,13 +392,32 @@ class FileChecks:
         )
 
     def _reads(self, entry: TableEntry, name: str) -> bool:
-        if name == manifest_object(entry.location, entry.branch, entry.version):
-            return True
+        if "/_versions/" in name:
+            return name == manifest_object(entry.location, entry.branch, entry.version)
         if entry.branch is not None and name == branch_reference(entry.location, entry.branch):
             return True
-        storage = self._context.storage
+        storage, version = self._context.storage, (entry.location, entry.branch, entry.version)
         try:
-            handle = storage.open_version(entry.table_key, entry.location, entry.branch, entry.version)
-            return name in storage.files_of(handle)
+            if version not in self._files:
+                self._files[version] = storage.files_of(storage.open_version(entry.table_key, *version))
         except OmnigraphError:
             return True
+        return name in self._files[version]
+
+
+def _life_of(name: str, lives: Mapping[Branch, str]) -> str | None:
+    """The incarnation of the branch that a file belongs to; None when that branch is gone."""
+    reference = name.partition("/_refs/branches/")[2].removesuffix(".json")
+    if reference:
+        return lives.get(BranchName(unquote(reference)))
+    below = name.partition("/tree/")[2]
+    while below:  # names of branches may have steps: the longest one it is
+        below = below.rpartition("/")[0]
+        if below in lives:
+            return lives[BranchName(below)]
+    return None if "/tree/" in name else lives[None]
+
+
+def _life_in(file: str) -> str:
+    """The incarnation that an object of carried sums is named after."""
+    return file.removesuffix(".txt").partition(".")[2]
