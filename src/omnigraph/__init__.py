@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from omnigraph.api.clones import clone
     from omnigraph.api.graph import Graph, init, open_read_only
     from omnigraph.api.graph import open_graph as open  # noqa: A004
+    from omnigraph.api.texts import Text
     from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_report import MergePreview, MergeReport
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.explain import Explanation
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.search.embedding import Embedder
-    from omnigraph.engine.write.mutate import MutationResult
+    from omnigraph.engine.write.requests import MutationResult
     from omnigraph.maintenance.clone import CloneReport
     from omnigraph.maintenance.optimize import OptimizeReport
     from omnigraph.maintenance.repair import RepairReport
@@ -53,11 +54,12 @@ _HOMES: Final[Mapping[str, str]] = {
     "LoadReport": "omnigraph.pipeline.report",
     "MergePreview": "omnigraph.branching.merge_report",
     "MergeReport": "omnigraph.branching.merge_report",
-    "MutationResult": "omnigraph.engine.write.mutate",
+    "MutationResult": "omnigraph.engine.write.requests",
     "OmnigraphError": "omnigraph.core.errors",
     "Picture": "omnigraph.notebook.picture",
     "Rows": "omnigraph.engine.read.result",
     "Settings": "omnigraph.core.settings",
+    "Text": "omnigraph.api.texts",
     "VerifyReport": "omnigraph.recovery.verify",
     "clone": "omnigraph.api.clones",
     "init": "omnigraph.api.graph",
@@ -92,6 +94,7 @@ __all__ = [
     "RepairReport",
     "Rows",
     "Settings",
+    "Text",
     "VerifyReport",
     "__version__",
     "clone",

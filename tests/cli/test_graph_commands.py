@@ -386,3 +386,29 @@ def test_commands_without_spark_never_load_pandas(place: Path) -> None:
         [python, "-c", code], cwd=place, env=clean_environment(), capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_mutate_runs_once_for_each_line_of_a_file_of_parameters(run: Run, place: Path) -> None:
+    (place / "ships.jsonl").write_text('{"imo": "S8", "name": "Eight"}\n\n{"imo": "S9", "name": "Nine"}\n')
+    ask = ("mutate", "add_ship", "--query", "harbor.gq", "--params-file", "ships.jsonl", *STORE)
+    before = run("commit", "list", *STORE, "--json").json
+    done = run(*ask, "--json").json
+    assert done["affected_nodes"] == 2
+    assert [each["id"] for each in done["inserted"]] == ["S8", "S9"]
+    listed = run("commit", "list", *STORE, "--json").json["commits"]
+    assert len(listed) == len(before["commits"]) + 1
+    (place / "ships.jsonl").write_text('{"imo": "S10"}\n\n{"imo": "S11", "name": 5}\n')
+    same_name = run(*ask, "-p", "name=Same", "--json").json
+    assert same_name["affected_nodes"] == 2
+
+
+def test_a_wrong_line_of_a_file_of_parameters_is_named_and_nothing_happens(run: Run, place: Path) -> None:
+    ask = ("mutate", "add_ship", "--query", "harbor.gq", "--params-file", "ships.jsonl", *STORE)
+    (place / "ships.jsonl").write_text('{"imo": "S8", "name": "Eight"}\n\n{"imo": "S9", "name": 5}\n')
+    told = json.loads(run(*ask, "--quiet", "--json", rc=1).err.splitlines()[-1])
+    assert told["error"].startswith("ships.jsonl:3: ")
+    assert (told["file"], told["line"]) == ("ships.jsonl", 3)
+    (place / "ships.jsonl").write_text('{"imo": "S8", "name": "Eight"}\nnonsense\n')
+    assert "line 2" in run(*ask, rc=2).err
+    exported = run("export", *STORE).out
+    assert "S8" not in exported

@@ -323,6 +323,45 @@ def test_a_writer_passes_by_the_pending_write_of_a_live_one(
     assert graph.pending() == ()
 
 
+def test_a_write_finishes_the_one_it_waited_for_when_that_one_stops_half_way(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed the other one by while that was alive, and finds its tables moved when its turn comes."""
+    pause = Pause()
+
+    def hold_and_fail(window: Window) -> None:
+        pause(window)
+        Raise()(window)
+
+    line = graph.session.queues._line
+    join, joined = line.join, threading.Event()
+    results: list[object] = []
+    query = "query m($n: String) { insert Person { name: $n } }"
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([Callback(hold_and_fail)])):
+        first = threading.Thread(target=lambda: results.append(_raised(graph, query, "ana", "one")))
+        first.start()
+        pause.wait_until_reached()
+        monkeypatch.setattr(line, "join", lambda place: (join(place), joined.set()))
+        second = threading.Thread(target=lambda: graph.mutate(query, {"n": "bob"}, actor="two"))
+        second.start()
+        assert joined.wait(60)
+        pause.release()
+        for thread in (first, second):
+            thread.join(60)
+    assert [type(each) for each in results] == [RecoveryRequired]
+    assert set(rows_of(graph, "Person")) == {"ana", "bob"}
+    assert graph.pending() == ()
+    assert graph.verify().ok
+
+
+def _raised(graph: Graph, query: str, name: str, actor: str) -> Exception | None:
+    try:
+        graph.mutate(query, {"n": name}, actor=actor)
+    except Exception as error:
+        return error
+    return None
+
+
 def test_a_write_that_stopped_half_way_is_healed_by_the_next_of_its_process(graph: Graph) -> None:
     with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()), pytest.raises(RecoveryRequired):
         graph.mutate('query m() { insert Person { name: "ana" } }')

@@ -1,13 +1,12 @@
-"""What a caller hands over, looked at once: text where text is meant, and the text that a source means."""
+"""What a caller hands over, looked at once: text where text is meant."""
 
 import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final, ParamSpec, TypeVar, cast
 
-from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.errors import BadRequest
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -104,21 +103,3 @@ def text_checked_methods(cls: Class) -> Class:
         if inspect.isfunction(member) and not name.startswith("_"):
             setattr(cls, name, text_checked(member))
     return cls
-
-
-def source_text(source: str | os.PathLike[str]) -> tuple[str, str | None]:
-    """The text a caller means, and the file it came from: a string with a brace or a line break is the
-    text itself.
-    """
-    if isinstance(source, str) and ("{" in source or "}" in source or "\n" in source or not source.strip()):
-        return source, None
-    hint = "a string without a brace or a line break is the path of a file"
-    path = Path(source)
-    try:
-        return path.read_text(encoding="utf-8-sig"), str(path)
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"'{path}' is not UTF-8 text") from error
-    except OSError as error:
-        raise IoFailure(f"'{path}' cannot be read: {error.strerror}", hint=hint) from error
-    except ValueError as error:  # a null byte, or half of a surrogate pair
-        raise BadRequest(f"{str(path)!r} is not the name of a file", hint=hint) from error

@@ -9,20 +9,21 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from omnigraph.api.arguments import source_text, text_checked, text_checked_methods
+from omnigraph.api.arguments import text_checked, text_checked_methods
 from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.loads import Loads
+from omnigraph.api.mutations import Mutations
 from omnigraph.api.schemas import Schemas
+from omnigraph.api.texts import in_file, source_text
 from omnigraph.api.upkeep import Upkeep
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, SourceFailure, TargetConflict
-from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.core.ids import normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
 from omnigraph.engine.write.entering import entering_write
-from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,18 +40,10 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.explain import Explanation
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.search.embedding import Embedder
-    from omnigraph.engine.write.mutate import MutationResult
     from omnigraph.manifest.recoveries import RecoveryRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.planning.keys import EntityKey
     from omnigraph.recovery.verify import VerifyReport
-
-
-def _in_file(error: SourceFailure, file: str | None) -> SourceFailure:
-    """The error, with the file its text is from."""
-    if file is not None:
-        error.name_file(file)
-    return error
 
 
 @cache
@@ -71,7 +64,7 @@ def _reconcile(
 
 
 @text_checked_methods
-class Graph(Upkeep, Loads, Schemas):
+class Graph(Upkeep, Loads, Mutations, Schemas):
     """One open graph. Thread-safe; use it as a context manager or call `close`."""
 
     def __init__(self, session: GraphSession) -> None:
@@ -103,61 +96,6 @@ class Graph(Upkeep, Loads, Schemas):
     def uri(self) -> str:
         """Where the graph lives."""
         return self._session.root.uri
-
-    def mutate(
-        self,
-        source: str | os.PathLike[str],
-        params: Mapping[str, Any] | None = None,
-        *,
-        name: str | None = None,
-        branch: str = "main",
-        actor: str | None = None,
-        if_commit: str | None = None,
-        cancel: Cancellation | None = None,
-    ) -> MutationResult:
-        """Run a mutation query as one atomic, durable commit, or change nothing.
-
-        ```python
-        graph.mutate("queries.gq", {"handle": "ada", "name": "Ada"}, name="add_person", actor="ines")
-        ```
-
-        `source` is query text or a path. `if_commit` makes the write conditional on the head of the branch.
-        Raises `OmnigraphError`: the kind says whether trying again can help. A `KeyboardInterrupt` has a
-        note that says what became of the write.
-        """
-        target = writable_branch(branch)
-        session = self._session
-        with WriteCourse("the mutation") as course:
-            from omnigraph.engine.write.mutate import run_mutation  # noqa: PLC0415 - loads the query language
-            from omnigraph.planning.params import bind_params  # noqa: PLC0415
-
-            # First of all: what is healed may be a schema change, and the query is checked against that.
-            contract = entering_write(session, actor)
-            text, file = source_text(source)
-            snapshot = session.manifest.current(target)
-            if snapshot.schema_hash != contract.hash:
-                from omnigraph.engine.evolve.adopt import adopt_schema  # noqa: PLC0415  few branches are behind
-
-                adopt_schema(session, target)
-                snapshot = session.manifest.current(target)
-            catalog = (
-                contract.catalog if snapshot.schema_hash == contract.hash else session.catalog_of(snapshot)
-            )
-            try:
-                plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
-            except SourceFailure as error:
-                raise _in_file(error, file) from None
-            return run_mutation(
-                session,
-                plan,
-                bind_params(plan, params),
-                branch=target,
-                schema_hash=snapshot.schema_hash,
-                actor=actor,
-                if_commit=None if if_commit is None else CommitId(if_commit),
-                cancel=NEVER if cancel is None else cancel,
-                course=course,
-            )
 
     def query(
         self,
@@ -191,7 +129,7 @@ class Graph(Upkeep, Loads, Schemas):
                 cancellation=NEVER if cancel is None else cancel,
             )
         except SourceFailure as error:
-            raise _in_file(error, file) from None
+            raise in_file(error, file) from None
 
     def explain(
         self,
@@ -216,7 +154,7 @@ class Graph(Upkeep, Loads, Schemas):
         try:
             return explain_query(self._session, snapshot, text, params, name=name, analyze=analyze)
         except SourceFailure as error:
-            raise _in_file(error, file) from None
+            raise in_file(error, file) from None
 
     def at(self, reference: str | int, *, branch: str | None = None) -> GraphAt:
         """The graph as it was at a commit, a tag, or the present head of a branch; for reading.

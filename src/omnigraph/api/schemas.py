@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from omnigraph.api.arguments import source_text, text_checked_methods
+from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
+from omnigraph.api.texts import source_text
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:

@@ -19,13 +19,15 @@ from omnigraph.cli.options import (
     teach,
 )
 from omnigraph.cli.parameters import (
+    ManyParamsFile,
     Param,
     Params,
-    ParamsFile,
     QueryFile,
     QueryName,
     QueryText,
+    has_many_sets,
     naming,
+    parameter_lines,
     parameters,
     query_source,
 )
@@ -49,6 +51,7 @@ def register(app: typer.Typer, schema_app: typer.Typer) -> None:
             "Run a query that inserts, updates or deletes, as one atomic commit.",
             "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
             "omnigraph mutate -e 'query n() { insert Topic { name: \"maps\" } }' --store kb.omni",
+            "omnigraph mutate add_person --query queries.gq --params-file people.jsonl --store kb.omni",
             more="With --if-commit it happens only while that commit is the branch head; else exit 4.",
         ),
     )(mutate)
@@ -77,14 +80,14 @@ def init(
 ) -> None:
     """Create an empty graph."""
     from omnigraph.api.graph import init as create
+    from omnigraph.api.texts import Text
 
     try:
         text = read_bytes(schema).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRequest(f"'{shown(schema)}' is not UTF-8 text", hint="save the file as UTF-8") from error
     output.begin()
-    # The line break says that this is the schema itself and not a path.
-    with naming(schema), create(uri, schema=text if "\n" in text else text + "\n", force=force) as graph:
+    with naming(schema), create(uri, schema=Text(text), force=force) as graph:
         head = graph.commits.head()
     if as_json:
         output.document(
@@ -99,12 +102,16 @@ def mutate(
     file: QueryFile = None,
     text: QueryText = None,
     params: Params = None,
-    params_file: ParamsFile = None,
+    params_file: ManyParamsFile = None,
     param: Param = None,
     store: Store = None,
     branch: Branch = "main",
     if_commit: Annotated[
         str | None, typer.Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", metavar="KEY", help="Sent again with this key, it happens once."),
     ] = None,
     blob_source: BlobSource = None,
     actor: Actor = None,
@@ -113,10 +120,18 @@ def mutate(
 ) -> None:
     """Run a query that changes the graph."""
     source = query_source(name, file, text)
-    values = parameters(params, params_file, param)
-    opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)
-    with opened as graph, naming(file, param):
-        done = graph.mutate(source, values, name=name, branch=branch, actor=actor, if_commit=if_commit)
+    asked: dict[str, Any] = {"name": name, "branch": branch, "actor": actor, "if_commit": if_commit}
+    asked["idempotency_key"] = idempotency_key
+    if params_file is not None and has_many_sets(params_file):
+        many = parameter_lines(params, params_file, param)
+        opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)
+        with opened as graph, naming(file, param), many.naming():
+            done = graph.mutate_many(source, many.sets, **asked)
+    else:
+        values = parameters(params, params_file, param)
+        opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)
+        with opened as graph, naming(file, param):
+            done = graph.mutate(source, values, **asked)
     if as_json:
         output.document(done.to_dict())
         return

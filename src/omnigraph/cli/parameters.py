@@ -3,16 +3,35 @@
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
+from omnigraph.api.texts import Text
 from omnigraph.cli.sources import read_bytes, shown
-from omnigraph.core.errors import BadRequest, ParameterTypeError, SourceFailure, UsageError
+from omnigraph.core.errors import (
+    BadRequest,
+    IoFailure,
+    OmnigraphError,
+    ParameterTypeError,
+    SourceFailure,
+    UsageError,
+)
+from omnigraph.core.errors.base import placed
 
 QueryName = Annotated[str | None, typer.Argument(metavar="NAME", help="Which query of the source to run.")]
 QueryFile = Annotated[
     str | None, typer.Option("--query", metavar="FILE", help="The file with the query; - for stdin.")
+]
+ManyParamsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--params-file",
+        metavar="FILE",
+        help="A file with that object, - for stdin; in a .jsonl file each line is a set: one run each.",
+    ),
 ]
 QueryText = Annotated[str | None, typer.Option("-e", metavar="GQ", help="The query itself.")]
 Params = Annotated[str | None, typer.Option("--params", metavar="JSON", help="Parameters as a JSON object.")]
@@ -25,14 +44,14 @@ Param = Annotated[
 ]
 
 
-def query_source(name: str | None, file: str | None, text: str | None) -> str:
+def query_source(name: str | None, file: str | None, text: str | None) -> Text:
     """The text to compile, from exactly one of the two ways to give it."""
     if file is not None and text is not None:
         raise UsageError("--query and -e exclude each other")
     if text is not None:
         if not text.strip():
             raise UsageError("the query given with -e is empty")
-        return _as_text(text)
+        return Text(text)
     if file is None:
         named = name if name is not None and name.endswith(".gq") else "FILE"
         raise UsageError(
@@ -40,7 +59,7 @@ def query_source(name: str | None, file: str | None, text: str | None) -> str:
             hint=f"pass -e 'query …' or --query {named}",
         )
     try:
-        return _as_text(read_bytes(file).decode("utf-8-sig"))
+        return Text(read_bytes(file).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"'{shown(file)}' is not UTF-8 text", hint="save the file as UTF-8") from error
 
@@ -61,11 +80,6 @@ def naming(file: str | None, single: Sequence[str] | None = None) -> Generator[N
         raise
 
 
-def _as_text(text: str) -> str:
-    # The Python API takes a path or a text; a line break makes it a text beyond doubt.
-    return text if "\n" in text else text + "\n"
-
-
 def parameters(given: str | None, file: str | None, single: Sequence[str] | None) -> dict[str, Any]:
     """The parameter values of a call."""
     if given is not None and file is not None:
@@ -79,12 +93,68 @@ def parameters(given: str | None, file: str | None, single: Sequence[str] | None
         except UnicodeDecodeError as error:
             raise UsageError(f"'{shown(file)}' is not UTF-8 text") from error
         values = _object(text, f"'{shown(file)}'")
-    for item in single or ():
+    return values | _single(single)
+
+
+def _single(given: Sequence[str] | None) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for item in given or ():
         name, separator, text = item.partition("=")
         if not separator or not name:
             raise UsageError(f"-p takes NAME=VALUE, not '{item}'")
         values[name] = _json_or_text(name, text)
     return values
+
+
+def has_many_sets(file: str | None) -> bool:
+    """Whether a file of parameters has one set per line."""
+    return file is not None and file.lower().endswith((".jsonl", ".ndjson"))
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterLines:
+    """The sets of parameters of a file, and the line of each."""
+
+    file: str
+    sets: list[dict[str, Any]]
+    lines: list[int]
+
+    @contextmanager
+    def naming(self) -> Generator[None]:
+        """Failures inside that are about one set name its line."""
+        try:
+            yield
+        except OmnigraphError as error:
+            number: int | None = error.details.pop("parameter_set", None)
+            if number is None:
+                raise
+            told = error.message.removeprefix(f"parameter set {number}: ")
+            line = self.lines[number - 1]
+            error.message = placed(told, shown(self.file), line)
+            error.args = (error.message, *error.args[1:])
+            error.details |= {"file": shown(self.file), "line": line}
+            raise
+
+
+def parameter_lines(given: str | None, file: str, single: Sequence[str] | None) -> ParameterLines:
+    """The sets of parameters in a file, one JSON object per line; `-p` adds to each of them."""
+    if given is not None:
+        raise UsageError("--params and --params-file exclude each other")
+    added = _single(single)
+    sets: list[dict[str, Any]] = []
+    lines: list[int] = []
+    try:
+        with Path(file).open("rb") as opened:
+            for number, line in enumerate(opened, 1):
+                if line.strip():
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    sets.append(_object(text, f"'{shown(file)}', line {number}") | added)
+                    lines.append(number)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"'{shown(file)}' is not UTF-8 text") from error
+    except OSError as error:
+        raise IoFailure(f"'{file}' cannot be read: {error.strerror or error}") from error
+    return ParameterLines(file, sets, lines)
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

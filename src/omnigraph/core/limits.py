@@ -76,6 +76,9 @@ PIN_EXPIRY_S: Final = 900
 """A pin not renewed for this long has no owner. It is renewed three times as often."""
 
 # History
+REQUEST_KEY_HOURS: Final = 24
+"""How long the key of a write answers the same request; afterwards it may be used again."""
+REQUEST_KEY_CHARACTERS_MAX: Final = 200
 COMMIT_PROJECTION_BATCH: Final = 64
 """Commits kept back before the projections are appended."""
 

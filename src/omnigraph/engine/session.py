@@ -27,6 +27,7 @@ from omnigraph.engine.tables.key_cache import KeyIndexCache
 from omnigraph.engine.upkeep import check_schema_published, settle_on_open
 from omnigraph.manifest.clone_marker import refuse_unfinished_clone
 from omnigraph.manifest.publisher import ManifestBatchPublisher
+from omnigraph.manifest.request_keys import RequestKeys
 from omnigraph.manifest.store import ManifestStore
 from omnigraph.recovery.context import recovery_context
 from omnigraph.storage.durability import DurabilityMode, make_durable
@@ -126,6 +127,7 @@ class GraphSession:
         self.manifest = ManifestStore(root, settings, adapter, read_only=read_only)
         self.publisher = ManifestBatchPublisher(self.manifest, clock)
         self.commits = self.manifest.commits
+        self.request_keys = RequestKeys(self.commits, clock)
         self.schemas = SchemaContracts(adapter)
         self.plans = PlanCache()
         self.keys = key_indexes(settings)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError, PreconditionFailed
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
-from omnigraph.manifest.commit_record import CommitRecord, TableSummary
+from omnigraph.manifest.commit_record import CommitRecord, RequestKey, TableSummary
 from omnigraph.manifest.state import BranchIdentifier, Snapshot, TableEntry, build_snapshot
 
 
@@ -58,6 +58,8 @@ class CommitIntent:
     summary: TableSummary = field(default_factory=dict[str, Mapping[str, int]])
     expected_head: CommitId | None = None
     schema_hash: str | None = None
+    requests: int = 1
+    keys: tuple[RequestKey, ...] = ()
 
 
 def check_expectations(base: Snapshot, expected: Expectations) -> None:
@@ -125,6 +127,8 @@ def _record(base: Snapshot, intent: CommitIntent, time_us: int, incarnation: str
         recovers=intent.recovers,
         summary=intent.summary,
         incarnation=incarnation,
+        requests=intent.requests,
+        keys=intent.keys,
     )
 
 

@@ -20,6 +20,31 @@ TableSummary = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class RequestKey:
+    """The key a caller gave a write, and what is needed to answer the same request again."""
+
+    actor: str | None
+    key: str
+    digest: str
+    """Of the request: the same key with another request is a mistake."""
+    nodes: int = 0
+    edges: int = 0
+
+    def to_list(self) -> list[Any]:
+        """JSON members, in order."""
+        return [self.actor, self.key, self.digest, self.nodes, self.edges]
+
+    @classmethod
+    def from_list(cls, value: object) -> "RequestKey":
+        """Read them back. Raises ValueError."""
+        match value:
+            case [None | str() as actor, str() as key, str() as digest, int() as nodes, int() as edges]:
+                return cls(actor, key, digest, nodes, edges)
+            case _:
+                raise ValueError("not the key of a request")
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRecord:
     """One commit of the graph.
 
@@ -42,6 +67,10 @@ class CommitRecord:
     summary: TableSummary = field(default_factory=dict[str, Mapping[str, int]])
     incarnation: str = ""
     """Which branch of that name: one that is deleted and made again is another one. Empty for main."""
+    requests: int = 1
+    """How many calls it carries: writers that wait for the same commit share the next one."""
+    keys: tuple[RequestKey, ...] = ()
+    """The keys of those calls that were given one."""
 
     @property
     def branch(self) -> str:
@@ -85,6 +114,8 @@ def record_to_json(record: CommitRecord) -> str:
             "schema_hash": record.schema_hash,
             "recovers": record.recovers,
             "summary": {key: dict(counts) for key, counts in record.summary.items()},
+            **({} if record.requests == 1 else {"requests": record.requests}),
+            **({"keys": [each.to_list() for each in record.keys]} if record.keys else {}),
         }
     ).decode()
 
@@ -105,6 +136,8 @@ def record_from_json(text: str | None, *, row: str) -> CommitRecord:
         recovers=_operation(_optional(fields, "recovers", row)),
         summary=_summary(fields.get("summary"), row),
         incarnation=_optional(fields, "incarnation", row) or "",
+        requests=_number(fields, "requests", row) if "requests" in fields else 1,
+        keys=_keys(fields.get("keys"), row),
     )
 
 
@@ -168,6 +201,17 @@ def _summary(value: object, row: str) -> TableSummary:
     return cast("TableSummary", tables)
 
 
+def _keys(value: object, row: str) -> tuple[RequestKey, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise corrupt_row(row, "'keys' is not a list")
+    try:
+        return tuple(RequestKey.from_list(each) for each in cast("list[Any]", value))
+    except ValueError as error:
+        raise corrupt_row(row, "'keys' holds something other than keys") from error
+
+
 def _branch(text: str | None) -> Branch:
     return None if text is None else BranchName(text)
 
@@ -187,4 +231,5 @@ def commit_dict(record: CommitRecord) -> dict[str, Any]:
         "actor_id": record.actor,
         "created_at": record.time_us,
         "operation": record.operation,
+        "requests": record.requests,
     }

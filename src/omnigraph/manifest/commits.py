@@ -393,10 +393,29 @@ class CommitLog:
             )
         return self._lineage
 
+    def at_hand(self, commit_id: CommitId) -> CommitRecord | None:
+        """A commit that this process published lately; None otherwise. Cost: nothing."""
+        with self._lock:
+            return self._pending.get(commit_id)
+
+    def since(self, head: CommitRecord, since_us: int) -> Records:
+        """A commit and those before it by first parents, newest first, back to a time."""
+        found: Records = []
+        for record in self._history_of(head, merged=False, kept_back_max=COMMIT_PROJECTION_BATCH):
+            if record.time_us < since_us:
+                break
+            found.append(record)
+        return found
+
     def _history(self, branch: Branch, *, merged: bool) -> Iterator[CommitRecord]:
-        head = self.head(branch)
+        return self._history_of(self.head(branch), merged=merged)
+
+    def _history_of(
+        self, head: CommitRecord, *, merged: bool, kept_back_max: int = 0
+    ) -> Iterator[CommitRecord]:
         links = _PARENTS if merged else _PARENTS[:1]
-        table = self._known_rows([KEY, *links, "metadata"], None if merged else [head])
+        columns = [KEY, *links, "metadata"]
+        table = self._known_rows(columns, None if merged else [head], kept_back_max=kept_back_max)
         position = {key: number for number, key in enumerate(table[KEY].to_pylist())}
         parents = [table[name] for name in links]
         metadata = table["metadata"]

@@ -39,14 +39,18 @@ def publish_recovery(
     The record names the operation it settles and what happened to each table, so a pass that dies after this
     point can be finished from it. Without changes only the commit record is published.
     """
+    forward = kind is RecoveryKind.ROLLED_FORWARD
     intent = CommitIntent(
         commit_id=CommitId(new_ulid()),
         operation=RECOVERY_OPERATION,
         actor=RECOVERY_ACTOR,
         recovers=sidecar.operation_id,
         merged_parent=merged_parent,
-        summary=summary_of(outcomes, forward=kind is RecoveryKind.ROLLED_FORWARD),
+        summary=summary_of(outcomes, forward=forward),
         schema_hash=schema_hash,
+        requests=sidecar.requests if forward else 1,
+        # Whoever sends one of these requests again gets this commit for an answer.
+        keys=sidecar.keys if forward else (),
     )
     context.lease.check()
     # A schema apply that died holds its lock for ever, and a live one compares what it planned on.

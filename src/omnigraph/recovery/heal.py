@@ -1,7 +1,8 @@
 """The in-process heal at the entry of every write."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord
@@ -30,39 +31,56 @@ class Healed:
 NOTHING = Healed()
 
 
-def heal_pending_sidecars_roll_forward(context: RecoveryContext) -> Healed:
+def heal_pending_sidecars_roll_forward(context: RecoveryContext, *, waits: bool = True) -> Healed:
     """Finish the writes whose writers died after their last table commit.
 
     Passes by the sidecars of writers of this process that are at work. Every other one is settled under the
-    queues of its tables and the lease, which its writer holds for the sidecar's whole life. Never restores:
-    that could drop rows a live writer is adding.
-    Safe to call any number of times and beside live writers. Cost: one listing when nothing is pending.
+    queues of its tables and the lease, which its writer holds for the sidecar's whole life. Unless it
+    `waits`, it passes by such a one too, while somebody holds them. Never restores: that could drop rows a
+    live writer is adding. Safe to call any number of times and beside live writers.
+    Cost: one listing when nothing is pending.
     """
     names = [name for name in context.sidecars.list() if not context.queues.is_alive(operation_of(name))]
     if not names:
         return NOTHING
     failpoint(Window.RECOVERY_POST_LIST_PRE_READ)
-    settled: list[RecoveryRecord] = []
-    deferred: list[OperationId] = []
-    schema_changed = False
+    found = _Found()
     for name in names:
         noted = context.sidecars.read(name)
         if noted is None:
             continue
-        with context.queues.acquire_many(queue_keys(noted)), context.lease.hold():
-            # Its writer may have finished, or confirmed, while we waited for it.
-            sidecar = context.sidecars.read(name)
-            if sidecar is None:
-                continue
-            record = settle_or_wait(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY)
-            if record is None:
-                deferred.append(sidecar.operation_id)
-            else:
-                settled.append(record)
-                forward = record.recovery_kind is RecoveryKind.ROLLED_FORWARD
-                changes_schema = sidecar.writer_kind is WriterKind.SCHEMA_APPLY
-                schema_changed = schema_changed or (forward and changes_schema)
-    return Healed(tuple(settled), tuple(deferred), schema_changed)
+        try:
+            _heal(context, noted, found, wait_s_max=None if waits else 0.0)
+        except ResourceBusy:
+            if waits:
+                raise
+    return Healed(tuple(found.settled), tuple(found.deferred), found.schema_changed)
+
+
+@dataclass(slots=True)
+class _Found:
+    settled: list[RecoveryRecord] = field(default_factory=list[RecoveryRecord])
+    deferred: list[OperationId] = field(default_factory=list[OperationId])
+    schema_changed: bool = False
+
+
+def _heal(context: RecoveryContext, noted: Sidecar, found: _Found, *, wait_s_max: float | None) -> None:
+    with (
+        context.queues.acquire_many(queue_keys(noted), wait_s_max=wait_s_max),
+        context.lease.hold(wait_s_max=wait_s_max),
+    ):
+        # Its writer may have finished, or confirmed, while we waited for it.
+        sidecar = context.sidecars.read(noted.name)
+        if sidecar is None:
+            return
+        record = settle_or_wait(context, sidecar, RecoveryMode.ROLL_FORWARD_ONLY)
+        if record is None:
+            found.deferred.append(sidecar.operation_id)
+            return
+        found.settled.append(record)
+        forward = record.recovery_kind is RecoveryKind.ROLLED_FORWARD
+        changes_schema = sidecar.writer_kind is WriterKind.SCHEMA_APPLY
+        found.schema_changed = found.schema_changed or (forward and changes_schema)
 
 
 def queue_keys(sidecar: Sidecar) -> tuple[QueueKey, ...]:

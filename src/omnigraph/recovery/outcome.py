@@ -1,6 +1,6 @@
 """What a write says about its outcome when it stops: by an error of its own, or by an interrupt."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -36,20 +36,31 @@ class WriteCourse:
     the course is moved on before an effect and after a publish: the note may say less than is so, never more.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, carried: Sequence["WriteCourse"] = ()) -> None:
         self.what = what
         """The call in messages: "the merge"."""
+        self._carried = carried
+        """Calls that this one carries; they come as far as it does."""
         self._operation_id: OperationId | None = None
         self._visible = False
+        self._with_others = False
         self._told = False
 
     def intends(self, operation_id: OperationId) -> None:
         """From here on there may be a sidecar, and tables may move."""
         self._operation_id = operation_id
+        for each in self._carried:
+            each.intends(operation_id)
 
     def published(self) -> None:
         """The write is visible; what follows cannot take it back."""
         self._visible = True
+        for each in self._carried:
+            each.published()
+
+    def left_to_others(self) -> None:
+        """Another thread of this process carries the write, together with its own."""
+        self._with_others = True
 
     @property
     def begun(self) -> bool:
@@ -57,10 +68,20 @@ class WriteCourse:
         return self._operation_id is not None
 
     @property
+    def operation_id(self) -> OperationId | None:
+        """The operation whose sidecar there may be."""
+        return self._operation_id
+
+    @property
     def note(self) -> str:
         """What is known about the outcome, in one line."""
         if self._visible:
             return f"{self.what} was interrupted after its commit: it is complete and visible"
+        if self._with_others:
+            return (
+                f"{self.what} was interrupted while another thread carried it together with others: it may"
+                " still be completed, `omnigraph commit list` shows the outcome"
+            )
         if self._operation_id is None:
             return f"{self.what} was interrupted before its first effect: nothing was changed"
         return (
@@ -78,3 +99,8 @@ class WriteCourse:
         if isinstance(error, KeyboardInterrupt) and not self._told:
             self._told = True
             error.add_note(self.note)
+
+
+def together(courses: Sequence[WriteCourse]) -> WriteCourse:
+    """The course of calls that are carried as one write."""
+    return courses[0] if len(courses) == 1 else WriteCourse(courses[0].what, courses)

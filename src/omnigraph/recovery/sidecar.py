@@ -11,6 +11,7 @@ from omnigraph.core.events import SidecarDeleted, SidecarWritten, Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
 from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION, SIDECAR_BYTES_MAX, SIDECAR_SCHEMA_VERSION
+from omnigraph.manifest.commit_record import RequestKey
 from omnigraph.storage.layout import RECOVERY, is_inside, location_below_any_root
 from omnigraph.storage.objects import PreparedText, StorageAdapter
 
@@ -100,6 +101,9 @@ class Sidecar:
     reads: tuple[SidecarRead, ...] = ()
     schema_hash: str | None = None
     """The schema the branch follows afterwards, where the write does not change the accepted one."""
+    requests: int = 1
+    keys: tuple[RequestKey, ...] = ()
+    """What the commit record says about the calls the write carries; a recovery commit says it as well."""
     schema_version: int = SIDECAR_SCHEMA_VERSION
 
     @property
@@ -173,6 +177,10 @@ def to_text(sidecar: Sidecar) -> str:
         value["reads"] = [
             {"table_key": each.table_key, "expected_version": each.expected_version} for each in sidecar.reads
         ]
+    if sidecar.requests != 1:
+        value["requests"] = sidecar.requests
+    if sidecar.keys:
+        value["keys"] = [each.to_list() for each in sidecar.keys]
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -254,6 +262,13 @@ class _Members:
             raise _MalformedError(f"'{member}' must be a list")
         return [_Members(each) for each in cast("list[Any]", value)]
 
+    def keys(self) -> tuple[RequestKey, ...]:
+        value: Any = self._value.get("keys") or []
+        try:
+            return tuple(RequestKey.from_list(each) for each in value)
+        except (TypeError, ValueError):
+            raise _MalformedError("'keys' must be a list of keys") from None
+
     def _required(self, member: str) -> Any:
         if member not in self._value:
             raise _MalformedError(f"'{member}' is missing")
@@ -314,6 +329,8 @@ def _from_members(members: _Members, version: int) -> Sidecar:
             for each in members.objects("reads", required=False)
         ),
         schema_hash=members.optional_text("schema_hash"),
+        requests=members.optional_number("requests") or 1,
+        keys=members.keys(),
         schema_version=version,
     )
 

@@ -7,9 +7,10 @@ import pytest
 import omnigraph
 from graphs import make_graph
 from interrupting import interrupted_at
-from omnigraph.api import graph as api
+from omnigraph.api import mutations as api
 from omnigraph.engine.write import (
     afterwards,
+    calls,
     commit,
     early,
     gathered,
@@ -24,7 +25,21 @@ from omnigraph.engine.write import (
 from omnigraph.manifest import publisher
 
 DRIVING = {
-    *(api, mutate, gathered, stage, early, commit, protocol, ground, parts, records, syncs, afterwards),
+    *(
+        api,
+        mutate,
+        calls,
+        gathered,
+        stage,
+        early,
+        commit,
+        protocol,
+        ground,
+        parts,
+        records,
+        syncs,
+        afterwards,
+    ),
     publisher,
 }
 """Not what keeps locks: Python promises nothing for an interrupt between taking one and noting it."""

@@ -11,7 +11,7 @@ OmnigraphError
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from omnigraph.core.errors.kinds import FACTS, KindFacts, Retry
 
@@ -64,6 +64,13 @@ class OmnigraphError(Exception):
     def effect_free(self) -> bool:
         """Whether it is certain that nothing happened."""
         return self.facts.effect_free
+
+    def in_parameter_set(self, number: int) -> Self:
+        """The same failure of a call with many parameter sets, naming the one it is about, counted from 1."""
+        self.message = f"parameter set {number}: {self.message}"
+        self.args = (self.message, *self.args[1:])
+        self.details["parameter_set"] = number
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """The object used by HTTP bodies, by `--json` on stderr and by Python callers alike."""

@@ -174,7 +174,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "not_this_product",
     ),
     "drops that reclaim the data at once": ("data_loss_not_allowed",),
-    "writes with an idempotency key": ("idempotency_mismatch",),
     "the removal of old versions": ("version_reclaimed",),
     "checksums of stored values": ("blob_integrity",),
 }

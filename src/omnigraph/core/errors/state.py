@@ -452,6 +452,15 @@ class IdempotencyMismatch(ConflictError):
 
     kind = "idempotency_mismatch"
 
+    def __init__(self, key: str, commit_id: str) -> None:
+        super().__init__(
+            f"the idempotency key '{key}' belongs to another request, which made commit {commit_id}",
+            hint="a new request needs a new key; to ask for that commit again, send the same request",
+            details={"idempotency_key": key, "graph_commit_id": commit_id},
+        )
+        self.key = key
+        self.commit_id = commit_id
+
 
 class Unauthorized(PermissionDenied):
     """No token or an unknown one."""

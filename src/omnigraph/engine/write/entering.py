@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
 
 
-def entering_write(session: GraphSession, actor: str | None = None, *, heal: bool = True) -> SchemaContract:
+def entering_write(
+    session: GraphSession, actor: str | None = None, *, heal: bool = True, waits: bool = True
+) -> SchemaContract:
     """What every call that writes does first; returns the accepted schema.
 
     The handle is open and may write, the actor is not one that only the engine itself may be, and the schema
     on disk is the accepted one. With `heal`, what dead writers finished is visible afterwards, and no schema
     apply is under way. Calls that move no table, and index builds, go without it: they settle nobody's write.
+    Unless it `waits`, a pending write is left alone while its writer may be alive in another process; a call
+    that can begin again does so only when that one turns out to be in its way.
     Raises BadRequest, SchemaDrift, and ConflictError during a schema apply.
     """
     refuse_reserved_actor(actor)
@@ -33,7 +37,7 @@ def entering_write(session: GraphSession, actor: str | None = None, *, heal: boo
         contract = session.contract()
     if not heal:
         return contract
-    if heal_pending_sidecars_roll_forward(session.recovery).anything:
+    if heal_pending_sidecars_roll_forward(session.recovery, waits=waits).anything:
         contract = session.contract()  # what was healed may be a schema change
     session.manifest.refuse_during_schema_apply()
     return contract

@@ -5,9 +5,9 @@ this object.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -88,6 +88,17 @@ class PendingTable:
         if self._ids is not None:
             self._ids.update(_ids_of(rows))
 
+    def copy(self) -> Self:
+        """The same rows in lists of its own."""
+        return replace(
+            self,
+            batches=list(self.batches),
+            fragments=list(self.fragments),
+            located=list(self.located),
+            generated=list(self.generated),
+            _ids=None,
+        )
+
     def has(self, entity_id: str) -> bool:
         """Whether a row with this id is in memory. Cost: each row is looked at once for all questions."""
         if self._ids is None:
@@ -147,9 +158,24 @@ class PendingDelete:
     ids: list[pa.StringArray] = field(default_factory=list[pa.StringArray])
     addresses: list[NDArray[np.uint64]] = field(default_factory=list[NDArray[np.uint64]])
 
+    def copy(self) -> Self:
+        """The same rows in lists of its own."""
+        return replace(self, ids=list(self.ids), addresses=list(self.addresses))
+
     def all_addresses(self) -> NDArray[np.uint64]:
         """The addresses of the removed rows, each once, ascending."""
         return distinct(np.concatenate(self.addresses)) if self.addresses else np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """What a staging held at one moment. Values are shared with it, containers are not."""
+
+    expected_versions: dict[TableKey, int]
+    pending: dict[TableKey, PendingTable]
+    deletions: dict[TableKey, PendingDelete]
+    op_kinds: dict[TableKey, MutationOpKind]
+    read_set: dict[TableKey, int]
 
 
 class MutationStaging:
@@ -193,6 +219,29 @@ class MutationStaging:
     def strict(self) -> bool:
         """Whether any operation of the write is strict."""
         return any(kind.strict for kind in self.op_kinds.values())
+
+    @property
+    def row_count(self) -> int:
+        """Rows gathered in memory, before reduction."""
+        return sum(each.row_count for each in self.pending.values())
+
+    def savepoint(self) -> Savepoint:
+        """What is held now, for `go_back_to`. Cost: follows the number of pushes, not of rows."""
+        return Savepoint(
+            dict(self.expected_versions),
+            {key: each.copy() for key, each in self.pending.items()},
+            {key: each.copy() for key, each in self.deletions.items()},
+            dict(self.op_kinds),
+            dict(self.read_set),
+        )
+
+    def go_back_to(self, saved: Savepoint) -> None:
+        """Forget everything since the savepoint, which is used up."""
+        self.expected_versions = saved.expected_versions
+        self.pending = saved.pending
+        self.deletions = saved.deletions
+        self.op_kinds = saved.op_kinds
+        self.read_set = saved.read_set
 
     def written_tables(self) -> tuple[TableKey, ...]:
         """The tables this write will commit to, in key order."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.parts import TableWrite, WriteIntent
+    from omnigraph.manifest.commit_record import RequestKey
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.manifest.store import Head
     from omnigraph.recovery.queues import QueueKey
@@ -101,6 +102,18 @@ def check_authority(
         raise ReadSetConflict(
             "schema", message=f"the schema changed while {what} was prepared; re-read and retry"
         )
+
+
+def check_keys(session: GraphSession, ground: Ground, current: Snapshot, keys: Iterable[RequestKey]) -> None:
+    """Refuse a write whose request another one has carried out since it was prepared; it is prepared again
+    and answered by that commit.
+    """
+    if current is ground.snapshot:
+        return
+    for each in keys:
+        if session.request_keys.find(current, each.actor, each.key) is not None:
+            message = f"a request with the idempotency key '{each.key}' landed meanwhile"
+            raise ReadSetMoved(ReadSetConflict("idempotency_key", message=message))
 
 
 def check_pins(session: GraphSession, ground: Ground, current: Snapshot, touched: Iterable[TableKey]) -> None:

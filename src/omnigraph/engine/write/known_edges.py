@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class KnownEdges:
-    """Which edge of one type has given ends: committed ones, and those that the query inserted before.
+    """Which edge of one type has given ends: committed ones, those that are staged for the same commit, and
+    those that the query inserted before.
 
     Cost: one read of the edges between the ends that the statements name.
     """
@@ -30,6 +31,7 @@ class KnownEdges:
         identity: tuple[str, ...],
         ends: Mapping[str, Sequence[str]],
         view: CommittedView,
+        staged: pa.Table | None,
     ) -> None:
         self._edge = edge
         self._identity = identity
@@ -38,9 +40,10 @@ class KnownEdges:
         ]
         where = filter_text(every(probes)) if probes else None
         found = view.read(TableKey(edge.table_key), ["id", *identity], where)
-        self._ids: dict[str | None, str] = dict(
-            zip(self._names(found), found.column("id").to_pylist(), strict=True)
-        )
+        self._ids: dict[str | None, str] = {}
+        for rows in (found, staged):
+            if rows is not None:
+                self._ids.update(zip(self._names(rows), rows.column("id").to_pylist(), strict=True))
 
     def _names(self, rows: pa.Table) -> list[str | None]:
         return unique_tuples(rows, self._identity, self._edge).to_pylist()

@@ -1,142 +1,107 @@
-"""Mutations: the statements of one query become one atomic write."""
+"""Mutations: the statements of one call, or of several that wait together, become one atomic write."""
 
 from __future__ import annotations
 
-import datetime as dt
 from contextlib import ExitStack
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
-from omnigraph.catalog.scalars import as_instant
-from omnigraph.core.cancel import NEVER, Cancellation
+from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
+    IdempotencyMismatch,
     InternalError,
     PreconditionFailed,
     ReadSetConflict,
+    RecoveryRequired,
+    ResourceBusy,
 )
-from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
+from omnigraph.core.ids import CommitId, OperationId, new_ulid, show_branch
 from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.write.afterwards import after_commit
+from omnigraph.engine.write.calls import Call, call_line
 from omnigraph.engine.write.commit import finalize_under
+from omnigraph.engine.write.entering import entering_write
 from omnigraph.engine.write.gathered import MutationStaging
 from omnigraph.engine.write.ground import ReadSetMoved, queue_keys
 from omnigraph.engine.write.parts import WriteIntent
-from omnigraph.engine.write.prepare import InsertedEntity, PreparedMutation, prepare_mutation
-from omnigraph.manifest.commit_record import commit_dict
+from omnigraph.engine.write.prepare import PreparedMutation, prepare_mutation
+from omnigraph.engine.write.requests import MutationRequest, MutationResult
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Sequence
 
+    from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
-    from omnigraph.planning.ir import MutationPlan
-    from omnigraph.planning.values import Value
     from omnigraph.recovery.outcome import WriteCourse
 
 OPTIMISTIC_ATTEMPTS: Final = 3
 """Attempts without locks; later ones are prepared under the queues of everything the write reads or
 writes.
 """
+GROUP_ROWS_MAX: Final = 2000
+"""With more rows than this gathered, no further call joins a commit: each is validated with all before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MutationResult:
-    """What a mutation did. `commit` is None when nothing was selected or inserted."""
+def run_mutation(session: GraphSession, request: MutationRequest) -> MutationResult:
+    """Run a mutation as one commit on its branch, alone or with calls that wait beside it, or change nothing.
 
-    branch: str
-    query_name: str
-    affected_nodes: int
-    affected_edges: int
-    actor: str | None
-    commit: CommitRecord | None
-    inserted: tuple[InsertedEntity, ...] = ()
-    """One per insert statement that made a new entity or replaced one, with its id."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The shape the command line and the service give."""
-        return {
-            "branch": self.branch,
-            "query_name": self.query_name,
-            "affected_nodes": self.affected_nodes,
-            "affected_edges": self.affected_edges,
-            "actor_id": self.actor,
-            "commit": None if self.commit is None else commit_dict(self.commit),
-            "inserted": [{"type": each.type_name, "id": each.id} for each in self.inserted],
-        }
-
-    def to_arrow(self) -> pa.Table:
-        """The counts as one row: `affected_nodes` and `affected_edges`, both unsigned."""
-        counts = {"affected_nodes": [self.affected_nodes], "affected_edges": [self.affected_edges]}
-        return pa.table(counts, schema=pa.schema([(name, pa.uint64()) for name in counts]))
-
-    def _repr_html_(self) -> str:
-        from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
-
-        about = {
-            "branch": self.branch,
-            "nodes": self.affected_nodes,
-            "edges": self.affected_edges,
-            "actor": self.actor,
-            "commit": "nothing to commit" if self.commit is None else self.commit.id,
-        }
-        return html.facts(f"mutation {self.query_name}", about)
-
-
-@dataclass(frozen=True, slots=True)
-class MutationRequest:
-    """One call of `mutate`, the same for every attempt: `now` and the commit id do not change between
-    them.
+    The caller has been through `entering_write`. A write of inserts only is prepared again when something it
+    read moved, at most `REPREPARE_ATTEMPTS_MAX` times; one with updates or deletes fails with
+    `ExpectedVersionMismatch`. A condition (`if_commit`) is never retried.
     """
-
-    plan: MutationPlan
-    params: Mapping[str, Value]
-    branch: Branch
-    schema_hash: str
-    actor: str | None
-    if_commit: CommitId | None
-    now: dt.datetime
-    commit_id: CommitId
-    cancel: Cancellation
-    course: WriteCourse
+    call = Call(request)
+    if request.may_share:
+        call_line(session).run(call, lambda calls, course: _carry_out(session, calls, course))
+    else:
+        _carry_out(session, [call], request.course)
+    return call.outcome()
 
 
-def run_mutation(
-    session: GraphSession,
-    plan: MutationPlan,
-    params: Mapping[str, Value],
-    *,
-    branch: Branch,
-    schema_hash: str,
-    actor: str | None = None,
-    if_commit: CommitId | None = None,
-    cancel: Cancellation = NEVER,
-    course: WriteCourse,
-) -> MutationResult:
-    """Run a mutation as one commit on `branch`, or change nothing.
+def _carry_out(session: GraphSession, calls: list[Call], course: WriteCourse) -> None:
+    """Run these calls of one branch and actor as one commit; tell each its outcome, or give it back.
 
-    `schema_hash` names the schema the plan was made for. The caller has been through `entering_write`.
-    A write of inserts only is prepared again when something it read moved, at most `REPREPARE_ATTEMPTS_MAX`
-    times; one with updates or deletes fails with `ExpectedVersionMismatch`. `if_commit` is never retried.
-    `course` is told how far the write has come.
+    A call that fails leaves alone. One that fails behind others may fail because of them, so it is given
+    back, to be the first of a later group: errors are always about what is committed.
     """
-    now = as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))
-    request = MutationRequest(
-        plan, params, branch, schema_hash, actor, if_commit, now, CommitId(new_ulid()), cancel, course
-    )
+    try:
+        _run_attempts(session, calls, course)
+    except Exception as error:  # noqa: BLE001  told to the calls, whatever it is
+        together = [call for call in calls if not call.is_settled]
+        if len(together) > 1 and not course.begun and not isinstance(error, ResourceBusy):
+            # Nothing has happened. Perhaps it is about one of them only: then the others are not to blame.
+            for call in together:
+                call.course = call.request.course
+                _carry_out(session, [call], call.request.course)
+            return
+        for call in together:
+            call.fail(error if len(together) == 1 else copy(error))
+
+
+def _run_attempts(session: GraphSession, calls: list[Call], course: WriteCourse) -> None:
+    """Attempts, until nobody comes between reading and landing."""
+    commit_id = CommitId(new_ulid())
     moved: ReadSetMoved | None = None
     held: set[TableKey] = set()
+    settled = False
     for attempt in range(REPREPARE_ATTEMPTS_MAX):
         try:
-            return _attempt(session, request, held if attempt >= OPTIMISTIC_ATTEMPTS else None)
+            _attempt(session, calls, commit_id, course, held if attempt >= OPTIMISTIC_ATTEMPTS else None)
         except _AttemptLost as lost:
             moved = lost.moved
             held |= lost.tables
+        except RecoveryRequired:
+            # Somebody who was alive when this write began has died on one of its tables.
+            if course.begun or settled:
+                raise
+            entering_write(session)
+            settled = True
+        else:
+            return
     if moved is None:
         raise InternalError("a mutation ended without an outcome")
     raise moved.given_up(REPREPARE_ATTEMPTS_MAX)
@@ -151,44 +116,142 @@ class _AttemptLost(Exception):  # noqa: N818  control flow inside this module
         self.tables = tables
 
 
-def _attempt(session: GraphSession, request: MutationRequest, hold: set[TableKey] | None) -> MutationResult:
+def _attempt(
+    session: GraphSession,
+    calls: list[Call],
+    commit_id: CommitId,
+    course: WriteCourse,
+    hold: set[TableKey] | None,
+) -> None:
     """One attempt. `hold`: tables whose queues are taken, with the lease, before anything is read."""
+    branch = calls[0].request.branch
     with ExitStack() as stack:
         guards = None
         if hold:
-            guards = stack.enter_context(session.queues.acquire_many((key, request.branch) for key in hold))
+            guards = stack.enter_context(session.queues.acquire_many((key, branch) for key in hold))
             stack.enter_context(session.lease.hold())
-        head = session.manifest.head(request.branch)
-        _check_condition(session, head.snapshot, request)
-        staging = MutationStaging(
-            head.snapshot,
-            OperationId(new_ulid()),
-            branch_identity=head.token or "",
-            course=request.course,
-        )
-        prepared = prepare_mutation(
-            session, staging, request.plan, request.params, request.now, request.cancel
-        )
-        if staging.is_empty:
-            return _result(request, prepared, None)
-        intent = WriteIntent(
-            kind=WriterKind.MUTATION,
-            operation="mutation",
-            operation_id=staging.operation_id,
-            commit_id=request.commit_id,
-            actor=request.actor,
-            if_commit=request.if_commit,
-            summary=prepared.summary,
-        )
-        if guards is not None and not guards.covers(queue_keys(request.branch, staging.touched)):
+        staging, gathered = _gather(session, calls, branch, course)
+        if not gathered:
+            return
+        intent = _intent(staging, gathered, commit_id)
+        if guards is not None and not guards.covers(queue_keys(branch, staging.touched)):
             # The write touches more than last time: give everything back and start with the larger set.
             raise _AttemptLost(_moved_elsewhere(staging), staging.touched)
+        cancel = gathered[0].call.request.cancel if len(gathered) == 1 else NEVER
         try:
-            finished = finalize_under(session, staging, intent, cancel=request.cancel, guards=guards)
+            finished = finalize_under(session, staging, intent, cancel=cancel, guards=guards)
         except ReadSetMoved as moved:
             raise _AttemptLost(moved, staging.touched) from moved
+    for each in gathered:
+        each.call.succeed(_result(each.call.request, each.prepared, finished.snapshot.commit))
     after_commit(session, finished)
-    return _result(request, prepared, finished.snapshot.commit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """A call whose rows are in the staging."""
+
+    call: Call
+    prepared: PreparedMutation
+
+
+def _gather(
+    session: GraphSession, calls: list[Call], branch: Branch, course: WriteCourse
+) -> tuple[MutationStaging, list[_Gathered]]:
+    """Prepare the calls one after the other on one staging, until nobody of them has left meanwhile.
+
+    Those that cannot come along are given back, and are no part of this write any more.
+    """
+    while True:
+        head = session.manifest.head(branch)
+        staging = MutationStaging(
+            head.snapshot, OperationId(new_ulid()), branch_identity=head.token or "", course=course
+        )
+        gathered: list[_Gathered] = []
+        for call in [each for each in calls if not each.is_settled]:
+            alone = len(calls) == 1
+            if not alone and (call.is_gone or staging.row_count > GROUP_ROWS_MAX):
+                calls.remove(call)
+                call.give_back()
+                continue
+            prepared = _prepared(session, staging, call, gathered)
+            if prepared is not None:
+                gathered.append(_Gathered(call, prepared))
+            elif not call.is_settled:
+                calls.remove(call)
+                call.give_back()
+        if len(calls) == 1 or not any(each.call.is_gone for each in gathered):
+            return staging, gathered
+
+
+def _prepared(
+    session: GraphSession, staging: MutationStaging, call: Call, gathered: Sequence[_Gathered]
+) -> PreparedMutation | None:
+    """What one call adds to the staging; None when it adds nothing.
+
+    Then it has its outcome, unless it failed behind others or repeats one of them.
+    """
+    request, first, saved = call.request, staging.is_empty, staging.savepoint()
+    if request.key is not None:
+        if any(each.call.request.names(request.key) for each in gathered):
+            return None  # the next group finds what became of that one
+        if _answered(session, staging.snapshot, call):
+            return None
+    try:
+        request.cancel.raise_if_requested()
+        _check_condition(session, staging.snapshot, request)
+        prepared = prepare_mutation(
+            session, staging, request.plan, request.parameter_sets, request.now, request.cancel
+        )
+    except Exception as error:  # noqa: BLE001  told to the call, whatever it is
+        staging.go_back_to(saved)
+        if first:
+            call.fail(error)
+        return None
+    if first and staging.is_empty:
+        call.succeed(_result(request, prepared, None))
+        return None
+    return prepared
+
+
+def _answered(session: GraphSession, snapshot: Snapshot, call: Call) -> bool:
+    """Whether an earlier request with the same key has been carried out; then that is the outcome."""
+    request, key = call.request, call.request.key
+    found = None if key is None else session.request_keys.find(snapshot, key.actor, key.key)
+    if key is None or found is None:
+        return False
+    commit, first = found
+    if first.digest != key.digest:
+        call.fail(IdempotencyMismatch(key.key, commit.id))
+    else:
+        counts = PreparedMutation(affected_nodes=first.nodes, affected_edges=first.edges)
+        call.succeed(replace(_result(request, counts, commit), repeated=True))
+    return True
+
+
+def _intent(staging: MutationStaging, gathered: Sequence[_Gathered], commit_id: CommitId) -> WriteIntent:
+    request = gathered[0].call.request
+    summary: dict[str, dict[str, int]] = {}
+    for each in gathered:
+        for key, counts in each.prepared.summary.items():
+            total = summary.setdefault(key, {})
+            for what, rows in counts.items():
+                total[what] = total.get(what, 0) + rows
+    return WriteIntent(
+        kind=WriterKind.MUTATION,
+        operation="mutation",
+        operation_id=staging.operation_id,
+        commit_id=commit_id,
+        actor=request.actor,
+        if_commit=request.if_commit,
+        summary=summary,
+        requests=len(gathered),
+        keys=tuple(
+            replace(key, nodes=each.prepared.affected_nodes, edges=each.prepared.affected_edges)
+            for each in gathered
+            if (key := each.call.request.key) is not None
+        ),
+    )
 
 
 def _moved_elsewhere(staging: MutationStaging) -> ReadSetMoved:

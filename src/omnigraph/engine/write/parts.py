@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.arrays.types import Addresses
     from omnigraph.core.failpoints import Window
     from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
-    from omnigraph.manifest.commit_record import TableSummary
+    from omnigraph.manifest.commit_record import RequestKey, TableSummary
     from omnigraph.manifest.state import TableEntry
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
 
@@ -44,6 +44,10 @@ class WriteIntent:
     schema_hash: str | None = None
     """The schema the branch follows afterwards; None keeps the one it follows."""
     summary: TableSummary = field(default_factory=dict[str, "Mapping[str, int]"])
+    requests: int = 1
+    """How many calls the write carries."""
+    keys: tuple[RequestKey, ...] = ()
+    """The keys of those calls; none of them may be in the history of the branch when the write lands."""
 
     def changes_accepted_schema(self, branch: Branch) -> bool:
         """Whether the write holds the lock of schema changes: on a branch it only adopts one."""

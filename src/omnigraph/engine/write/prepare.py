@@ -16,7 +16,7 @@ from omnigraph.arrays.addresses import ABSENT, ADDRESS, addresses_in
 from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.schema import EdgeType, NodeType
-from omnigraph.core.errors import ConstraintViolation, KeyConflict, ResourceLimit
+from omnigraph.core.errors import ConstraintViolation, KeyConflict, OmnigraphError, ResourceLimit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
 from omnigraph.core.limits import MUTATION_ROWS_MAX
@@ -35,13 +35,14 @@ from omnigraph.planning.predicate import evaluate, to_lance_filter
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.gathered import Savepoint
     from omnigraph.planning.ir import MutationPlan, Predicate, ValueExpr
     from omnigraph.planning.values import Value
     from omnigraph.storage.blob_sources import BlobSources
@@ -83,15 +84,53 @@ def prepare_mutation(
     session: GraphSession,
     staging: MutationStaging,
     plan: MutationPlan,
-    params: Mapping[str, Value],
+    parameter_sets: Sequence[Mapping[str, Value]],
     now: dt.datetime,
     cancel: Cancellation,
 ) -> PreparedMutation:
-    """Run every statement and validate the whole change; afterwards `staging` holds the write.
+    """Run every statement, once per parameter set, and validate the whole change; afterwards `staging` holds
+    the write, beside what it held before.
 
-    Nothing is written. Raises what the statements break; then nothing has happened.
+    Nothing is written. Raises what the statements break; then nothing has happened, and `staging` is only
+    good for going back to a savepoint. With several sets the error names the set, counted from 1.
     """
-    run = _Run(session, staging, plan, params, now)
+    before = staging.savepoint() if len(parameter_sets) > 1 else None
+    run = _run_statements(session, staging, plan, parameter_sets, now, cancel)
+    if not staging.is_empty:
+        try:
+            validate(run.catalog, run.changes(), run.view)
+        except ConstraintViolation as broken:
+            if before is None:
+                raise
+            guilty = _first_guilty(session, staging, before, plan, parameter_sets, now, cancel)
+            raise broken.in_parameter_set(guilty) from None
+    return run.prepared
+
+
+def _run_statements(
+    session: GraphSession,
+    staging: MutationStaging,
+    plan: MutationPlan,
+    parameter_sets: Sequence[Mapping[str, Value]],
+    now: dt.datetime,
+    cancel: Cancellation,
+) -> _Run:
+    run = _Run(session, staging, plan, parameter_sets, now)
+    for number, params in enumerate(parameter_sets, 1):
+        try:
+            _run_set(run, plan, params, cancel)
+        except OmnigraphError as error:
+            if len(parameter_sets) == 1:
+                raise
+            raise error.in_parameter_set(number) from None
+    run.finish_deletes()
+    cancel.raise_if_requested()
+    return run
+
+
+def _run_set(run: _Run, plan: MutationPlan, params: Mapping[str, Value], cancel: Cancellation) -> None:
+    """All statements in order, with these parameters."""
+    run.params = dict(params)
     for statement in plan.statements:
         cancel.raise_if_requested()
         match statement:
@@ -101,28 +140,51 @@ def prepare_mutation(
                 run.update(statement)
             case DeleteOp():
                 run.delete(statement)
-    run.finish_deletes()
-    cancel.raise_if_requested()
-    if not staging.is_empty:
-        validate(run.catalog, run.changes(), run.view)
-    return run.prepared
+
+
+def _first_guilty(
+    session: GraphSession,
+    staging: MutationStaging,
+    before: Savepoint,
+    plan: MutationPlan,
+    parameter_sets: Sequence[Mapping[str, Value]],
+    now: dt.datetime,
+    cancel: Cancellation,
+) -> int:
+    """The number of a set with which the change breaks a rule and without which, and what follows, it does
+    not. Cost: the sets are prepared again, once per halving of their number.
+    """
+    holds, breaks = 0, len(parameter_sets)
+    while breaks - holds > 1:
+        middle = (holds + breaks) // 2
+        staging.go_back_to(before)
+        before = staging.savepoint()
+        run = _run_statements(session, staging, plan, parameter_sets[:middle], now, cancel)
+        try:
+            if not staging.is_empty:
+                validate(run.catalog, run.changes(), run.view)
+            holds = middle
+        except ConstraintViolation:
+            breaks = middle
+    return breaks
 
 
 class _Run:
-    """One pass over the statements."""
+    """The statements of one call, against the snapshot and what is staged already."""
 
     def __init__(
         self,
         session: GraphSession,
         staging: MutationStaging,
         plan: MutationPlan,
-        params: Mapping[str, Value],
+        parameter_sets: Sequence[Mapping[str, Value]],
         now: dt.datetime,
     ) -> None:
         self.plan = plan
+        self.parameter_sets = parameter_sets
         self.session = session
         self.staging = staging
-        self.params: dict[str, Any] = dict(params)
+        self.params: dict[str, Any] = {}
         self.now = now
         self.catalog: Catalog = session.catalog_of(staging.snapshot)
         self.view = CommittedView(session, staging)
@@ -216,13 +278,20 @@ class _Run:
         if edge.name not in self._known:
             inserts = [op for op in self.plan.statements if isinstance(op, InsertOp) and op.type is edge]
             ends = {
-                column: [str(self._value(expr)) for expr in exprs if expr is not None]
+                column: [
+                    str(value_of(expr, params, self.now))
+                    for params in self.parameter_sets
+                    for expr in exprs
+                    if expr is not None
+                ]
                 for column, exprs in (
                     ("src", [op.source for op in inserts]),
                     ("dst", [op.target for op in inserts]),
                 )
             }
-            self._known[edge.name] = KnownEdges(edge, edge.identity, ends, self.view)
+            pending = self.staging.pending.get(TableKey(edge.table_key))
+            staged = None if pending is None else pending.combined()
+            self._known[edge.name] = KnownEdges(edge, edge.identity, ends, self.view, staged)
         return self._known[edge.name]
 
     # --- update ----------------------------------------------------------------------------------------

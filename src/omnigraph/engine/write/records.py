@@ -123,6 +123,8 @@ def commit_record(intent: WriteIntent, head: CommitId) -> CommitIntent:
         summary=intent.summary,
         expected_head=None if intent.if_commit is None else head,
         schema_hash=intent.schema_hash,
+        requests=intent.requests,
+        keys=intent.keys,
     )
 
 
@@ -174,6 +176,8 @@ def sidecar_of(
         additional_registrations=() if reshape is None else _registrations(ground, reshape),
         tombstones=() if reshape is None else _tombstones(ground, reshape),
         schema_hash=intent.schema_hash if branch is not None else None,
+        requests=intent.requests,
+        keys=intent.keys,
     )
 
 

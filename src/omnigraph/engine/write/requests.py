@@ -1,0 +1,129 @@
+"""What a call of a mutation asks for, and what it gets."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from omnigraph.catalog.scalars import as_instant
+from omnigraph.core.cancel import NEVER, Cancellation
+from omnigraph.core.errors import BadRequest
+from omnigraph.core.limits import REQUEST_KEY_CHARACTERS_MAX
+from omnigraph.manifest.commit_record import RequestKey, commit_dict
+from omnigraph.planning.ir import InsertOp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from omnigraph.core.clock import Clock
+    from omnigraph.core.ids import Branch, CommitId
+    from omnigraph.engine.write.prepare import InsertedEntity
+    from omnigraph.manifest.commit_record import CommitRecord
+    from omnigraph.planning.ir import MutationPlan
+    from omnigraph.planning.values import Value
+    from omnigraph.recovery.outcome import WriteCourse
+
+
+@dataclass(frozen=True, slots=True)
+class MutationRequest:
+    """One call of a mutation, the same for every attempt: `now` does not change between them."""
+
+    plan: MutationPlan
+    parameter_sets: tuple[Mapping[str, Value], ...]
+    """The statements are run once for each of them."""
+    branch: Branch
+    schema_hash: str
+    """Names the schema the plan was made for."""
+    now: dt.datetime
+    course: WriteCourse
+    """Is told how far the write has come."""
+    actor: str | None = None
+    if_commit: CommitId | None = None
+    cancel: Cancellation = NEVER
+    key: RequestKey | None = None
+    """What the caller calls this request, so that it is carried out once however often it is sent."""
+
+    def names(self, key: RequestKey) -> bool:
+        """Whether this call has the same key of the same actor."""
+        return self.key is not None and (self.key.actor, self.key.key) == (key.actor, key.key)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may be prepared again behind others, and so share a commit with them."""
+        return (
+            self.if_commit is None
+            and len(self.parameter_sets) == 1
+            and all(isinstance(each, InsertOp) for each in self.plan.statements)
+        )
+
+
+def request_key(key: str | None, actor: str | None, *request: object) -> RequestKey | None:
+    """The key a caller gives a request, with a digest of what is asked for. Raises BadRequest."""
+    if key is None:
+        return None
+    if not isinstance(cast("object", key), str) or not key or len(key) > REQUEST_KEY_CHARACTERS_MAX:
+        raise BadRequest(
+            f"an idempotency key is a text of 1 to {REQUEST_KEY_CHARACTERS_MAX} characters",
+            hint="use a random id per request, and send it again with the same request only",
+        )
+    asked = json.dumps(request, ensure_ascii=True, sort_keys=True, default=repr)
+    return RequestKey(actor, key, hashlib.sha256(asked.encode()).hexdigest())
+
+
+def time_of(clock: Clock) -> dt.datetime:
+    """What `now()` is in a call that begins now."""
+    return as_instant(dt.datetime.fromtimestamp(clock.now_us() / 1_000_000, dt.UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class MutationResult:
+    """What a mutation did. `commit` is None when nothing was selected or inserted."""
+
+    branch: str
+    query_name: str
+    affected_nodes: int
+    affected_edges: int
+    actor: str | None
+    commit: CommitRecord | None
+    inserted: tuple[InsertedEntity, ...] = ()
+    """One per insert statement that made a new entity or replaced one, with its id."""
+    repeated: bool = False
+    """Whether an earlier call with the same idempotency key made `commit`, and this one changed nothing. Then
+    `inserted` is empty.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape the command line and the service give."""
+        return {
+            "branch": self.branch,
+            "query_name": self.query_name,
+            "affected_nodes": self.affected_nodes,
+            "affected_edges": self.affected_edges,
+            "actor_id": self.actor,
+            "commit": None if self.commit is None else commit_dict(self.commit),
+            "inserted": [{"type": each.type_name, "id": each.id} for each in self.inserted],
+            **({"repeated": True} if self.repeated else {}),
+        }
+
+    def to_arrow(self) -> pa.Table:
+        """The counts as one row: `affected_nodes` and `affected_edges`, both unsigned."""
+        counts = {"affected_nodes": [self.affected_nodes], "affected_edges": [self.affected_edges]}
+        return pa.table(counts, schema=pa.schema([(name, pa.uint64()) for name in counts]))
+
+    def _repr_html_(self) -> str:
+        from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
+
+        about = {
+            "branch": self.branch,
+            "nodes": self.affected_nodes,
+            "edges": self.affected_edges,
+            "actor": self.actor,
+            "commit": "nothing to commit" if self.commit is None else self.commit.id,
+        }
+        return html.facts(f"mutation {self.query_name}", about)

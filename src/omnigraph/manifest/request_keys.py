@@ -1,0 +1,75 @@
+"""The keys callers gave their writes: which commit answers a request that is sent again."""
+
+import threading
+from dataclasses import dataclass, field
+
+from omnigraph.core.clock import Clock
+from omnigraph.core.ids import Branch, CommitId
+from omnigraph.core.limits import REQUEST_KEY_HOURS
+from omnigraph.manifest.commit_record import CommitRecord, RequestKey
+from omnigraph.manifest.commits import CommitLog
+from omnigraph.manifest.state import Snapshot
+
+Answer = tuple[CommitRecord, RequestKey]
+_WINDOW_US = REQUEST_KEY_HOURS * 3_600_000_000
+
+
+@dataclass(slots=True)
+class _Known:
+    """The keys in the history of one branch up to `head`; of one that was used twice, the first commit."""
+
+    head: CommitId
+    answers: dict[tuple[str | None, str], Answer] = field(
+        default_factory=dict["tuple[str | None, str]", "Answer"]
+    )
+
+
+class RequestKeys:
+    """Looks keys up in the commits of a branch, those it inherited included. Thread-safe.
+
+    A key is part of the commit record, so it holds as long as the commit is known, after restarts and
+    recoveries, for `REQUEST_KEY_HOURS`.
+    """
+
+    def __init__(self, commits: CommitLog, clock: Clock) -> None:
+        self._commits = commits
+        self._clock = clock
+        self._known: dict[Branch, _Known] = {}
+        self._lock = threading.Lock()
+
+    def find(self, snapshot: Snapshot, actor: str | None, key: str) -> Answer | None:
+        """The commit that carries this key of this actor, if the state contains one.
+
+        Cost: none when nothing was published since the last question; one look at each commit of this process
+        since; otherwise one pass over the commits of the window.
+        """
+        since_us = self._clock.now_us() - _WINDOW_US
+        with self._lock:
+            known = self._followed(snapshot, since_us)
+            found = known.answers.get((actor, key))
+        return found if found is not None and found[0].time_us >= since_us else None
+
+    def _followed(self, snapshot: Snapshot, since_us: int) -> _Known:
+        known = self._known.get(snapshot.branch)
+        newer = None if known is None else self._newer(snapshot.commit, known.head)
+        if known is None or newer is None:
+            known, newer = _Known(snapshot.head), self._commits.since(snapshot.commit, since_us)
+            self._known[snapshot.branch] = known
+        for record in reversed(newer):
+            for each in record.keys:
+                known.answers.setdefault((each.actor, each.key), (record, each))
+        known.head = snapshot.head
+        return known
+
+    def _newer(self, record: CommitRecord, head: CommitId) -> list[CommitRecord] | None:
+        """The commits from this one back to `head`, newest first; None when they are not at hand."""
+        found: list[CommitRecord] = []
+        if record.id == head:
+            return found
+        current: CommitRecord | None = record
+        while current is not None:
+            found.append(current)
+            if current.parent == head:
+                return found
+            current = None if current.parent is None else self._commits.at_hand(current.parent)
+        return None

@@ -1,0 +1,101 @@
+"""SIGKILL in the midst of many writers: what was acknowledged is there once, nothing is half, keys hold."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import omnigraph
+from crash.crowd_child import send
+from graphs import PEOPLE
+from omnigraph.core.failpoints import Window
+
+CHILD = Path(__file__).with_name("crowd_child.py")
+THREADS = 64
+CHILD_S_MAX = 300
+WINDOWS = [
+    Window.MUTATION_POST_STAGE_PRE_QUEUE,
+    Window.RECOVERY_SIDECAR_WRITE,
+    Window.MUTATION_POST_SIDECAR_PRE_COMMIT,
+    Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
+    Window.PUBLISH_AFTER_STATE_LOAD,
+    Window.GRAPH_PUBLISH_AFTER_MANIFEST_COMMIT,
+    Window.GRAPH_PUBLISH_BEFORE_COMMIT_APPEND,
+    Window.RECOVERY_SIDECAR_DELETE,
+]
+pytestmark = pytest.mark.crash
+
+
+class Crowd:
+    """A graph whose writers are killed again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / "g"
+        omnigraph.init(self._path, schema=PEOPLE).close()
+
+    def kill(self, number: int, window: Window, arrival: int) -> None:
+        arguments = [self._path, self._directory, number, window.value, arrival, THREADS]
+        done = subprocess.run(
+            [sys.executable, str(CHILD), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=CHILD_S_MAX,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def _tags(self, name: str) -> set[str]:
+        file = self._directory / name
+        return set(file.read_text().split()) if file.exists() else set()
+
+    def judge(self, where: str) -> int:
+        """Compare what is there with what was acknowledged, then send again what was not; how many that was."""
+        sent, acknowledged = self._tags("sent"), self._tags("acked")
+        with omnigraph.open(self._path) as graph:
+            people, notes = shown(graph)
+            assert set(notes) == people, f"{where}: half of a write is there"
+            assert not [tag for tag, times in notes.items() if times > 1], f"{where}: written twice"
+            assert acknowledged <= people <= sent, (
+                f"{where}: an acknowledged write is gone, or one is invented"
+            )
+            unknown = sorted(sent - acknowledged)
+            for tag in unknown:
+                assert send(graph, tag).repeated == (tag in people), f"{where}: the key did not hold"
+            people, notes = shown(graph)
+            assert people == sent
+            assert set(notes.values()) <= {1}, where
+            assert graph.pending() == ()
+            assert graph.verify().ok, where
+        for tag in unknown:
+            with (self._directory / "acked").open("a") as file:
+                file.write(f"{tag}\n")
+        return len(unknown)
+
+
+def shown(graph: omnigraph.Graph) -> tuple[set[str], Counter[str]]:
+    people = graph.query("query p() { match { $p: Person } return { $p.name } }")
+    notes = graph.query("query n() { match { $n: Note } return { $n.text } }")
+    return {row["p.name"] for row in people}, Counter(row["n.text"] for row in notes)
+
+
+@pytest.mark.parametrize("window", WINDOWS[::3])
+def test_a_crowd_of_writers_killed_in_a_window(tmp_path: Path, window: Window) -> None:
+    crowd = Crowd(tmp_path)
+    for number, arrival in enumerate((1, 4)):
+        crowd.kill(number, window, arrival)
+        assert crowd.judge(f"{window.value}, arrival {arrival}") > 1
+
+
+@pytest.mark.torture
+def test_a_crowd_of_writers_killed_two_hundred_times(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    chosen = random.Random(20)
+    for number in range(200):
+        window, arrival = WINDOWS[number % len(WINDOWS)], chosen.randint(1, 12)
+        crowd.kill(number, window, arrival)
+        crowd.judge(f"round {number}: {window.value}, arrival {arrival}")

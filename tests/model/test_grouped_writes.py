@@ -1,0 +1,126 @@
+"""Calls that share commits do what some order of them, one after the other, would have done."""
+
+import tempfile
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphs import make_graph, rows_of
+from omnigraph.core.cancel import Cancellation
+from omnigraph.core.errors import Cancelled, ConstraintViolation, KeyConflict
+from waiting_calls import PERSON, behind_a_commit
+
+NEW = "query n($name: String, $nick: String?) { insert new Person { name: $name, nick: $nick } }"
+EDGE = "query e($from: String, $to: String) { insert Knows { from: $from, to: $to } }"
+BOTH = """query b($name: String, $nick: String?, $to: String) {
+  insert Person { name: $name, nick: $nick }
+  insert Knows { from: $name, to: $to } }"""
+NAMES = st.sampled_from("abcd")
+NICKS = st.sampled_from([None, "x", "y"])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call."""
+
+    query: str
+    params: tuple[tuple[str, str | None], ...]
+    cancelled: bool = False
+
+
+@dataclass
+class State:
+    """What the graph must show."""
+
+    people: dict[str, str | None] = field(default_factory=lambda: {"first": None})
+    knows: list[tuple[str, str]] = field(default_factory=list)
+
+    def after(self, asked: Asked) -> "State | None":
+        """What one call makes of it; None when it must be refused."""
+        given_params = dict(asked.params)
+        people, knows = dict(self.people), list(self.knows)
+        name = given_params.get("name")
+        if name is not None:
+            if asked.query == NEW and name in people:
+                return None
+            people[name] = given_params["nick"]
+        if asked.query == BOTH:
+            knows.append((str(name), str(given_params["to"])))
+        elif asked.query == EDGE:
+            knows.append((str(given_params["from"]), str(given_params["to"])))
+        nicks = [nick for nick in people.values() if nick is not None]
+        if len(set(nicks)) < len(nicks) or any(end not in people for ends in knows for end in ends):
+            return None
+        return State(people, knows)
+
+
+def params(**values: Any) -> Any:
+    return st.fixed_dictionaries(values).map(lambda found: tuple(found.items()))
+
+
+CALLS = st.one_of(
+    st.builds(Asked, st.sampled_from([PERSON, NEW]), params(name=NAMES, nick=NICKS), st.booleans()),
+    st.builds(Asked, st.just(EDGE), params(**{"from": NAMES, "to": NAMES})),
+    st.builds(Asked, st.just(BOTH), params(name=NAMES, nick=NICKS, to=NAMES)),
+)
+
+
+@pytest.mark.model
+@settings(max_examples=15, deadline=None)
+@given(st.lists(CALLS, min_size=2, max_size=9))
+def test_grouped_calls_equal_some_order_of_them(calls: list[Asked]) -> None:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        pytest.MonkeyPatch.context() as monkeypatch,
+        make_graph(Path(place) / "g") as graph,
+    ):
+        cancels = [Cancellation() for _ in calls]
+
+        def cancel() -> None:
+            for asked, each in zip(calls, cancels, strict=True):
+                if asked.cancelled:
+                    each.request()
+
+        def call(asked: Asked, cancel: Cancellation) -> Any:
+            return graph.mutate(asked.query, dict(asked.params), cancel=cancel)
+
+        with behind_a_commit(graph, monkeypatch) as outcomes:
+            works = [partial(call, *each) for each in zip(calls, cancels, strict=True)]
+            results = outcomes(*works, before=cancel)
+        shown = {name: row.get("nick") for name, row in rows_of(graph, "Person").items()}
+        knows = sorted((row["from"], row["to"]) for row in rows_of(graph, "Knows").values())
+        versions = {each.id: each.manifest_version for each in graph.commits.list()}
+        assert graph.verify().ok
+        assert graph.pending() == ()
+
+    landed = sorted(
+        (versions[result.commit.id], number)
+        for number, result in enumerate(results)
+        if not isinstance(result, BaseException)
+    )
+    states = [State()]
+    for _, commit in groupby(landed, key=lambda each: each[0]):
+        together = [number for _, number in commit]
+        assert {results[number].commit.requests for number in together} == {len(together)}
+        state = states[-1]
+        for number in together:
+            after = state.after(calls[number])
+            assert after is not None, "a call landed that must have been refused"
+            state = after
+        states.append(state)
+    assert (shown, knows) == (states[-1].people, sorted(states[-1].knows))
+    for asked, result in zip(calls, results, strict=True):
+        if isinstance(result, BaseException):
+            assert isinstance(result, (Cancelled, ConstraintViolation, KeyConflict)), repr(result)
+            if isinstance(result, Cancelled):
+                assert asked.cancelled
+            else:
+                assert any(state.after(asked) is None for state in states), "refused for no reason"
+        else:
+            assert not asked.cancelled, "cancelled before it was taken, and written all the same"
