@@ -44,6 +44,8 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("recoveries",): [],
     ("optimize",): [],
     ("repair",): [],
+    ("indexes",): [],
+    ("stats",): [],
     ("revert",): [COMMIT],
     ("schema", "apply"): ["--schema", "s.pg"],
     ("schema", "plan"): ["--schema", "s.pg"],

@@ -249,7 +249,7 @@ def test_killed_index_build_loses_nothing(window, action, kept, path, tmp_path):
     assert found["violations"] == []
     assert Model.read(found["exports"]["main"]) == before
     with omnigraph.open(path, settings=FAST) as graph:
-        built = {report.type_name for report in graph.index_report() if report.present}
+        built = {report.type_name for report in graph.indexes() if report.present}
         assert (built == {"Person", "Knows", "Likes"}) is kept
         assert (graph.ensure_indices().commit_id is None) is kept
         graph.mutate('query f() { insert Person { name: "next" } }')

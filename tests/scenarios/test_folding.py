@@ -1,5 +1,7 @@
 """Small fragments become one after many small writes: nothing anybody can see of the rows changes."""
 
+from dataclasses import replace
+
 import pytest
 
 import graphs
@@ -9,7 +11,8 @@ from omnigraph.core.failpoints import Callback, InjectedFailure, Pass, Raise, Se
 from omnigraph.core.ids import TableKey
 from omnigraph.core.limits import SMALL_FRAGMENTS_MAX
 from omnigraph.maintenance import folding
-from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, Indexed, IndexWork, ensure_indices
+from omnigraph.maintenance.index_report import Indexed
+from omnigraph.maintenance.indices import FOLD_OPERATION, OPERATION, IndexWork, ensure_indices
 from omnigraph.maintenance.reconciler import Reconciler
 from omnigraph.manifest.commit_record import ADOPT_OPERATION, UPKEEP_OPERATIONS
 from omnigraph.manifest.recoveries import RecoveryKind
@@ -20,12 +23,14 @@ node Doc { name: String @key  file: Blob? }
 edge Knows: P -> P { since: I32? }
 """
 FEW = 4
+PROBING = replace(graphs.FAST, vector_probes=1)
+"""A part of the vectors may answer a search, so they get an index."""
 
 
 @pytest.fixture
 def graph(tmp_path, monkeypatch):
     monkeypatch.setattr(folding, "SMALL_FRAGMENTS_MAX", FEW)
-    with graphs.make_graph(tmp_path / "g", SCHEMA) as made:
+    with graphs.make_graph(tmp_path / "g", SCHEMA, settings=PROBING) as made:
         made.session.after_publish = Reconciler(uncovered_max=FEW)
         yield made
 
@@ -58,14 +63,14 @@ def test_many_small_writes_keep_few_fragments_and_every_row(graph):
         assert names(graph) == expected
         assert len(fragments(graph)) < 3 * FEW
     assert operations(graph).count("optimize") == 5
-    assert {r.column: r for r in graph.index_report(types=["P"])}["n"].coverage == Indexed()
+    assert {r.column: r for r in graph.indexes(types=["P"])}["n"].coverage == Indexed()
     assert graph.verify().ok
     again = graphs.reopen(graph)
     assert names(again) == expected
 
 
 def test_the_bound_is_that_of_the_limits(tmp_path):
-    with graphs.make_graph(tmp_path / "g", SCHEMA) as graph:
+    with graphs.make_graph(tmp_path / "g", SCHEMA, settings=PROBING) as graph:
         for number in range(SMALL_FRAGMENTS_MAX - 1):
             add(graph, f"p{number:02}")
         assert len(fragments(graph)) == SMALL_FRAGMENTS_MAX - 1

@@ -1,7 +1,11 @@
 """Declared indexes: which exist, when they are built, and that they never stand in the way of a write."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import graphs
@@ -9,7 +13,7 @@ from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.events import DurableOperation, Warned
 from omnigraph.core.failpoints import InjectedFailure, Raise, Window, activate
 from omnigraph.core.limits import UNCOVERED_FRAGMENTS_MAX
-from omnigraph.maintenance.indices import Degraded, Indexed
+from omnigraph.maintenance.index_report import Degraded, Indexed
 from omnigraph.maintenance.reconciler import Reconciler
 from omnigraph.storage.handles import Stamp
 
@@ -49,7 +53,7 @@ def add(graph, *slugs, **named):
 
 
 def by_column(graph, type_name="Thing", **named):
-    return {r.column: r for r in graph.index_report(types=[type_name], **named)}
+    return {r.column: r for r in graph.indexes(types=[type_name], **named)}
 
 
 def test_index_kinds_by_property_type(graph):
@@ -81,8 +85,17 @@ def test_a_new_fragment_degrades_until_indexes_are_extended(graph):
     assert graph.ensure_indices().built == ()  # existence-gated: extending is the reconciler's and optimize's
 
 
-def test_vector_index_pending_until_vectors_exist(graph):
+@pytest.fixture
+def probing(tmp_path):
+    """The same graph where searches may answer from a part of the vectors."""
+    settings = replace(graphs.FAST, vector_probes=1)
+    with graphs.make_graph(tmp_path / "probing", EVERY_KIND, settings=settings) as made:
+        yield made
+
+
+def test_vector_index_pending_until_vectors_exist(probing):
     """Scenario 158."""
+    graph = probing
     add(graph, "a")
     first = graph.ensure_indices()
     assert [(p.type_name, p.column) for p in first.pending] == [("Thing", "place")]
@@ -91,6 +104,30 @@ def test_vector_index_pending_until_vectors_exist(graph):
     second = graph.ensure_indices()
     assert second.built == (("Thing", "place_vec"),)
     assert second.pending == ()
+
+
+def test_a_vector_index_is_built_only_where_a_part_of_it_may_answer(graph, probing):
+    for each in (graph, probing):
+        graphs.run(each, 'insert Thing { slug: "a", place: [1.0, 0.0] }')
+        each.ensure_indices()
+        each.optimize()
+    (exact,) = by_column(graph)["place"].indexes
+    assert (exact.name, exact.state, exact.segments) == ("place_vec", "not needed: exact search", 0)
+    assert graph.ensure_indices().pending == ()
+    (partial,) = by_column(probing)["place"].indexes
+    assert (partial.name, partial.state, partial.segments) == ("place_vec", "complete", 1)
+
+
+def test_a_vector_index_has_a_partition_for_every_4096_rows(probing, tmp_path):
+    rows = tmp_path / "Thing.parquet"
+    flat = pa.array(np.random.default_rng(0).standard_normal(2 * 3 * 4096).astype(np.float32))
+    vectors = pa.FixedSizeListArray.from_arrays(flat, 2)
+    pq.write_table(pa.table({"slug": [f"s{n}" for n in range(len(vectors))], "place": vectors}), rows)
+    probing.load(rows, mode="append", engine="local")
+    (index,) = by_column(probing)["place"].indexes
+    assert index.state == "complete"
+    handle = probing.session.open_entry(probing.snapshot().entries["node:Thing"])
+    assert probing.session.storage.search.partitions(handle, "place_vec") == 3
 
 
 def test_index_stage_failure_leaves_tables_writable(graph):

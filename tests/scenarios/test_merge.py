@@ -2,13 +2,14 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import omnigraph
-from graphs import PEOPLE, hear, make_graph, reopen, rows_of, run, state_of, unchanged
+from graphs import FAST, PEOPLE, hear, make_graph, reopen, rows_of, run, state_of, unchanged
 from omnigraph.core.errors import (
     BadRequest,
     BranchNotFound,
@@ -113,7 +114,8 @@ def publish(graph, handle, branch):
 
 
 def test_fast_forward_defers_vector_index(tmp_path):
-    with make_graph(tmp_path / "g", "node Doc { name: String @key  v: Vector(4)? @index }") as graph:
+    schema, probing = "node Doc { name: String @key  v: Vector(4)? @index }", replace(FAST, vector_probes=1)
+    with make_graph(tmp_path / "g", schema, settings=probing) as graph:
         run(graph, 'insert Doc { name: "a", v: [1.0, 0.0, 0.0, 0.0] }')
         graph.branches.create("topic")
         run(graph, 'insert Doc { name: "b", v: [0.0, 1.0, 0.0, 0.0] }', branch="topic")

@@ -13,9 +13,11 @@ from omnigraph.recovery.outcome import WriteCourse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from omnigraph.maintenance.indices import ColumnReport, IndexesEnsured
+    from omnigraph.maintenance.index_report import IndexesReport
+    from omnigraph.maintenance.indices import IndexesEnsured
     from omnigraph.maintenance.optimize import OptimizeReport
     from omnigraph.maintenance.repair import RepairReport
+    from omnigraph.maintenance.stats import StatsReport
 
 
 @text_checked_methods
@@ -72,10 +74,35 @@ class Upkeep(Exports):
             entering_write(self._session)
             return repair(self._session, target, confirm=confirm, force=force, restore=restore, course=course)
 
-    def index_report(
-        self, *, branch: str = "main", types: Sequence[str] | None = None
-    ) -> tuple[ColumnReport, ...]:
-        """Which indexes exist on which columns, and whether comparisons use them."""
-        from omnigraph.maintenance.indices import index_report  # noqa: PLC0415  rarely used
+    def indexes(
+        self, *, branch: str | None = None, at: str | None = None, types: Sequence[str] | None = None
+    ) -> IndexesReport:
+        """Which indexes are declared and built on which columns, what they cover, and what they take.
 
-        return index_report(self._session, self._state(branch, None), types)
+        ```python
+        partial = [each for each in graph.indexes() if each.uncovered]
+        ```
+
+        At the head of a branch (`main` unless named), or at the commit or tag `at`. Cost: metadata only.
+        Raises `TypeNotFound`.
+        """
+        from omnigraph.maintenance.index_report import index_report  # noqa: PLC0415  rarely used
+
+        return index_report(self._session, self._state(branch, at), types)
+
+    def stats(self, *, branch: str | None = None, at: str | None = None) -> StatsReport:
+        """How many rows, bytes, fragments, versions and index segments each table has on each branch.
+
+        ```python
+        most = max(each.fragments for each in graph.stats(branch="main").branches[0].tables)
+        ```
+
+        Every branch unless one is named, or the state of the commit or tag `at`; and what the files of the
+        whole graph take. Cost: one listing and metadata; no row is read.
+        """
+        from omnigraph.maintenance.stats import graph_stats  # noqa: PLC0415  rarely used
+
+        if branch is None and at is None:
+            self._session.begin_read()
+            return graph_stats(self._session, list(self._session.manifest.readable().values()))
+        return graph_stats(self._session, [self._state(branch, at)])

@@ -49,6 +49,8 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("clone",): _COPY,
     ("optimize",): _DIRECT,
     ("repair",): _DIRECT,
+    ("indexes",): _DIRECT,
+    ("stats",): _DIRECT,
     ("mutate",): _WRITE,
     ("load",): _WRITE,
     ("query",): _READ,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnigraph.cli import output
+from omnigraph.cli import inspection, output
 from omnigraph.cli.exports import Silent
 from omnigraph.cli.opening import writing
 from omnigraph.cli.options import Branch, Json, Quiet, Store, teach
@@ -70,6 +70,7 @@ def register(app: typer.Typer) -> None:
             ),
         ),
     )(repair)
+    inspection.register(app)
 
 
 def clone(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.catalog.schema import EdgeType, TableType
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
@@ -29,6 +28,7 @@ from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan, has_t
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from omnigraph.catalog.schema import TableType
     from omnigraph.core.settings import Settings
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.parts import Part
@@ -44,131 +44,39 @@ FOLD_OPERATION: Final = "optimize"
 WINDOWS: Final = Windows(pre_publish=Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT)
 FOLD_WINDOWS: Final = Windows(pre_publish=Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT)
 
-_EXACT_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2", "num_partitions": 1}
-"""The distance the language ranks by; one partition searches everything, so answers stay exact."""
-_PROBED_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2"}
-"""As many partitions as the table's size asks for: a search looks into some of them."""
+_VECTORS: Final[Mapping[str, Any]] = {"metric": "l2"}
+"""The distance the language ranks by; as many partitions as the table's size asks for."""
 
 
 # --- what is declared ------------------------------------------------------------------------------------
 
 
-def declared_plans(table_type: TableType, settings: Settings) -> tuple[IndexPlan, ...]:
+def declared_plans(table_type: TableType) -> tuple[IndexPlan, ...]:
     """The indexes a type asks for, with their build options."""
-    vectors = _EXACT_VECTORS if settings.vector_probes is None else _PROBED_VECTORS
     return tuple(
-        replace(plan, options=dict(vectors)) if plan.kind is IndexKind.VECTOR else plan
+        replace(plan, options=dict(_VECTORS)) if plan.kind is IndexKind.VECTOR else plan
         for plan in index_plans(table_type)
     )
+
+
+def needed_plans(table_type: TableType, settings: Settings) -> tuple[IndexPlan, ...]:
+    """The declared indexes that something would read; only these are built.
+
+    An exact search compares every vector and asks no index, so one of vectors is needed only where a part of
+    it may answer.
+    """
+    return tuple(plan for plan in declared_plans(table_type) if is_needed(plan, settings))
+
+
+def is_needed(plan: IndexPlan, settings: Settings) -> bool:
+    """Whether a search with these settings may ask the index."""
+    return plan.kind is not IndexKind.VECTOR or settings.vector_probes is not None
 
 
 def present_of(plan: IndexPlan, existing: Mapping[str, IndexCoverage]) -> IndexCoverage | None:
     """The index of a plan, if there is one; one that was built in another way is as good as none."""
     there = existing.get(plan.name)
     return there if there is not None and there.follows(plan) else None
-
-
-# --- coverage --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Indexed:
-    """An equality or range on the column is answered by an index that knows every row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Degraded:
-    """An equality or range on the column scans."""
-
-    reason: str
-
-
-Coverage = Indexed | Degraded
-
-
-def column_coverage(session: GraphSession, handle: SnapshotHandle, column: str) -> Coverage:
-    """Whether comparisons on a column are served by an index. Cost: metadata only."""
-    if column not in handle.schema.names:
-        return Degraded(f"there is no column '{column}'")
-    ordered = [
-        each
-        for each in session.storage.index_coverage(handle, column)
-        if each.kind.upper() == IndexKind.BTREE.value and each.columns == (column,)
-    ]
-    if not ordered:
-        return Degraded("no ordered index on the column")
-    uncovered = min(len(each.uncovered) for each in ordered)
-    if uncovered:
-        return Degraded(f"{uncovered} fragments are not covered by the index")
-    return Indexed()
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnReport:
-    """One column of one type: the indexes on it and whether comparisons use one."""
-
-    type_name: str
-    column: str
-    declared: tuple[str, ...]
-    """Kinds of the indexes the schema asks for."""
-    present: tuple[str, ...]
-    """Names of the indexes that exist."""
-    uncovered: int
-    """Fragments that some existing or declared index does not know."""
-    coverage: Coverage
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        state = {"state": "Indexed"} if isinstance(self.coverage, Indexed) else _degraded(self.coverage)
-        return {
-            "type_name": self.type_name,
-            "column": self.column,
-            "declared": list(self.declared),
-            "present": list(self.present),
-            "uncovered_fragments": self.uncovered,
-            **state,
-        }
-
-
-def _degraded(coverage: Degraded) -> dict[str, str]:
-    return {"state": "Degraded", "reason": coverage.reason}
-
-
-def index_report(
-    session: GraphSession, snapshot: Snapshot, types: Iterable[str] | None = None
-) -> tuple[ColumnReport, ...]:
-    """Every column that has or should have an index, at one snapshot. Cost: metadata only."""
-    wanted = None if types is None else frozenset(types)
-    found: list[ColumnReport] = []
-    for table_type in session.catalog_of(snapshot).tables():
-        entry = snapshot.entries.get(TableKey(table_type.table_key))
-        if entry is None or (wanted is not None and table_type.name not in wanted):
-            continue
-        found.extend(_table_report(session, table_type, session.open_entry(entry)))
-    return tuple(found)
-
-
-def _table_report(session: GraphSession, table_type: TableType, handle: SnapshotHandle) -> list[ColumnReport]:
-    plans = declared_plans(table_type, session.settings)
-    existing = session.storage.index_coverage(handle)
-    fragments = len(session.storage.fragments(handle))
-    fixed = ("id", "src", "dst") if isinstance(table_type, EdgeType) else ("id",)
-    reports: list[ColumnReport] = []
-    for column in dict.fromkeys((*fixed, *(prop.name for prop in table_type.properties))):
-        mine = [plan for plan in plans if plan.column == column]
-        here = {each.role: each for each in existing if each.columns == (column,)}
-        missing = [fragments for plan in mine if present_of(plan, here) is None]
-        reports.append(
-            ColumnReport(
-                type_name=table_type.name,
-                column=column,
-                declared=tuple(plan.kind.value for plan in mine),
-                present=tuple(sorted(here)),
-                uncovered=max([*missing, *(len(each.uncovered) for each in here.values())], default=0),
-                coverage=column_coverage(session, handle, column),
-            )
-        )
-    return reports
 
 
 # --- building --------------------------------------------------------------------------------------------
@@ -312,7 +220,7 @@ def _due(
     known = {each.role: each for each in session.storage.index_coverage(handle)}
     due: list[IndexPlan] = []
     waiting: list[IndexPlan] = []
-    for plan in declared_plans(table_type, session.settings):
+    for plan in needed_plans(table_type, session.settings):
         there = present_of(plan, known)
         # A full-text index is made with the empty table; until it knows a row it is as good as missing.
         if there is not None and there.covered and not _lacks(there, work):

@@ -10,9 +10,9 @@ from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.limits import BULK_INDEX_ROWS_MIN, UNCOVERED_FRAGMENTS_MAX
 from omnigraph.maintenance.indices import (
     IndexWork,
-    declared_plans,
     ensure_indices,
     is_buildable,
+    needed_plans,
     present_of,
 )
 
@@ -93,7 +93,7 @@ class Reconciler:
         handle = session.open_entry(entry)
         existing = {each.role: each for each in session.storage.index_coverage(handle)}
         covered = handle.fragment_count
-        for plan in declared_plans(session.catalog_of(snapshot).type_of(key), session.settings):
+        for plan in needed_plans(session.catalog_of(snapshot).type_of(key), session.settings):
             there = present_of(plan, existing)
             count = 0 if there is None else len(there.covered)
             if count < covered and is_buildable(session, handle, plan, there):

@@ -77,6 +77,8 @@ class IndexCoverage:
     """Fragments of this version that a search has to scan."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False, compare=False)
     """What it was built with, as far as the substrate says."""
+    bytes: int = field(default=0, compare=False)
+    """Of its files; 0 where the substrate did not record it."""
 
     def makes_words(self, analysis: str) -> bool:
         """Whether it is a full-text index whose words are made in this way."""
@@ -121,6 +123,7 @@ def index_coverage(handle: SnapshotHandle, column: str | None = None) -> tuple[I
                 covered,
                 present - covered,
                 dict(index.details or {}) if str(index.index_type).upper() == "INVERTED" else {},
+                int(index.total_size_bytes or 0),
             )
         )
     return tuple(found)

@@ -10,6 +10,7 @@ from interrupting import interrupted_at
 from omnigraph.branching import merge, merge_writing
 from omnigraph.engine.write import forks, ground, parts, protocol, records, syncs
 from omnigraph.maintenance import indices
+from omnigraph.maintenance.index_report import Indexed
 from omnigraph.manifest import publisher
 
 CARRYING = {protocol, ground, parts, records, syncs, forks, publisher}
@@ -109,11 +110,7 @@ def test_an_interrupt_at_any_line_of_an_index_build_tells_the_truth(tmp_path, st
         indices.ensure_indices(graph.session, None, work=indices.IndexWork.EXTENDED)
         assert graph.pending() == (), stop.where
         assert shown(graph, f"k{number}"), stop.where
-        assert all(
-            isinstance(each.coverage, indices.Indexed)
-            for each in graph.index_report(types=["P"])
-            if each.declared
-        )
+        assert all(isinstance(each.coverage, Indexed) for each in graph.indexes(types=["P"]) if each.declared)
     assert graph.verify().ok
     graph.close()
     assert min(outcomes["before"], outcomes["half-way"]) > 100 / step, outcomes

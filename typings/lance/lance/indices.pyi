@@ -15,3 +15,4 @@ class IndexDescription:
     field_names: list[str]
     segments: list[IndexSegmentDescription]
     details: dict[str, Any]
+    total_size_bytes: int | None

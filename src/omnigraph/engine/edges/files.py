@@ -12,7 +12,7 @@ from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.edges.endpoints import EdgeTables, Endpoints
 from omnigraph.engine.edges.traverse import Incidence, Neighbours
-from omnigraph.engine.tables.cache_files import name_of
+from omnigraph.engine.tables.cache_files import mark, name_of
 from omnigraph.engine.tables.layout import layout_facts, layout_of, save_layout
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _place(tables: EdgeTables, kind: str, direction: Direction | None) -> str:
     way = "" if direction is None else f"-{direction}"
-    return f"{kind}{way}-{name_of(tables.edges.handle.location)[:16]}"
+    return f"{kind}{way}-{mark(tables.edges.handle.location)}"
 
 
 def _state(tables: EdgeTables) -> str:

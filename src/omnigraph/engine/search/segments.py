@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from omnigraph.core.limits import MIB
-from omnigraph.engine.tables.cache_files import name_of
+from omnigraph.engine.tables.cache_files import mark, name_of
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.layout import begins_with, layout_facts, layout_of, save_layout
 
@@ -135,7 +135,7 @@ def segments_of(cache: DerivedCache, image: TableImage, column: str, kind: Segme
 
 
 def _place(image: TableImage, column: str, kind: SegmentKind[Any]) -> str:
-    return f"{kind.name}-{name_of(image.handle.location, image.handle.column_identity(column))[:16]}"
+    return f"{kind.name}-{mark(image.handle.location, image.handle.column_identity(column))}"
 
 
 def _from_files(image: TableImage, column: str, kind: SegmentKind[S]) -> Segments[S] | None:

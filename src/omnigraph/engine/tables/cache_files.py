@@ -53,6 +53,11 @@ def name_of(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
+def mark(*parts: object) -> str:
+    """What the names of the files of a table, or of a column of it, end with before their state."""
+    return name_of(*parts)[:16]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """The content of one file. The arrays are mapped: they take memory while they are looked at."""
@@ -159,9 +164,17 @@ class CacheFiles:
                         found.append(path.name)
         return found
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all files, by the mark in their names. Cost: one listing."""
+        found: dict[str, int] = {}
+        for path, size, _ in self._listing():
+            place = path.name.partition(SUFFIX)[0].rpartition("-")[0]
+            found[place.rpartition("-")[2]] = found.get(place.rpartition("-")[2], 0) + size
+        return found
+
     def nbytes(self) -> int:
         """Bytes of all files."""
-        return sum(size for _, size, _ in self._listing())
+        return sum(self.sizes().values())
 
     # --- inside ------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
-from omnigraph.engine.tables.cache_files import name_of
+from omnigraph.engine.tables.cache_files import mark, name_of
 from omnigraph.engine.tables.keys import NO_ROWS, KeyIndex
 from omnigraph.storage.handles import Fragment
 
@@ -113,7 +113,7 @@ def save_fragments(files: CacheFiles, handle: SnapshotHandle, fragments: Fragmen
 
 def _place(kind: str, handle: SnapshotHandle) -> str:
     """The name of the files of one table."""
-    return f"{kind}-{name_of(handle.location)[:16]}"
+    return f"{kind}-{mark(handle.location)}"
 
 
 def _described(index: KeyIndex, shown: Fragments) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from omnigraph.engine.tables.cache_files import name_of
+from omnigraph.engine.tables.cache_files import mark
 from omnigraph.storage.handles import NO_NUMBER, Fragment
 
 if TYPE_CHECKING:
@@ -70,4 +70,4 @@ def load_layout(files: CacheFiles, location: str) -> Layout:
 
 
 def _place(location: str) -> str:
-    return f"layout-{name_of(location)[:16]}"
+    return f"layout-{mark(location)}"
