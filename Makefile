@@ -63,7 +63,7 @@ docs: setup ## regenerate the generated reference pages
 	$(BIN)/python scripts/reference.py
 
 lock: setup ## renew the locked package lists from pyproject.toml
-	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --extra dev --extra connect -o requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --extra dev --extra connect --extra server -o requirements.lock pyproject.toml
 	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -c requirements.lock --extra bench -o requirements-bench.lock pyproject.toml
 
 clean: ## remove the virtual environment and caches

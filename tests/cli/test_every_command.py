@@ -65,6 +65,7 @@ WITHOUT_A_GRAPH: dict[tuple[str, ...], tuple[list[str], str]] = {
     ("init",): (["--schema", "missing.pg", "new.omni"], "io"),
     ("profile", "list"): (["stray"], "usage"),
     ("profile", "show"): (["nobody"], "profile_not_found"),
+    ("serve",): (["nowhere.omni", "--unauthenticated"], "graph_not_found"),
     ("spark", "doctor"): (["stray"], "usage"),
     ("version",): (["stray"], "usage"),
 }

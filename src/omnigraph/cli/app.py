@@ -33,6 +33,7 @@ _MODULES: Final = (
     "merges",
     "changes",
     "feeds",
+    "serve",
     "personal",
     "completion",
 )
@@ -53,6 +54,7 @@ _MODULE_OF: Final[dict[Path, str]] = {
     ("branch", "merge"): "merges",
     ("diff",): "changes",
     ("revert",): "changes",
+    ("serve",): "serve",
     ("completion",): "completion",
 }
 """Where a command is that is run often. Any other one is found in the whole tree."""
@@ -100,26 +102,10 @@ def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> 
             from omnigraph.cli import loads
 
             loads.register(app, groups["spark"])
-        case "exports":
-            from omnigraph.cli import exports
-
-            exports.register(app)
-        case "upkeep":
-            from omnigraph.cli import upkeep
-
-            upkeep.register(app)
         case "blobs":
             from omnigraph.cli import blobs
 
             blobs.register(groups["blob"])
-        case "reads":
-            from omnigraph.cli import reads
-
-            reads.register(app)
-        case "explain":
-            from omnigraph.cli import explain
-
-            explain.register(app)
         case "history":
             from omnigraph.cli import history
 
@@ -140,6 +126,33 @@ def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> 
             from omnigraph.cli import personal
 
             personal.register(groups["profile"], groups["config"])
+        case _:
+            _register_alone(module, app)
+
+
+def _register_alone(module: str, app: typer.Typer) -> None:
+    """Register a module whose commands are in no group."""
+    match module:
+        case "exports":
+            from omnigraph.cli import exports
+
+            exports.register(app)
+        case "upkeep":
+            from omnigraph.cli import upkeep
+
+            upkeep.register(app)
+        case "reads":
+            from omnigraph.cli import reads
+
+            reads.register(app)
+        case "explain":
+            from omnigraph.cli import explain
+
+            explain.register(app)
+        case "serve":
+            from omnigraph.cli import serve
+
+            serve.register(app)
         case "completion":
             from omnigraph.cli import completion
 

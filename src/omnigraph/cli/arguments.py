@@ -33,6 +33,7 @@ _DIRECT: Final = ("works on storage directly", _STORAGE)
 _PLAN: Final = ("works on storage directly", _STORAGE - {"--cluster"})
 _CREATE: Final = ("creates a graph at its argument", _NONE)
 _COPY: Final = ("copies one graph to another place, both named as arguments", _NONE)
+_SERVE: Final = ("serves a graph named as its argument", _NONE)
 _LOCAL: Final = ("works on files only", _NONE)
 
 # Flags no command declares: they are taken out before the command is parsed.
@@ -83,6 +84,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("profile", "show"): _LOCAL,
     ("config", "path"): _LOCAL,
     ("config", "show"): _LOCAL,
+    ("serve",): _SERVE,
     ("completion",): _LOCAL,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""

@@ -19,6 +19,8 @@ Branch = BranchName | None
 MAIN: Final = "main"
 ENGINE_ACTORS: Final = "omnigraph:"
 """The beginning of every actor under which the engine itself writes, such as recovery."""
+NAME_BYTES_MAX: Final = 255
+"""Bytes that the name of a file may have, and so that of anything which is looked up as one."""
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS: Final = 80
 _FNV_OFFSET: Final = 0xCBF29CE484222325
@@ -71,6 +73,8 @@ def normalize_branch(text: str | None) -> Branch:
     name = text.strip()
     if not name:
         raise BadRequest("a branch name cannot be empty")
+    if len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:
+        raise BadRequest("no branch has a name that long")
     return None if name == MAIN else BranchName(name)
 
 

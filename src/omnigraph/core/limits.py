@@ -153,3 +153,27 @@ EMBED_ANSWER_BYTES_MAX: Final = 64 * MIB
 # Loads
 QUICK_START_BYTES_MAX: Final = 64 * MIB
 """Inputs up to this size start a JVM shaped for a short command."""
+
+# Server
+REQUEST_BYTES_MAX: Final = 1 * MIB
+"""Bytes of a request body that is one JSON document."""
+REQUEST_NESTING_MAX: Final = 64
+"""Brackets open at one place of a JSON body."""
+REQUEST_PAUSE_S_MAX: Final = 30.0
+"""A client that sends nothing of its body for so long is not waited for."""
+SERVER_READERS_DEFAULT: Final = 8
+"""Reads of a server that run at the same time."""
+SERVER_WRITERS_DEFAULT: Final = 64
+"""Writes of a server that run at the same time. Most of them wait for the device or share a commit."""
+SERVER_WAITING_PER_WORKER: Final = 8
+"""Requests that may wait for each worker; the next one is told to come again."""
+WRITES_PER_ACTOR_MAX: Final = 64
+"""Writes of one actor under way at the same time."""
+GRAPHS_OPENED_AT_ONCE: Final = 4
+"""Graphs a server opens at the same time when it starts."""
+RESPONSE_ROWS_AT_ONCE: Final = 4_096
+"""Rows of a JSON answer that are encoded in one go."""
+RESPONSE_BATCH_ROWS: Final = 65_536
+"""Rows of one batch of an Arrow answer."""
+DRAIN_S_DEFAULT: Final = 30
+"""How long a server that stops lets streams go on."""

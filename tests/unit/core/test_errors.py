@@ -60,6 +60,7 @@ SPECIFIED = [
     "branch_exists",
     "tag_exists",
     "load_not_found",
+    "route_not_found",
     "load_not_resumable",
     "clone_target",
     "branch_prefix_clash",

@@ -13,6 +13,7 @@ from omnigraph.core.errors.kinds import Retry
 from omnigraph.core.errors.state import RowLevelCasContention
 
 CEILINGS: Final = {
+    "request_bytes": "bytes in the body of a request",
     "mutation_rows": "rows in one mutation",
     "mutation_bytes": "bytes in one mutation",
     "query_memory_bytes": "bytes of memory",

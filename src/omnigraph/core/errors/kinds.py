@@ -69,6 +69,7 @@ unsupported_media_type        415  1   never
 method_not_allowed            405  1   never
 
 graph_not_found               404  6   never
+route_not_found               404  6   never
 branch_not_found              404  6   never
 tag_not_found                 404  6   never
 commit_not_found              404  6   never
@@ -114,7 +115,7 @@ credentials_insecure          -    5   never
 policy_evaluation_failed      500  1   never
 
 resource_limit                413  8   never
-resource_busy                 413  8   after_delay
+resource_busy                 503  8   after_delay
 too_many_requests             429  8   after_delay
 blob_range                    416  1   never
 !deadline_exceeded            504  8   same_request
@@ -126,7 +127,7 @@ recovery_note_unreadable      503  7   after_recovery
 drift                         409  7   after_recovery
 change_feed_gap               410  3   never
 !client_disconnected          -    1   unknown
-cancelled                     -    130 same_request
+cancelled                     503  130 same_request
 
 storage_transient             503  1   after_delay
 storage_configuration         500  1   never
@@ -157,18 +158,13 @@ def _parse(line: str) -> KindFacts:
 
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "a server, its policy and its clients": (
-        "unsupported_media_type",
-        "method_not_allowed",
         "stored_query_not_found",
         "alias_not_found",
         "server_not_found",
         "blob_precondition_failed",
-        "unauthorized",
         "actor_required",
-        "forbidden",
         "credentials_insecure",
         "policy_evaluation_failed",
-        "too_many_requests",
         "client_disconnected",
         "network",
         "not_this_product",

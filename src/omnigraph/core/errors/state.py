@@ -17,6 +17,12 @@ class GraphNotFound(NotFoundError):
         self.uri = uri
 
 
+class RouteNotFound(NotFoundError):
+    """A server has nothing at this address."""
+
+    kind = "route_not_found"
+
+
 class CloneUnfinished(GraphNotFound):
     """A clone was begun here and is not complete, so there is no graph yet."""
 

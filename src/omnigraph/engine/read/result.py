@@ -134,14 +134,15 @@ class Rows:
         """One dictionary per row, with Python dates and date-times."""
         return _row_dicts(self._names, self._columns)
 
-    def json_rows(self) -> list[dict[str, Any]]:
-        """One dictionary per row, holding only what JSON can say."""
+    def json_rows(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
+        """One dictionary per row, or per row of a range, holding only what JSON can say."""
         names = self.columns
-        values = [json_values(column) for column in self.table.columns]
+        table = self.table if stop is None else self.table.slice(start, stop - start)
+        values = [json_values(column) for column in table.columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
-    def envelope(self) -> dict[str, Any]:
-        """The answer of the command line and of the service."""
+    def head(self) -> dict[str, Any]:
+        """The answer of the command line and of the service, without the rows."""
         # Exactly one of the two says what was read.
         branch = self.branch if self.snapshot is None else None
         target = {"branch": branch, "snapshot": self.snapshot}
@@ -150,9 +151,14 @@ class Rows:
             "target": target,
             "row_count": len(self),
             "columns": list(self.columns),
-            "rows": self.json_rows(),
             "graph_commit_id": self.commit_id,
         }
+
+    def envelope(self) -> dict[str, Any]:
+        """The answer of the command line and of the service."""
+        said = self.head()
+        commit = said.pop("graph_commit_id")
+        return {**said, "rows": self.json_rows(), "graph_commit_id": commit}
 
     def __repr__(self) -> str:
         return f"Rows({len(self)} x {', '.join(self.columns)})"

@@ -1,0 +1,117 @@
+"""The command that serves graphs over HTTP."""
+
+import os
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from omnigraph.cli import output
+from omnigraph.cli.addressing import settings as effective_settings
+from omnigraph.cli.options import Json, teach
+from omnigraph.core.errors import UsageError
+from omnigraph.core.limits import DRAIN_S_DEFAULT
+
+if TYPE_CHECKING:
+    from omnigraph.core.permission import Policy
+
+
+class Default(StrEnum):
+    """What the holder of any token may do where no policy says it."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the tree."""
+    app.command(
+        "serve",
+        help=teach(
+            "Serve a graph over HTTP.",
+            "omnigraph serve kb.omni --default write",
+            "omnigraph serve kb.omni --unauthenticated --bind 127.0.0.1:0",
+            more=(
+                "Tokens come from OMNIGRAPH_SERVER_BEARER_TOKEN, or from the JSON object of actors and tokens"
+                " in OMNIGRAPH_SERVER_BEARER_TOKENS_FILE or OMNIGRAPH_SERVER_BEARER_TOKENS_JSON. One line on"
+                " stdout names the address; the log is on stderr."
+            ),
+        ),
+    )(serve)
+
+
+def serve(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The graph to serve.")],
+    graph_id: Annotated[
+        str, typer.Option("--graph-id", metavar="ID", help="What the graph is called in addresses.")
+    ] = "default",
+    bind: Annotated[
+        str,
+        typer.Option("--bind", metavar="HOST:PORT", envvar="OMNIGRAPH_BIND", help="Port 0 is any free one."),
+    ] = "127.0.0.1:8080",
+    default: Annotated[
+        Default | None, typer.Option("--default", help="What every holder of a token may do.")
+    ] = None,
+    unauthenticated: Annotated[
+        bool, typer.Option("--unauthenticated", help="Serve without tokens: everybody may do everything.")
+    ] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Never write, not even to finish an interrupted write.")
+    ] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-host", metavar="NAME", help="A name of this server. Repeatable."),
+    ] = None,
+    drain_s: Annotated[
+        int, typer.Option("--drain-timeout", metavar="SECONDS", help="How long streams may go on at the end.")
+    ] = DRAIN_S_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Serve a graph over HTTP."""
+    del as_json  # it says how a failure to start is told
+    try:
+        from omnigraph.server.app import LOOPBACK, Application
+        from omnigraph.server.serving import Server, listening
+    except ImportError as missing:
+        raise UsageError("the server is not installed", hint="pip install 'omnigraph[server]'") from missing
+    from omnigraph.server.served import GraphToServe, open_all
+    from omnigraph.server.tokens import read_tokens
+
+    tokens = read_tokens(os.environ)
+    policy = _policy(default, unauthenticated=unauthenticated, tokens=bool(tokens))
+    hosts = None if _open_to_others(bind) and not allowed_host else LOOPBACK | {*(allowed_host or ())}
+    graphs = open_all(
+        [GraphToServe(graph_id, store, policy, read_only=read_only)], effective_settings(), all_of_them=True
+    )
+    application = Application(graphs, tokens, hosts=hosts)
+    try:
+        with listening(bind) as sock:
+            host, port = sock.getsockname()[:2]
+            output.begin()
+            output.line(f"OMNIGRAPH_LISTEN_ADDR={host}:{port}")
+            sys.stdout.flush()
+            Server(application, drain_s=drain_s).run(sockets=[sock])
+    finally:
+        application.close()
+
+
+def _policy(default: Default | None, *, unauthenticated: bool, tokens: bool) -> "Policy":
+    """What callers may do. Raises UsageError when nothing says it: that is never guessed."""
+    from omnigraph.core.permission import READERS, WRITERS
+
+    if not tokens and not unauthenticated:
+        raise UsageError("no token is set", hint="set one, or pass --unauthenticated to let everybody in")
+    if tokens and unauthenticated:
+        raise UsageError("--unauthenticated and tokens exclude each other", hint="unset the tokens")
+    if tokens and default is None:
+        raise UsageError(
+            "nothing says what holders of tokens may do", hint="pass --default read or --default write"
+        )
+    return READERS if default is Default.READ else WRITERS
+
+
+def _open_to_others(bind: str) -> bool:
+    from omnigraph.server.app import LOOPBACK
+
+    return bind.rpartition(":")[0].strip("[]") not in LOOPBACK

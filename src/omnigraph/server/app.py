@@ -1,0 +1,355 @@
+"""The application: one request from its first byte to the last one of its answer.
+
+The order is always the same: who is it, which graph, what is asked for, may they, is there a place, then the
+work. Nothing that blocks runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
+
+from starlette.routing import Match, Route
+
+from omnigraph.core.cancel import Cancellation
+from omnigraph.core.errors import (
+    BadRequest,
+    CommitNotFound,
+    Forbidden,
+    MethodNotAllowed,
+    OmnigraphError,
+    RouteNotFound,
+)
+from omnigraph.core.ids import new_ulid
+from omnigraph.core.limits import SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
+from omnigraph.core.permission import Everyone, Question
+from omnigraph.server import requests
+from omnigraph.server.answers import JSON, LINES, Answer, Stream
+from omnigraph.server.calls import Call
+from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
+from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
+from omnigraph.server.log import log
+from omnigraph.server.routes import GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
+from omnigraph.server.telemetry import TRACER, Metrics
+from omnigraph.server.workers import Admission, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from omnigraph.core.permission import Decision
+    from omnigraph.server.served import ServedGraph, ServedGraphs
+    from omnigraph.server.tokens import Tokens
+
+AnyRoute = FlatRoute | GraphRoute
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+ANONYMOUS: Final = "anonymous"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request while it is answered."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    request_id: str = ""
+    operation: str = "none"
+    graph_id: str | None = None
+    actor: str | None = None
+    status: int = 0
+    """Of the answer; 0 before it has begun."""
+
+
+class Application:
+    """The ASGI application of one server."""
+
+    def __init__(
+        self,
+        graphs: ServedGraphs,
+        tokens: Tokens,
+        *,
+        hosts: frozenset[str] | None = LOOPBACK,
+        readers: int = SERVER_READERS_DEFAULT,
+        writers: int = SERVER_WRITERS_DEFAULT,
+        admission: Admission | None = None,
+    ) -> None:
+        self.graphs = graphs
+        self.tokens = tokens
+        self.draining = False
+        self.metrics: Final = Metrics()
+        self.workers: Final = {Lane.READS: Workers("reads", readers), Lane.WRITES: Workers("writes", writers)}
+        self._admission: Final = admission or Admission()
+        self._hosts: Final = hosts
+        self._routes: Final[tuple[tuple[Route, AnyRoute], ...]] = tuple(
+            (Route(_full_path(each), _never_called, methods=[each.method]), each)
+            for each in (*FLAT_ROUTES, *GRAPH_ROUTES)
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = Exchange(scope, receive, send)
+        begun = time.perf_counter()
+        try:
+            await self._answer(exchange)
+        except requests.Disconnected:
+            exchange.status = exchange.status or 499
+        except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer or a cut stream
+            await self._fail(exchange, error)
+        seconds = time.perf_counter() - begun
+        self.metrics.answered(exchange.operation, exchange.status, seconds)
+        log().info(
+            "request",
+            method=scope["method"],
+            operation=exchange.operation,
+            status=exchange.status,
+            ms=round(seconds * 1_000, 3),
+            graph=exchange.graph_id,
+            actor=exchange.actor,
+            request_id=exchange.request_id,
+        )
+
+    def close(self) -> None:
+        """Finish what is under way and close the graphs."""
+        for each in self.workers.values():
+            each.close()
+        self.graphs.close()
+
+    # --- the order of things -----------------------------------------------------------------------------
+
+    async def _answer(self, exchange: Exchange) -> None:
+        exchange.request_id = new_ulid()
+        exchange.headers = requests.headers_in(exchange.scope)
+        exchange.request_id = requests.request_id_in(exchange.headers) or exchange.request_id
+        self._check_host(exchange.headers)
+        requests.check_encoding(exchange.scope)
+        route, names = self._route(exchange.scope)
+        exchange.operation = route.operation
+        with TRACER.start_as_current_span(route.operation):
+            if isinstance(route, FlatRoute):
+                if route.protected:
+                    self._identify(exchange)
+                requests.parameters_in(exchange.scope, route.said)
+                await _send_whole(exchange, route.work(self, exchange.actor))
+            else:
+                await self._graph_call(exchange, route, dict(names))
+
+    async def _graph_call(self, exchange: Exchange, route: GraphRoute, names: dict[str, str]) -> None:
+        self._identify(exchange)
+        served = self.graphs.find(names.pop("graph_id"))
+        exchange.graph_id = served.id
+        with ExitStack() as held:
+            if route.carried is Carried.BODY:
+                said = await requests.json_body(exchange.headers, exchange.receive, route.said, empty=False)
+            else:
+                said = requests.parameters_in(exchange.scope, route.said)
+            await self._authorize(exchange, served, route, said, names)
+            held.enter_context(self._place(exchange, route))
+            call = Call(
+                served.graph,
+                said,
+                names,
+                exchange.actor,
+                exchange.headers.get("accept", ""),
+                Cancellation(),
+                key=exchange.headers.get("idempotency-key"),
+            )
+            if route.carried is Carried.RECORDS:
+                requests.check_media_type(exchange.headers, LINES)
+                records = held.enter_context(await requests.spooled_body(exchange.headers, exchange.receive))
+                call = Call(
+                    call.graph,
+                    said,
+                    names,
+                    call.actor,
+                    call.accept,
+                    call.cancel,
+                    records=records,
+                    key=call.key,
+                )
+            await self._work(exchange, route, call)
+
+    async def _work(self, exchange: Exchange, route: GraphRoute, call: Call[Any]) -> None:
+        workers = self.workers[route.lane]
+        if route.lane is Lane.WRITES:
+            # It was admitted, so it goes on to its end, whoever is still there to hear about it.
+            await _send_whole(exchange, cast("Answer", await workers.run(route.work, call)))
+            return
+        async with _watching(exchange, call.cancel):
+            answer = await workers.run(route.work, call)
+            if isinstance(answer, Stream):
+                await _send_stream(exchange, answer, workers, call.cancel)
+            else:
+                await _send_whole(exchange, answer)
+
+    async def _fail(self, exchange: Exchange, error: Exception) -> None:
+        typed = as_typed(error)
+        status = status_of(typed)
+        if status >= 500:
+            log().error(
+                "failure",
+                kind=typed.kind,
+                error=type(error).__name__,
+                operation=exchange.operation,
+                graph=exchange.graph_id,
+                request_id=exchange.request_id,
+            )
+        if exchange.status:
+            # The answer has begun. Leaving it without an end is how the client learns that it is not whole.
+            return
+        body = body_of(typed, exchange.request_id, self.graphs.places)
+        headers = headers_of(typed)
+        if isinstance(error, MethodNotAllowed):
+            headers["allow"] = str(typed.details["allow"])
+        await _send_whole(exchange, Answer(body, JSON, status, headers))
+
+    # --- checks ------------------------------------------------------------------------------------------
+
+    def _check_host(self, headers: Mapping[str, str]) -> None:
+        """A page of a browser must not reach a server through a name or from a place that is not its own."""
+        host = urlsplit(f"//{headers.get('host', '')}")
+        try:
+            named, port = host.hostname, host.port
+        except ValueError:
+            raise BadRequest("the Host header is not a name and a port") from None
+        if self._hosts is not None and named not in self._hosts:
+            raise BadRequest("this server has another name", hint="serve with --allowed-host NAME to add one")
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        own = urlsplit(origin)
+        try:
+            same = (own.hostname, own.port) == (named, port)
+        except ValueError:
+            same = False
+        if not same:
+            raise Forbidden("pages of other places may not use this server")
+
+    def _route(self, scope: Scope) -> tuple[AnyRoute, Mapping[str, str]]:
+        allowed: list[str] = []
+        for matcher, route in self._routes:
+            match, child = matcher.matches(scope)
+            if match is Match.FULL and scope["method"] == route.method:
+                return route, cast("Mapping[str, str]", child["path_params"])
+            if match is not Match.NONE:
+                allowed.append(route.method)
+        if allowed:
+            raise MethodNotAllowed(
+                "this address does not take that method",
+                hint=f"use {' or '.join(sorted(allowed))}",
+                details={"allow": ", ".join(sorted(allowed))},
+            )
+        raise RouteNotFound("there is nothing at this address", hint="GET /openapi.json lists what there is")
+
+    def _identify(self, exchange: Exchange) -> None:
+        if self.tokens:
+            exchange.actor = self.tokens.actor(exchange.headers.get("authorization"))
+
+    async def _authorize(
+        self, exchange: Exchange, served: ServedGraph, route: GraphRoute, said: Any, names: Mapping[str, str]
+    ) -> None:
+        at = cast("str | None", getattr(said, "at", None))
+        questions = route.asks(said, names)
+        hidden: OmnigraphError | None = None
+        if at is not None and not isinstance(served.policy, Everyone):
+            hidden = CommitNotFound(at)
+            branch = await self.workers[Lane.READS].run(_home_of, served, at, hidden)
+            questions = tuple(Question(each.action, branch, each.target) for each in questions)
+        for question in questions:
+            decision = served.policy.decide(exchange.actor, question)
+            _audit(exchange, question, decision)
+            if not decision.allowed:
+                raise hidden or Forbidden(decision.message, hint="ask the operator of the server")
+
+    @contextmanager
+    def _place(self, exchange: Exchange, route: GraphRoute) -> Generator[None]:
+        with ExitStack() as held:
+            if route.lane is Lane.WRITES:
+                held.enter_context(self._admission.write_of(exchange.actor or ANONYMOUS))
+            held.enter_context(self.workers[route.lane].admitted())
+            yield
+
+
+def _home_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> str:
+    """The branch that what `at` names belongs to."""
+    try:
+        return served.graph.commits.show(at).branch
+    except CommitNotFound:
+        raise hidden from None
+
+
+def _audit(exchange: Exchange, question: Question, decision: Decision) -> None:
+    log().info(
+        "decision",
+        actor=exchange.actor,
+        action=str(question.action),
+        branch=question.branch,
+        target=question.target,
+        graph=exchange.graph_id,
+        allowed=decision.allowed,
+        rule=decision.rule,
+        request_id=exchange.request_id,
+    )
+
+
+def _full_path(route: AnyRoute) -> str:
+    return route.path if isinstance(route, FlatRoute) else PREFIX + route.path
+
+
+async def _never_called(request: Any) -> Any:
+    """Routes are only matched; the application calls the work itself."""
+    raise AssertionError(request)
+
+
+@asynccontextmanager
+async def _watching(exchange: Exchange, cancel: Cancellation) -> AsyncGenerator[None]:
+    """While a read goes on: when its client leaves, the read is told to stop."""
+
+    async def watch() -> None:
+        while (await exchange.receive())["type"] != "http.disconnect":
+            pass
+        cancel.request()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+
+
+async def _send_head(exchange: Exchange, status: int, headers: Mapping[str, str]) -> None:
+    exchange.status = status
+    pairs = {**headers, "x-request-id": exchange.request_id, "x-content-type-options": "nosniff"}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs.items()]
+    await exchange.send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _send_whole(exchange: Exchange, answer: Answer) -> None:
+    about = {**answer.headers, "content-type": answer.media_type, "content-length": str(len(answer.content))}
+    await _send_head(exchange, answer.status, about)
+    await exchange.send({"type": "http.response.body", "body": answer.content})
+
+
+async def _send_stream(exchange: Exchange, stream: Stream, workers: Workers, cancel: Cancellation) -> None:
+    """Send the pieces as the client takes them. An error or a departure leaves the answer without its end."""
+    try:
+        # The first piece comes before the headers: what fails at once is still an ordinary error.
+        piece = await workers.run(next, stream.pieces, None)
+        await _send_head(exchange, 200, {"content-type": stream.media_type})
+        while piece is not None:
+            if piece:
+                await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+            if cancel.requested:
+                return
+            piece = await workers.run(next, stream.pieces, None)
+        await exchange.send({"type": "http.response.body", "body": b""})
+    finally:
+        close = getattr(stream.pieces, "close", None)
+        if close is not None:
+            await workers.run(close)

@@ -1,0 +1,84 @@
+"""The routes that belong to no graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from omnigraph import __version__
+from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
+from omnigraph.core.permission import Action, Question
+from omnigraph.server.answers import JSON, Answer, document
+from omnigraph.server.bodies import Body, Nothing
+from omnigraph.server.telemetry import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from omnigraph.server.app import Application
+
+
+@dataclass(frozen=True, slots=True)
+class FlatRoute:
+    """One thing a client can ask of the server itself. Its work never blocks."""
+
+    operation: str
+    method: str
+    path: str
+    summary: str
+    protected: bool
+    work: Callable[[Application, str | None], Answer]
+    said: type[Body] = Nothing
+    gives: tuple[str, ...] = (JSON,)
+
+
+def _health(app: Application, actor: str | None) -> Answer:
+    del app, actor
+    return document(
+        {"status": "ok", "version": __version__, "internal_schema_version": INTERNAL_SCHEMA_VERSION}
+    )
+
+
+def _ready(app: Application, actor: str | None) -> Answer:
+    del actor
+    ready = bool(app.graphs.by_id) and not app.draining
+    said = {
+        "status": "ready" if ready else "not_ready",
+        "graphs_ready": len(app.graphs.by_id),
+        "graphs_quarantined": len(app.graphs.quarantined),
+    }
+    answer = document(said)
+    return answer if ready else Answer(answer.content, JSON, 503)
+
+
+def _openapi(app: Application, actor: str | None) -> Answer:
+    from omnigraph.server.openapi import openapi  # noqa: PLC0415  it reads the table this module is part of
+
+    del actor
+    return document(openapi(secured=bool(app.tokens)))
+
+
+def _graphs(app: Application, actor: str | None) -> Answer:
+    """What the actor may read; the rest does not exist for them."""
+    question = Question(Action.READ, "main")
+    readable = [
+        {"graph_id": each.id}
+        for _, each in sorted(app.graphs.by_id.items())
+        if each.policy.decide(actor, question).allowed
+    ]
+    return document({"graphs": readable})
+
+
+def _metrics(app: Application, actor: str | None) -> Answer:
+    del actor
+    under_way = {str(lane): workers.under_way for lane, workers in app.workers.items()}
+    return Answer(app.metrics.text(under_way), MEDIA_TYPE)
+
+
+FLAT_ROUTES: Final[tuple[FlatRoute, ...]] = (
+    FlatRoute("health", "GET", "/healthz", "Whether the process runs.", False, _health),
+    FlatRoute("ready", "GET", "/readyz", "Whether it serves.", False, _ready),
+    FlatRoute("openapi", "GET", "/openapi.json", "This document.", False, _openapi),
+    FlatRoute("listGraphs", "GET", "/graphs", "The graphs the caller may read.", True, _graphs),
+    FlatRoute("metrics", "GET", "/metrics", "Counts and durations.", True, _metrics, gives=(MEDIA_TYPE,)),
+)

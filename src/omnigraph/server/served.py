@@ -1,0 +1,112 @@
+"""The graphs a server serves: opened when it starts, left out when they cannot be."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from omnigraph.api.graph import open_graph, open_read_only
+from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
+from omnigraph.core.limits import GRAPHS_OPENED_AT_ONCE
+from omnigraph.server.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from omnigraph.api.graph import Graph
+    from omnigraph.core.permission import Policy
+    from omnigraph.core.settings import Settings
+
+_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+_RESERVED_IDS: Final = frozenset({"policies", "healthz", "openapi", "graphs"})
+
+
+@dataclass(frozen=True, slots=True)
+class GraphToServe:
+    """What the operator says about one graph."""
+
+    id: str
+    store: str
+    policy: Policy
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGraph:
+    """One open graph and who may do what with it."""
+
+    id: str
+    graph: Graph
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGraphs:
+    """All open graphs, and the places of all graphs that were named, open or not."""
+
+    by_id: Mapping[str, ServedGraph]
+    quarantined: tuple[str, ...]
+    places: tuple[str, ...]
+
+    def find(self, graph_id: str) -> ServedGraph:
+        """The graph of an id. Raises BadRequest for a text that can be none, and GraphNotFound."""
+        check_id(graph_id)
+        found = self.by_id.get(graph_id)
+        if found is None:
+            raise GraphNotFound(graph_id, hint="ask the operator which graphs this server has")
+        return found
+
+    def close(self) -> None:
+        """Close every graph."""
+        for each in self.by_id.values():
+            each.graph.close()
+
+
+def check_id(graph_id: str) -> None:
+    """Refuse what cannot be the id of a graph. Raises BadRequest."""
+    if not _ID.fullmatch(graph_id) or graph_id in _RESERVED_IDS:
+        raise BadRequest("a graph id has 1 to 64 ASCII letters, digits and '-', and is no reserved word")
+
+
+def open_all(wanted: Sequence[GraphToServe], settings: Settings, *, all_of_them: bool) -> ServedGraphs:
+    """Open the graphs, a few at a time. One that cannot be opened is left out.
+
+    Raises the first failure when all of them are required, or when none could be opened.
+    """
+    for each in wanted:
+        check_id(each.id)
+    stores = [_place(each.store) for each in wanted]
+    if len({*stores}) < len(stores) or len({each.id for each in wanted}) < len(wanted):
+        raise BadRequest("two graphs have the same id or the same store", hint="name every store once")
+    with ThreadPoolExecutor(GRAPHS_OPENED_AT_ONCE) as pool:
+        opened = list(pool.map(partial(_open, settings=settings), wanted))
+    healthy = [each for each in opened if isinstance(each, ServedGraph)]
+    failures = [each for each in opened if isinstance(each, OmnigraphError)]
+    served = ServedGraphs(
+        {each.id: each for each in healthy},
+        tuple(
+            each.id for each, found in zip(wanted, opened, strict=True) if isinstance(found, OmnigraphError)
+        ),
+        tuple({place for each in wanted for place in (each.store, _place(each.store))}),
+    )
+    if failures and (all_of_them or not healthy):
+        served.close()
+        raise failures[0]
+    return served
+
+
+def _open(wanted: GraphToServe, settings: Settings) -> ServedGraph | OmnigraphError:
+    try:
+        opening = open_read_only if wanted.read_only else open_graph
+        return ServedGraph(wanted.id, opening(wanted.store, settings=settings), wanted.policy)
+    except OmnigraphError as error:
+        log().error("graph_left_out", graph=wanted.id, kind=error.kind)
+        return error
+
+
+def _place(store: str) -> str:
+    return store.rstrip("/") if "://" in store else str(Path(store).resolve())

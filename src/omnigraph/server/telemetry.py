@@ -1,0 +1,45 @@
+"""What a server tells about itself: counts and durations for Prometheus, spans for OpenTelemetry."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry import trace
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
+TRACER: Final = trace.get_tracer("omnigraph.server")
+
+
+class Metrics:
+    """The numbers of one server. No label names a graph, an actor or anything a request said."""
+
+    def __init__(self) -> None:
+        self._registry: Final = CollectorRegistry()
+        self._requests: Final = Counter(
+            "omnigraph_requests",
+            "Requests that were answered.",
+            ["operation", "status"],
+            registry=self._registry,
+        )
+        self._seconds: Final = Histogram(
+            "omnigraph_request_seconds", "How long requests took.", ["operation"], registry=self._registry
+        )
+        self._under_way: Final = Gauge(
+            "omnigraph_requests_under_way",
+            "Requests that workers have or wait for.",
+            ["lane"],
+            registry=self._registry,
+        )
+
+    def answered(self, operation: str, status: int, seconds: float) -> None:
+        """Count one request."""
+        self._requests.labels(operation, str(status)).inc()
+        self._seconds.labels(operation).observe(seconds)
+
+    def text(self, under_way: dict[str, int]) -> bytes:
+        """Everything, as Prometheus reads it."""
+        for lane, count in under_way.items():
+            self._under_way.labels(lane).set(count)
+        return generate_latest(self._registry)

@@ -1,0 +1,100 @@
+"""Servers for tests: a real one in a thread of this process, on a port that the system chose."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from graphs import FAST, make_graph
+from omnigraph.api.graph import Graph
+from omnigraph.core.permission import WRITERS, Policy
+from omnigraph.server.app import Application
+from omnigraph.server.served import GraphToServe, open_all
+from omnigraph.server.serving import Server, listening
+from omnigraph.server.tokens import TOKEN_JSON, read_tokens
+
+SHIPS = """
+node Ship { imo: String @key  name: String  tonnage: I32? }
+node Port { code: String @key  name: String }
+edge CallsAt: Ship -> Port { berth: String? }
+"""
+SEED = """
+query seed() {
+  insert Ship { imo: "S1", name: "Aurora", tonnage: 9000 }
+  insert Ship { imo: "S2", name: "Boreas", tonnage: 12000 }
+  insert Port { code: "LIS", name: "Lisbon" }
+  insert CallsAt { from: "S1", to: "LIS", berth: "4B" }
+}
+"""
+BY_IMO = "query ship_by_imo($imo: String) { match { $s: Ship { imo: $imo } } return { $s.imo, $s.name } }"
+ADD = "query add_ship($imo: String, $name: String) { insert Ship { imo: $imo, name: $name } }"
+RENAME = "query rename($imo: String, $name: String) { update Ship set { name: $name } where imo = $imo }"
+
+
+@dataclass
+class Running:
+    """One running server. `ask` sends one request with the token of somebody, or without one."""
+
+    url: str
+    application: Application
+    server: Server
+    tokens: Mapping[str, str]
+
+    def client(self, who: str | None = None, **named: Any) -> httpx2.Client:
+        headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, **named)
+
+    def ask(self, method: str, path: str, who: str | None = None, **named: Any) -> httpx2.Response:
+        with self.client(who) as client:
+            return client.request(method, path, **named)
+
+    def post(self, path: str, body: Any, who: str | None = None, **named: Any) -> httpx2.Response:
+        return self.ask("POST", f"/graphs/harbor{path}", who, json=body, **named)
+
+
+Serve = Callable[..., Running]
+
+
+@pytest.fixture
+def harbor(tmp_path: Path) -> Iterator[Graph]:
+    with make_graph(tmp_path / "harbor.omni", SHIPS) as graph:
+        graph.mutate(SEED)
+        yield graph
+
+
+@pytest.fixture
+def serve(harbor: Graph) -> Iterator[Serve]:
+    """Starts servers of the graph `harbor`, and of others beside it; all are stopped at the end."""
+    with ExitStack() as running:
+
+        def start(
+            tokens: Mapping[str, str] | None = None,
+            policy: Policy = WRITERS,
+            others: Sequence[GraphToServe] = (),
+            **named: Any,
+        ) -> Running:
+            import json
+
+            known = read_tokens({TOKEN_JSON: json.dumps(tokens)} if tokens else {})
+            wanted = [GraphToServe("harbor", harbor.uri, policy), *others]
+            application = Application(open_all(wanted, FAST, all_of_them=not others), known, **named)
+            sock = running.enter_context(listening("127.0.0.1:0"))
+            server = Server(application, drain_s=5)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+            thread.start()
+
+            def stop() -> None:
+                server.stop()
+                thread.join(60)
+                assert not thread.is_alive()
+                application.close()
+
+            running.callback(stop)
+            return Running(f"http://127.0.0.1:{sock.getsockname()[1]}", application, server, tokens or {})
+
+        yield start
