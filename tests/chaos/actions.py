@@ -10,10 +10,14 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from omnigraph.core.errors import IoFailure
+from omnigraph.maintenance.repair import Classification
 
 SCHEMA = "node Person { name: String @key  age: I64? }\nedge Knows: Person -> Person { since: I64? }\n"
 INSERT = "insert Person {{ name: $n{0}, age: $v }} insert Knows {{ from: $n{0}, to: $n{0}, since: $v }}"
@@ -143,14 +147,24 @@ def _load_with(engine: str) -> Callable[[Any, str, Arguments], Any]:
         where, names, value = arguments
         lines = [{"type": "Person", "data": {"name": name, "age": value}} for name in names]
         lines += [{"edge": "Knows", "from": name, "to": name, "data": {"since": value}} for name in names]
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            file.write("\n".join(map(json.dumps, lines)) + "\n")
-            file.flush()
-            return graph.load(
-                file.name, mode="append", engine=engine, branch=_branch(lane, where), actor=lane
-            )
+        with _input("\n".join(map(json.dumps, lines)) + "\n") as path:
+            return graph.load(path, mode="append", engine=engine, branch=_branch(lane, where), actor=lane)
 
     return load
+
+
+@contextmanager
+def _input(text: str) -> Generator[Path]:
+    """A file with the text. Without room for it the action is refused before it begins."""
+    place = Path(tempfile.mkdtemp(prefix="chaos-"))
+    try:
+        try:
+            (place / "input.jsonl").write_text(text)
+        except OSError as error:
+            raise IoFailure(f"the input cannot be written: {error}") from error
+        yield place / "input.jsonl"
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _loaded(state: State, arguments: Arguments) -> None:
@@ -234,6 +248,30 @@ def _clone(graph: Any, lane: str, _arguments: Arguments) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _schema(graph: Any, lane: str, arguments: Arguments) -> None:
+    """A type more, or one less: nobody has rows of it."""
+    (names,) = arguments
+    extra = "".join(f"node {name} {{ k: String @key }}\n" for name in names)
+    graph.apply_schema(SCHEMA + extra, actor=lane)
+
+
+def _plan_schema(_state: State, chance: random.Random, _fresh: str) -> Arguments | None:
+    return [[name for name in ("Extra", "Other", "Third") if chance.random() < 0.5]]
+
+
+def _repair(graph: Any, lane: str, arguments: Arguments) -> None:
+    """Nobody moves a table without telling: there is nothing to repair, ever."""
+    (where,) = arguments
+    report = graph.repair(branch=_branch(lane, where), confirm=True)
+    moved = [each.to_dict() for each in report.tables if each.classification is not Classification.NO_DRIFT]
+    if moved:
+        raise AssertionError(f"moved without a publish: {moved}")
+
+
+def _plan_where(state: State, chance: random.Random, _fresh: str) -> Arguments | None:
+    return [_somewhere(state, chance)]
+
+
 def _always(_state: State, _chance: random.Random, _fresh: str) -> Arguments | None:
     return []
 
@@ -297,6 +335,15 @@ ACTIONS = {
         ),
         Action("read", 15, _plan_read, _read, _unchanged),
         Action("indices", 1, _always, lambda graph, _lane, _: graph.ensure_indices(), _unchanged),
+        Action(
+            "optimize",
+            2,
+            _plan_where,
+            lambda graph, lane, arguments: graph.optimize(branch=_branch(lane, arguments[0]), actor=lane),
+            _unchanged,
+        ),
+        Action("schema", 2, _plan_schema, _schema, _unchanged),
+        Action("repair", 1, _plan_where, _repair, _unchanged),
         Action("clone", 0.5, _always, _clone, _unchanged),
     )
 }

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -102,7 +103,9 @@ class Lane:
             self.inside = False
             self._tell("unknown", "interrupt")
         except Exception as error:
-            self._tell("unknown", f"untyped {type(error).__name__}: {error}"[:200])
+            traceback.print_exc()
+            self._tell("unknown", "untyped")
+            self._tell("bad", f"{action.name} raised {type(error).__name__}: {error}"[:300])
         else:
             self._tell("ok")
             return True

@@ -3,8 +3,11 @@
 The calls of one process are recorded (`shim.c`). From them follows what a file system may keep when the process
 ends at any call and the power goes: only what was synced is sure. Each such state is put in place of the graph,
 opened, verified, read and written.
+
+`OMNIGRAPH_TORTURE_STATES` bounds how many states of each writer `make torture` looks at; all without it.
 """
 
+import os
 from collections import Counter
 
 import pytest
@@ -19,38 +22,51 @@ IN_THE_SUITE = 6
 DEATHS_IN_THE_SUITE = 2
 EVERY_NTH_DEATH = 6
 """Calls from one death to the next, where another process writes on top."""
+EVERY_NTH_THOROUGH = 4
+"""Of the states that `make torture` looks at: those that are opened and verified once more after a write."""
+IN_TORTURE = int(os.environ.get("OMNIGRAPH_TORTURE_STATES", "1000000"))
 
 
-def judged(scene, cuts, *, thorough):
+@pytest.fixture(scope="module")
+def total():
+    """States judged by all tests of this module, told at its end."""
+    counts = Counter()
+    yield counts
+    print(f"\npower cuts: {counts.total()} states judged, {dict(counts)}")
+
+
+def judged(scene, cuts, total, *, thorough):
     """How many states were looked at; fails with every one that breaks the promise."""
     broken = {}
     kinds = Counter()
-    for cut in cuts:
+    for number, cut in enumerate(cuts):
         kinds[cut.how.split()[0]] += 1
-        problems = scene.judge(cut, thorough=thorough)
+        total["plain" if cut.second is None else "another process on top"] += 1
+        problems = scene.judge(cut, thorough=thorough and number % EVERY_NTH_THOROUGH == 0)
         if problems:
             broken[str(cut)] = problems
     assert broken == {}, f"{len(broken)} of {kinds.total()} states of {scene.writer.name}"
     return kinds.total()
 
 
-def states_of(scene, *, every):
+def states_of(scene, total, *, every):
     written = scene.write()
     cuts = list(scene.cuts(written))
-    chosen = cuts if every else spread(cuts, IN_THE_SUITE)
-    count = judged(scene, chosen, thorough=every)
+    chosen = spread(cuts, IN_TORTURE if every else IN_THE_SUITE)
+    count = judged(scene, chosen, total, thorough=every)
     name = scene.writer.name
     print(f"\n{name}: {len(written)} calls, {len(cuts)} different states, {count} judged, none broken")
 
 
-def built_upon(scene, *, every):
+def built_upon(scene, total, *, every):
     written = scene.write()
     step = EVERY_NTH_DEATH if every else max(1, len(written) // (DEATHS_IN_THE_SUITE + 1))
     deaths = range(step, len(written), step)[: None if every else DEATHS_IN_THE_SUITE]
     count = 0
     for number in deaths:
         cuts = list(scene.cuts_after_another(written, number, seeds=2 if every else 1))
-        count += judged(scene, cuts if every else spread(cuts, 3), thorough=every)
+        chosen = spread(cuts, max(2, IN_TORTURE // len(deaths)) if every else 3)
+        count += judged(scene, chosen, total, thorough=every)
     name = scene.writer.name
     print(f"\n{name}: {len(deaths)} deaths, another process on top, {count} states, none broken")
 
@@ -58,30 +74,30 @@ def built_upon(scene, *, every):
 @pytest.mark.parametrize(
     "writer", [each for each in WRITERS.values() if each is not RECONCILED], ids=lambda w: w.name
 )
-def test_a_power_cut_leaves_before_or_after(scene_of, writer, record_property):
+def test_a_power_cut_leaves_before_or_after(scene_of, writer, total, record_property):
     with where_possible(record_property):
-        states_of(scene_of(writer), every=False)
+        states_of(scene_of(writer), total, every=False)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=lambda w: w.name)
-def test_a_power_cut_at_any_call_leaves_before_or_after(scene_of, writer, record_property):
+def test_a_power_cut_at_any_call_leaves_before_or_after(scene_of, writer, total, record_property):
     with where_possible(record_property):
-        states_of(scene_of(writer), every=True)
+        states_of(scene_of(writer), total, every=True)
 
 
 @pytest.mark.parametrize("writer", [BRANCH_INSERT, BRANCH_CREATE, SWITCH], ids=lambda w: w.name)
-def test_what_is_acknowledged_on_top_of_a_dead_writer_stays(scene_of, writer, record_property):
+def test_what_is_acknowledged_on_top_of_a_dead_writer_stays(scene_of, writer, total, record_property):
     """A writer dies, another process builds on what it finds and acknowledges a write, then the power goes."""
     with where_possible(record_property):
-        built_upon(scene_of(writer), every=False)
+        built_upon(scene_of(writer), total, every=False)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=lambda w: w.name)
-def test_what_is_acknowledged_on_top_of_any_dead_writer_stays(scene_of, writer, record_property):
+def test_what_is_acknowledged_on_top_of_any_dead_writer_stays(scene_of, writer, total, record_property):
     with where_possible(record_property):
-        built_upon(scene_of(writer), every=True)
+        built_upon(scene_of(writer), total, every=True)
 
 
 def test_the_harness_notices_forks_that_are_not_synced(scene_of, record_property):

@@ -21,6 +21,7 @@ from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.sidecar import Sidecar, SidecarPin
+from omnigraph.storage.failures import os_failure
 from omnigraph.storage.layout import (
     COMMIT_ACTORS,
     COMMIT_RECOVERIES,
@@ -201,12 +202,19 @@ def _repair_states(
     except GraphNotFound:
         raise  # its creation was interrupted: nothing was ever shown
     except OmnigraphError:
-        Path(torn.path).write_bytes(kept)
+        _put_back(torn, kept)
         raise
     if published:
-        Path(torn.path).write_bytes(kept)
+        _put_back(torn, kept)
         raise _damaged(torn)
     return removed
+
+
+def _put_back(torn: TornManifest, kept: bytes) -> None:
+    try:
+        Path(torn.path).write_bytes(kept)
+    except OSError as error:
+        raise os_failure(error, torn.path) from error
 
 
 def _unexplained_drift(context: RecoveryContext, branch: Branch, sidecars: tuple[Sidecar, ...]) -> bool:

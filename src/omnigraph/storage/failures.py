@@ -59,6 +59,12 @@ _HINTS: Final[dict[type[StorageError], str]] = {
     StorageNotFound: "restore the object from a backup; the graph itself was not changed",
 }
 
+_NO_ROOM: Final = {
+    errno.ENOSPC: "free some space and try again",
+    errno.EDQUOT: "free some space and try again",
+    errno.EFBIG: "let this process write larger files (`ulimit -f`), or use a file system that takes them",
+}
+
 _SOURCE_LOCATION: Final = re.compile(r",?\s*\S+\.rs:\d+(:\d+)?")
 _PROBE_BYTES_MIN: Final = 16 * MIB
 
@@ -148,8 +154,7 @@ def os_failure(error: OSError, target: str) -> OmnigraphError:
     reason = os.strerror(number) if number is not None else "unexpected input/output failure"
     cls = _BY_ERRNO.get(number) if number is not None else None
     if cls is None:
-        full = number in {errno.ENOSPC, errno.EDQUOT}
-        return IoFailure(f"{target}: {reason}", hint="free some space and try again" if full else None)
+        return IoFailure(f"{target}: {reason}", hint=_NO_ROOM.get(number or 0))
     return cls(f"{target}: {reason}", hint=_HINTS.get(cls))
 
 

@@ -275,6 +275,7 @@ def test_error_numbers_choose_the_class() -> None:
         errno.EROFS: StorageConfiguration,
         errno.ENOSPC: IoFailure,
         errno.EDQUOT: IoFailure,
+        errno.EFBIG: IoFailure,
         errno.EIO: IoFailure,
         errno.ENOTDIR: StoragePermanent,
         errno.ETIMEDOUT: StorageTransient,
