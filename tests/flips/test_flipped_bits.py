@@ -17,6 +17,7 @@ def whole(tmp_path_factory):
     return place / "kb.omni"
 
 
+@pytest.mark.slow
 def test_a_few_flips_in_every_kind_of_file(whole, tmp_path):
     verdicts = judged(whole, tmp_path, flips(whole, STRIDED, seed=16))
     assert verdicts.bad == []
