@@ -1,4 +1,6 @@
-"""A process whose environment fails under a mutation: `python fault_child.py <uri> <fault> [<bytes>]`.
+"""A process whose environment fails under a write: `python fault_child.py <uri> <fault> [<bytes> [<fill>]]`.
+
+The write is a mutation or, with a fill, a change of the schema that adds the property `Person.label`.
 
 Prints one JSON line with the error's kind, or `ok`.
 """
@@ -25,6 +27,14 @@ def load_everything() -> None:
         graph.mutate('query q() { insert Person { name: "a" } }')
 
 
+def write(graph: omnigraph.Graph, fill: str | None = None) -> None:
+    if fill is None:
+        graph.mutate('query q() { insert Person { name: "new", age: 1 } insert Note { text: "n" } }')
+    else:
+        schema = graph.schema_source().replace("name: String @key", "name: String @key  label: String?")
+        graph.apply_schema(schema, fills=[fill])
+
+
 def main() -> None:
     uri, fault, *arguments = sys.argv[1:]
     if fault == "unprivileged" and os.geteuid() == 0:
@@ -38,7 +48,7 @@ def main() -> None:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (int(arguments[0]), resource.RLIM_INFINITY))
             try:
-                graph.mutate('query q() { insert Person { name: "new", age: 1 } insert Note { text: "n" } }')
+                write(graph, *arguments[1:])
                 outcome = {"kind": "ok"}
             except OmnigraphError as error:
                 outcome = {"kind": error.kind, "text": str(error)}

@@ -29,10 +29,13 @@ RENAMED = (
 """A type and a property with new names, a type that goes."""
 DESCRIBED = SCHEMA.replace("node Company", 'node Company @description("firms")')
 """No table changes at all."""
+FILLED = SCHEMA.replace("age: I32?", 'age: I64?  tier: String @default("basic")')
+"""A column with new values in every row, and one that becomes wider."""
 
 BEFORE, AFTER = "before", "after"
 KILLED = {
     Window.SCHEMA_APPLY_AFTER_LOCK: BEFORE,
+    Window.SCHEMA_APPLY_AFTER_COLUMN_FILES: BEFORE,
     Window.SCHEMA_APPLY_POST_SIDECAR_PRE_COMMIT: BEFORE,
     Window.SCHEMA_APPLY_AFTER_TABLE_CREATE: BEFORE,
     Window.SCHEMA_APPLY_AFTER_TABLE_COMMIT: BEFORE,
@@ -79,19 +82,26 @@ def assert_as(path, outcome, schema=WIDER):
             row[f"p.{age}"]
             for row in graph.query(f"query q() {{ match {{ $p: {person} }} return {{ $p.{age} }} }}")
         } == {1, None}
+        if schema == FILLED and outcome == AFTER:
+            tiers = graph.query("query q() { match { $p: Person } return { $p.tier } }")
+            assert {row["p.tier"] for row in tiers} == {"basic"}
         graph.mutate(f'query q() {{ insert {person} {{ name: "new{next(_numbers)}" }} }}')
     assert not list(path.glob(f"*{STAGING_SUFFIX}"))
     if schema != RENAMED:
         assert_healthy(path)
 
 
-@pytest.mark.parametrize("schema", [WIDER, RENAMED, DESCRIBED], ids=["wider", "renamed", "described"])
+@pytest.mark.parametrize(
+    "schema", [WIDER, RENAMED, DESCRIBED, FILLED], ids=["wider", "renamed", "described", "filled"]
+)
 @pytest.mark.parametrize("window", list(KILLED), ids=lambda window: window.value)
 def test_a_killed_schema_change_is_all_or_nothing_and_can_be_repeated(path, window, schema):
     if window is Window.SCHEMA_APPLY_AFTER_TABLE_CREATE and schema != WIDER:
         schema = WIDER
     if window is Window.SCHEMA_APPLY_AFTER_TABLE_COMMIT and schema == DESCRIBED:
         schema = WIDER
+    if window is Window.SCHEMA_APPLY_AFTER_COLUMN_FILES:
+        schema = FILLED
     die(path, window, schema)
     assert_as(path, KILLED[window], schema)
     with omnigraph.open(path, settings=FAST) as graph:

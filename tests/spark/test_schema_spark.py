@@ -23,5 +23,8 @@ def test_rows_are_checked_by_tasks_as_they_are_in_process(tmp_path):
         ):
             with pytest.raises(ConstraintViolation, match=says):
                 graph.apply_schema(SCHEMA.replace(old, new))
-        assert graph.apply_schema(SCHEMA.replace("I32?", "I32")).applied
+        filled = SCHEMA.replace("stops: I32?", "stops: I64  label: String")
+        assert graph.apply_schema(filled, fills=["Tour.label = $row.code"]).applied
+        rows = graph.query("query q() { match { $t: Tour } return { $t.code, $t.label, $t.stops } }")
+        assert sorted(tuple(row.values()) for row in rows) == [("a", "a", 1), ("b", "b", 1)]
         assert graph.verify().violations == ()

@@ -1,9 +1,9 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypedDict
 
 import pyarrow as pa
 
-from .dataset import LanceDataset, Session
+from .dataset import LanceDataset, LanceSchema, Session
 
 class _DeletionFacts(TypedDict):
     read_version: int
@@ -48,6 +48,12 @@ class LanceFragment:
     def count_rows(self) -> int: ...
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None: ...
     def to_table(self, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def merge_columns(
+        self,
+        value_func: Callable[[pa.RecordBatch], pa.RecordBatch],
+        columns: list[str] | None = None,
+        batch_size: int | None = None,
+    ) -> tuple[FragmentMetadata, LanceSchema]: ...
 
 def write_fragments(
     data: pa.Table | pa.RecordBatchReader,

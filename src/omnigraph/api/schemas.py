@@ -11,6 +11,7 @@ from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.engine.evolve.apply import AppliedSchema
@@ -39,6 +40,7 @@ class Schemas:
         actor: str | None = None,
         dry_run: bool = False,
         allow_data_loss: bool = False,
+        fills: Sequence[str] = (),
     ) -> AppliedSchema:
         """Make a text the schema of the graph, as one commit of main, or change nothing.
 
@@ -48,15 +50,18 @@ class Schemas:
 
         `schema` is the text or a path, as bytes always the text; `file` names it in messages. With `dry_run`
         everything is checked and nothing changed. With `allow_data_loss` drops are hard: cleanup may reclaim
-        what they hide. Raises `MigrationUnsupported`, `MigrationBlocked` while branches are in the way,
-        `ConstraintViolation` with the rows that break a new rule, `RecoveryRequired`, and the errors of
-        schema texts.
+        what they hide. `fills` say what rows that exist get in an added property, as `Person.tier = "basic"`
+        or `Person.label = $row.name`. Raises `MigrationUnsupported`, `MigrationBlocked` while branches are in
+        the way, `ConstraintViolation` with the rows that break a new rule, `RecoveryRequired`, and the errors
+        of schema texts.
         """
         from omnigraph.engine.evolve.apply import APPLY, SchemaRequest, apply_schema  # noqa: PLC0415  rarely used
 
         if not isinstance(schema, bytes):
             schema, named = source_text(schema)
             file = file or named
-        request = SchemaRequest(schema, file, actor, dry_run=dry_run, allow_data_loss=allow_data_loss)
+        request = SchemaRequest(
+            schema, file, actor, dry_run=dry_run, allow_data_loss=allow_data_loss, fills=tuple(fills)
+        )
         with WriteCourse(APPLY) as course:
             return apply_schema(self._session, request, course=course, bulk=SPARK_WHEN_LARGE)

@@ -46,18 +46,32 @@ _ConstraintIdentity = tuple[object, ...]
 
 
 def plan_schema(
-    accepted: Catalog, desired_text: str | bytes, *, allow_data_loss: bool = False, file: str | None = None
+    accepted: Catalog,
+    desired_text: str | bytes,
+    *,
+    allow_data_loss: bool = False,
+    file: str | None = None,
+    fills: Mapping[str, str] | None = None,
 ) -> SchemaPlan:
     """The steps from `accepted` to the schema of `desired_text`. Pure.
 
     An unsupported change is a step of the plan. Raises the schema error when the desired text is invalid or
-    its rename hints contradict the accepted schema. With `allow_data_loss` all drops are hard.
+    its rename hints contradict the accepted schema. With `allow_data_loss` all drops are hard. `fills` are
+    the expressions that give added properties their values, by `Type.property`; `MigrationUnsupported` when
+    the plan adds no such property.
     """
     resolved = resolve_schema(desired_text, file=file, accepted=accepted)
     if resolved.catalog is None:
         raise schema_error(resolved.diagnostics, errors_total=resolved.errors_total)
     mode = DropMode.HARD if allow_data_loss else DropMode.SOFT
-    steps = tuple(diff_catalogs(accepted, resolved.catalog, mode))
+    fills = fills or {}
+    steps = tuple(diff_catalogs(accepted, resolved.catalog, mode, fills))
+    added = {f"{step.type_name}.{step.property_name}" for step in steps if isinstance(step, AddProperty)}
+    for label in sorted(set(fills) - added):
+        raise MigrationUnsupported(
+            f"the change does not add '{label}', so nothing can be filled",
+            hint="values of a property that exists are changed by a mutation",
+        )
     return SchemaPlan(steps, resolved.catalog, resolved.diagnostics)
 
 
@@ -73,7 +87,9 @@ def require_supported(plan: SchemaPlan) -> None:
         )
 
 
-def diff_catalogs(accepted: Catalog, desired: Catalog, mode: DropMode) -> Iterator[SchemaStep]:
+def diff_catalogs(
+    accepted: Catalog, desired: Catalog, mode: DropMode, fills: Mapping[str, str]
+) -> Iterator[SchemaStep]:
     """The steps in order: interfaces, nodes, edges; each in name order of the desired schema, drops last.
 
     The identities of `desired` continue those of `accepted`.
@@ -92,7 +108,7 @@ def diff_catalogs(accepted: Catalog, desired: Catalog, mode: DropMode) -> Iterat
                 yield AddType(kind, name)
             else:
                 kept.add(old.type_id)
-                yield from _TypeDiff(kind, old, new, accepted, desired, mode).steps()
+                yield from _TypeDiff(kind, old, new, accepted, desired, mode, fills).steps()
         for name in sorted(old_group):
             if old_group[name].type_id not in kept:
                 yield _dropped_type(kind, name, mode)
@@ -115,6 +131,7 @@ class _TypeDiff:
         accepted: Catalog,
         desired: Catalog,
         mode: DropMode,
+        fills: Mapping[str, str],
     ) -> None:
         self._kind = kind
         self._old = old
@@ -122,6 +139,7 @@ class _TypeDiff:
         self._accepted = accepted
         self._desired = desired
         self._mode = mode
+        self._fills = fills
         self._old_by_id = {p.property_id: p for p in old.properties}
         self._new_by_id = {p.property_id: p for p in new.properties}
         self._removed = added_constraints(new, old)
@@ -190,12 +208,16 @@ class _TypeDiff:
 
     def _added_property(self, prop: Property) -> Iterator[SchemaStep]:
         label = f"{self._new.name}.{prop.name}"
-        if prop.required and prop.default is None:
-            reason = f"the required property '{label}' cannot be added without a default"
+        fill = self._fills.get(label)
+        if self._kind is TypeKind.INTERFACE:
+            yield AddProperty(self._kind, self._new.name, prop.name, prop.type_text)
+            return
+        if prop.required and prop.default is None and fill is None:
+            reason = f"the required property '{label}' cannot be added without a default or a fill"
             yield self._refuse(label, reason, ADD_REQUIRED_PROPERTY)
             return
-        backfill = prop.default if prop.required else None
-        yield AddProperty(self._kind, self._new.name, prop.name, prop.type_text, backfill)
+        backfill = prop.default if prop.required and fill is None else None
+        yield AddProperty(self._kind, self._new.name, prop.name, prop.type_text, backfill, fill)
 
     def _kept_property(self, old: Property, new: Property) -> Iterator[SchemaStep]:
         label = f"{self._new.name}.{new.name}"

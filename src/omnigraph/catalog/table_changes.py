@@ -23,6 +23,10 @@ class ColumnMap:
     """Every column there will be, in order."""
     sources: Mapping[str, str]
     """The name a column has now, by the name it will have. A column not named here is new and null."""
+    written: tuple[str, ...] = ()
+    """Columns whose values are written when the change is made: widened ones, and new ones that are filled.
+    A reader sees the first cast and the second null.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,12 @@ class TableChange:
             for name in wanted.names
             if name not in own or own[name] in names
         }
+        before = self.before.arrow_schema
         same = len(sources) == len(wanted) and all(new == old for new, old in sources.items())
-        if same and wanted.equals(self.before.arrow_schema):
+        if same and wanted.equals(before):
             return None
-        return ColumnMap(wanted, sources)
+        widened = (new for new, old in sources.items() if wanted.field(new).type != before.field(old).type)
+        return ColumnMap(wanted, sources, tuple(widened))
 
 
 @dataclass(frozen=True, slots=True)

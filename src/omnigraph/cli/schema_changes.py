@@ -18,7 +18,9 @@ def register(schema_app: typer.Typer) -> None:
             "Change the schema of a graph, as one atomic commit.",
             "omnigraph schema apply --schema new.pg --store kb.omni",
             "omnigraph schema apply --schema new.pg --store kb.omni --dry-run",
-            more="Rows stay where they are: an added property is null, a renamed one keeps its values.",
+            "omnigraph schema apply --schema new.pg --store kb.omni --fill 'Person.tier = \"basic\"'",
+            more="Rows stay where they are: an added property is null, a renamed one keeps its values. "
+            "A rule that is added is asked of every row first, and rows that break it are listed.",
         ),
     )(apply)
 
@@ -28,6 +30,18 @@ def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and say what would happen; change nothing.")
     ] = False,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Drop hard: cleanup may reclaim what is dropped.")
+    ] = False,
+    fill: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fill",
+            metavar="FILL",
+            help='What rows get in an added property: Person.tier = "basic", or Person.label = $row.name. '
+            "Can be repeated.",
+        ),
+    ] = None,
     store: Store = None,
     actor: Actor = None,
     quiet: Quiet = False,
@@ -38,7 +52,14 @@ def apply(
 
     text = read_bytes(schema)
     with writing(store, "schema apply", quiet=quiet) as graph:
-        done = graph.apply_schema(text, file=shown(schema), actor=actor, dry_run=dry_run)
+        done = graph.apply_schema(
+            text,
+            file=shown(schema),
+            actor=actor,
+            dry_run=dry_run,
+            allow_data_loss=allow_data_loss,
+            fills=fill or (),
+        )
         if as_json:
             output.document({"uri": graph.uri, "schema": shown(schema), "dry_run": dry_run, **done.to_dict()})
             return

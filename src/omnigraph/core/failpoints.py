@@ -83,6 +83,8 @@ class Window(StrEnum):
     """Every table has its small fragments as one and its indexes extended; nothing is published."""
     SCHEMA_APPLY_AFTER_LOCK = "schema_apply.after_lock"
     """The lock branch of a schema change exists; nothing else has happened."""
+    SCHEMA_APPLY_AFTER_COLUMN_FILES = "schema_apply.after_column_files"
+    """New values of columns of one more table are written; nobody points at the files."""
     SCHEMA_APPLY_POST_SIDECAR_PRE_COMMIT = "schema_apply.post_sidecar_pre_commit"
     """The intent of a schema change is durable; no table has changed and none is made."""
     SCHEMA_APPLY_AFTER_TABLE_CREATE = "schema_apply.after_table_create"

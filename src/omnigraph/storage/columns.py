@@ -1,25 +1,42 @@
-"""Column changes without rows: add, rename, drop and nullability, as one metadata commit of a table.
+"""Column changes without rows: add, rename, drop and nullability, as one metadata commit of a table; and new
+values of single columns, in files of their own.
 
 Columns are told apart by their field numbers. A column that stays keeps its number under any name, and a new
 one gets a number that the table never used, so that no file of an earlier column is read under its name.
 """
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.table_changes import ColumnMap
-from omnigraph.core.errors import InternalError
-from omnigraph.core.events import TableStaged, emit
-from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp, lance_dataset
+from omnigraph.core.errors import InternalError, OmnigraphError
+from omnigraph.core.events import DurableOperation, TableStaged, emit
+from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.failures import substrate
+from omnigraph.storage.handles import (
+    Fragment,
+    SnapshotHandle,
+    StagedHandle,
+    Stamp,
+    lance_dataset,
+    lance_fragment,
+)
+from omnigraph.storage.short_files import file_name, require_whole
 from omnigraph.storage.staging import Work
 from omnigraph.storage.varints import as_varint, read_varint
+from omnigraph.storage.version_files import circumstances
+from omnigraph.storage.views import CARRIER, seen, stored_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from lance import LanceDataset, LanceOperation
     from lance.dataset import LanceSchema
 
+BATCH_ROWS: Final = 64 * 1024
+"""Rows whose new values are made at a time."""
 _NAME: Final = 2
 _ID: Final = 3
 _PARENT: Final = 4
@@ -31,11 +48,28 @@ _BYTES: Final = 2
 """How a member is written: a number, or a length and bytes."""
 
 
-def stage_columns(handle: SnapshotHandle, change: ColumnMap, stamp: Stamp) -> StagedHandle:
-    """Prepare the commit that makes the change. It names the files the table has; no file is written."""
+def stage_columns(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    change: ColumnMap,
+    stamp: Stamp,
+    written: Sequence[Fragment] = (),
+) -> StagedHandle:
+    """Prepare the commit that makes the change. No file is written here.
+
+    `written` are the fragments of the table with the files of the columns whose values change
+    (`write_columns`).
+    """
     dataset = lance_dataset(handle)
-    operation = _operation(dataset, changed_schema(dataset, change), change, empty=handle.row_count == 0)
-    emit(TableStaged(handle.table_key, "stage_columns", 0, 0))
+    schema = changed_schema(dataset, change)
+    if change.written and handle.row_count:
+        operation = _merged(dataset, schema, change, written)
+    else:
+        operation = _operation(dataset, schema, change, empty=handle.row_count == 0)
+    names = [name for each in written for name in each.files]
+    files = tuple(map(pool.root.local_path, names)) if pool.root.is_local else ()
+    size = sum(each.bytes for each in written)
+    emit(TableStaged(handle.table_key, "stage_columns", 0, size))
     return StagedHandle(
         table_key=handle.table_key,
         primitive="stage_columns",
@@ -43,10 +77,85 @@ def stage_columns(handle: SnapshotHandle, change: ColumnMap, stamp: Stamp) -> St
         transaction_uuid=str(uuid.uuid4()),
         rows=0,
         rows_removed=0,
-        bytes=0,
-        files=(),
+        bytes=size,
+        files=files,
         _work=Work(operation, stamp, data_root=str(dataset.uri)),
     )
+
+
+def write_columns(
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    number: int,
+    columns: Sequence[str],
+    make: "Callable[[pa.RecordBatch], pa.RecordBatch]",
+) -> Fragment:
+    """Write the values of new columns of one fragment to a file that nobody points at.
+
+    `make` gets columns of some rows, as the handle shows them, and gives the new ones.
+    Cost: one pass over those columns; memory does not follow the rows.
+    """
+    fragment = lance_fragment(handle, number)
+    known = {file_name(file) for file in fragment.metadata.files}
+    uri = str(lance_dataset(handle).uri)
+    emit(DurableOperation("stage_rows", uri, "before"))
+    failure: list[BaseException] = []
+
+    view = handle.view
+    stored = list(columns) if view is None else stored_columns(view, columns)
+
+    def made(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        try:
+            return make(batch if view is None else seen(view, columns, batch))
+        except BaseException as error:
+            failure.append(error)
+            raise
+
+    try:
+        with substrate(lambda: circumstances(pool, handle, writes=True)):
+            metadata, _ = fragment.merge_columns(made, columns=stored or [CARRIER], batch_size=BATCH_ROWS)
+    except OmnigraphError:
+        if failure:
+            raise failure[0] from None
+        raise
+    emit(DurableOperation("stage_rows", uri, "after"))
+    fresh = [file for file in metadata.files if file_name(file) not in known]
+    paths = {f"{uri}/data/{file_name(file)}": int(file.file_size_bytes or 0) for file in fresh}
+    require_whole(paths, paths)
+    prefix = f"{pool.root.uri}/"
+    return Fragment(
+        id=number,
+        files=tuple(path.removeprefix(prefix) for path in paths),
+        physical_rows=int(metadata.physical_rows),
+        bytes=sum(paths.values()),
+        metadata=json.dumps(metadata.to_json()),
+    )
+
+
+def _merged(
+    dataset: "LanceDataset", schema: "LanceSchema", change: ColumnMap, written: Sequence[Fragment]
+) -> "LanceOperation.BaseOperation":
+    from lance import LanceOperation  # noqa: PLC0415
+    from lance.fragment import FragmentMetadata  # noqa: PLC0415
+
+    by_number = {each.id: FragmentMetadata.from_json(each.metadata) for each in written}
+    numbers = list(dataset.fragment_ids())
+    if list(by_number) != numbers:
+        raise InternalError(f"columns of the fragments {list(by_number)} of {numbers} are there")
+    expected = _numbers(schema, change.written)
+    for each in by_number.values():
+        found = each.files[-1].fields
+        # Of a list only the field of its items is in a file.
+        if not found or not expected.issuperset(found) or max(found) != max(expected):
+            raise InternalError(f"a column file has the fields {found}, not {sorted(expected)}")
+    return LanceOperation.Merge(list(by_number.values()), schema)
+
+
+def _numbers(schema: "LanceSchema", names: Sequence[str]) -> set[int]:
+    """The numbers of columns and of the fields inside them."""
+    _, _, written = _parts(schema)
+    columns = _by_column([_Message.parsed(each) for each in written])
+    return {int(each.get(_ID, 0)) for name in names for each in columns[name]}
 
 
 def _operation(
@@ -69,13 +178,18 @@ def changed_schema(dataset: "LanceDataset", change: ColumnMap) -> "LanceSchema":
     make, metadata, written = _parts(dataset.lance_schema)
     kept = _by_column([_Message.parsed(each) for each in written])
     taken = int(dataset.max_field_id)
+    fresh: dict[str, list[_Message]] = {}
+    nulls = [name for name in change.schema.names if name not in change.sources]
+    # In the order in which their files are written, those without a file last.
+    for name in dict.fromkeys((*change.written, *nulls)):
+        _, _, made = _parts(LanceSchema.from_pyarrow(pa.schema([change.schema.field(name)])))
+        fresh[name] = [_Message.parsed(each).moved_by(taken + 1) for each in made]
+        taken += len(made)
     fields: list[bytes] = []
     for wanted in change.schema:
         source = change.sources.get(wanted.name)
-        if source is None:
-            _, _, fresh = _parts(LanceSchema.from_pyarrow(pa.schema([wanted])))
-            messages = [_Message.parsed(each).moved_by(taken + 1) for each in fresh]
-            taken += len(messages)
+        if wanted.name in fresh:
+            messages = fresh[wanted.name]
         elif source in kept:
             top, *below = kept[source]
             messages = [top.named(wanted.name, nullable=wanted.nullable), *below]

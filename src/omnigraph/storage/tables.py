@@ -311,11 +311,28 @@ class TableStorage:
             self._pool, handle, plans, stamp, rebuild=rebuild, segments_max=segments_max
         )
 
-    def stage_columns(self, handle: SnapshotHandle, change: ColumnMap, stamp: Stamp) -> StagedHandle:
+    def stage_columns(
+        self,
+        handle: SnapshotHandle,
+        change: ColumnMap,
+        stamp: Stamp,
+        written: Sequence[Fragment] = (),
+    ) -> StagedHandle:
         """Add, rename, drop, loosen or tighten columns without writing a row. An empty table is overwritten
-        by nothing.
+        by nothing. Columns that get values have been written by `write_columns`.
         """
-        return columns.stage_columns(handle, change, stamp)
+        return columns.stage_columns(self._pool, handle, change, stamp, written)
+
+    def write_columns(
+        self,
+        handle: SnapshotHandle,
+        fragment: int,
+        names: Sequence[str],
+        make: "Callable[[pa.RecordBatch], pa.RecordBatch]",
+    ) -> Fragment:
+        """Write new columns of one fragment, made from the stored columns `names`; nobody points at them."""
+        self._called("write_columns", handle)
+        return columns.write_columns(self._pool, handle, fragment, names, make)
 
     def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
         """The same staged write against another base: a newer version, or a branch forked meanwhile."""

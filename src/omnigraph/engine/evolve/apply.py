@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.diff import plan_schema, require_supported
 from omnigraph.catalog.ir import schema_hash
-from omnigraph.catalog.plan import AddProperty
+from omnigraph.catalog.scalars import as_instant
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.errors import ConflictError, MigrationBlocked, MigrationUnsupported, RecoveryRequired
+from omnigraph.core.errors import ConflictError, MigrationBlocked, RecoveryRequired
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
-from omnigraph.engine.evolve.checks import check_rows, row_checks, runner
+from omnigraph.engine.evolve.checks import check_rows, row_checks
+from omnigraph.engine.evolve.planned_fills import fill_texts, planned_fills
+from omnigraph.engine.evolve.rows import runner
 from omnigraph.engine.evolve.tables import reshape, table_writes
 from omnigraph.engine.schema_contract import SchemaContract, stage_contract
 from omnigraph.engine.write.afterwards import offer_index_work
@@ -30,13 +33,14 @@ from omnigraph.recovery.schema_state import discard_staged, place_staged
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping, Sequence
 
     from omnigraph.catalog.plan import SchemaPlan, SchemaStep
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.planning.fills import Fill
     from omnigraph.recovery.outcome import WriteCourse
     from omnigraph.recovery.queues import Guards
 
@@ -83,6 +87,8 @@ class SchemaRequest:
     actor: str | None = None
     dry_run: bool = False
     allow_data_loss: bool = False
+    fills: tuple[str, ...] = ()
+    """`Type.property = expression`: what rows that exist get in an added property."""
 
 
 def apply_schema(
@@ -102,9 +108,10 @@ def apply_schema(
     Raises `RecoveryRequired` when it stopped after its first effect: recovery settles it.
     """
     contract = entering_write(session, request.actor)
-    plan = _plan(contract, request)
+    planned = _plan(session, contract, request)
+    plan = planned.plan
     if plan.is_empty or request.dry_run:
-        _refuse_unready(session, plan, contract, bulk)
+        _refuse_unready(session, planned, contract, bulk)
         return _report(session.manifest.current(None), plan, contract.catalog.generation, applied=False)
     keys = queue_keys(
         None, [TableKey(key) for key in (*contract.catalog.table_keys(), *plan.desired.table_keys())]
@@ -116,47 +123,49 @@ def apply_schema(
             )
         cancel.raise_if_requested()
         with _locked(session):
-            _refuse_unready(session, plan, contract, bulk)
-            snapshot = _apply(session, request, plan, contract, guards, course)
+            _refuse_unready(session, planned, contract, bulk)
+            snapshot = _apply(session, request, planned, contract, guards, course, bulk)
     made = [TableKey(key) for key in plan.desired.table_keys()]
     offer_index_work(session, snapshot, [key for key in made if key in snapshot.entries])
     return _report(snapshot, plan, contract.catalog.generation + 1, applied=True)
 
 
-def _plan(contract: SchemaContract, request: SchemaRequest) -> SchemaPlan:
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is to be done, and with which values."""
+
+    plan: SchemaPlan
+    fills: Mapping[TableKey, Sequence[Fill]]
+
+
+def _plan(session: GraphSession, contract: SchemaContract, request: SchemaRequest) -> _Planned:
     plan = plan_schema(
-        contract.catalog, request.source, file=request.file, allow_data_loss=request.allow_data_loss
+        contract.catalog,
+        request.source,
+        file=request.file,
+        allow_data_loss=request.allow_data_loss,
+        fills=fill_texts(request.fills),
     )
     require_supported(plan)
-    return plan
+    now = as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))
+    return _Planned(plan, planned_fills(contract.catalog, plan, request.fills, now))
 
 
 def _refuse_unready(
-    session: GraphSession, plan: SchemaPlan, contract: SchemaContract, bulk: BulkWork | None
+    session: GraphSession, planned: _Planned, contract: SchemaContract, bulk: BulkWork | None
 ) -> None:
     """Refuse what the branches or the rows that exist stand against.
 
-    Steps that a branch with the old schema could not follow need main to be alone. A required property needs
-    a table without rows: nothing fills the rows that are there.
+    Steps that a branch with the old schema could not follow need main to be alone. Rows must keep the rules
+    that are new, with the values they are to get.
     """
     others = session.manifest.branches()
-    if others and not plan.is_additive:
+    if others and not planned.plan.is_additive:
         raise MigrationBlocked(others)
-    change = catalog_change(contract.catalog, plan.desired)
-    entries = session.manifest.current(None).entries
-    rows = {each.new_key: entries[each.key].row_count for each in change.kept if each.key in entries}
-    for step in plan.steps:
-        if not isinstance(step, AddProperty) or step.backfill is None:
-            continue
-        stored = rows.get(TableKey(f"{step.type_kind.value}:{step.type_name}"), 0)
-        if stored:
-            raise MigrationUnsupported(
-                f"the required property '{step.type_name}.{step.property_name}' cannot be added to "
-                f"{stored:,} rows: its default is not written into rows that exist",
-                hint="add it as a nullable property and update the rows; or export, edit and load",
-            )
-    for check in row_checks(session, change, entries):
-        check_rows(check, runner(session, check, bulk))
+    change = catalog_change(contract.catalog, planned.plan.desired)
+    for check in row_checks(session, change, session.manifest.current(None).entries, planned.fills):
+        stage = f"check {check.rows.table_key}"
+        check_rows(check, runner(session, bulk, stage, check.count, check.bytes))
 
 
 @contextmanager
@@ -186,13 +195,14 @@ def _locked(session: GraphSession) -> Generator[None]:
 def _apply(
     session: GraphSession,
     request: SchemaRequest,
-    plan: SchemaPlan,
+    planned: _Planned,
     contract: SchemaContract,
     guards: Guards,
     course: WriteCourse,
+    bulk: BulkWork | None,
 ) -> Snapshot:
     snapshot = session.manifest.current(None)
-    catalog = replace(plan.desired, generation=contract.catalog.generation + 1, parent=contract.hash)
+    catalog = replace(planned.plan.desired, generation=contract.catalog.generation + 1, parent=contract.hash)
     # A text that could be planned is UTF-8.
     text = request.source if isinstance(request.source, str) else request.source.decode("utf-8-sig")
     desired = SchemaContract(text, catalog, schema_hash(catalog))
@@ -209,7 +219,7 @@ def _apply(
         ),
         Ground(snapshot, session.branch_identity(None), WhenMoved.REFUSE),
         course,
-        table_writes(session, snapshot, change, operation_id),
+        table_writes(session, snapshot, change, operation_id, planned.fills, bulk),
         windows=WINDOWS,
         reshape=reshape(
             session,

@@ -7,7 +7,7 @@ Rows whose hashes are equal are read again and compared as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,9 @@ from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.canonical import column_texts, node_ids, unique_tuples
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.core.errors import ConstraintViolation
+from omnigraph.engine.evolve.filled import tell_misfits
 from omnigraph.engine.evolve.new_rules import new_rules
-from omnigraph.engine.evolve.rows import NewRows, bytes_of, is_large
+from omnigraph.engine.evolve.rows import NewRows, bytes_of
 from omnigraph.engine.write.rules import (
     out_of_bounds,
     shared_tuples,
@@ -31,7 +32,7 @@ from omnigraph.engine.write.validate import Violations
 from omnigraph.engine.write.values import positions, value_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,21 +40,14 @@ if TYPE_CHECKING:
     from omnigraph.core.errors import Violation
     from omnigraph.core.ids import TableKey
     from omnigraph.engine.evolve.new_rules import NewRules
-    from omnigraph.engine.evolve.rows import BulkWork, Piece, Result, Task
+    from omnigraph.engine.evolve.rows import Piece, Run
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import TableEntry
+    from omnigraph.planning.fills import Fill
 
 HASHES_AT_ONCE: Final = 16_000_000
 """Keys that are compared with each other at a time: eight bytes each."""
 HINT: Final = "correct these rows, then apply the schema again; nothing was changed"
-
-
-class Run(Protocol):
-    """Calls a function for every task, here or elsewhere, and gives the results in order."""
-
-    def __call__(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """See above."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +66,19 @@ class RowCheck:
 
 
 def row_checks(
-    session: GraphSession, change: CatalogChange, entries: Mapping[TableKey, TableEntry]
+    session: GraphSession,
+    change: CatalogChange,
+    entries: Mapping[TableKey, TableEntry],
+    fills: Mapping[TableKey, Sequence[Fill]],
 ) -> list[RowCheck]:
-    """The tables whose rows a change of the schema puts under new rules."""
+    """The tables whose rows a change of the schema puts under new rules, or gives values."""
     checks: list[RowCheck] = []
     for each in change.kept:
-        entry, rules = entries.get(each.key), new_rules(each)
+        entry, filled = entries.get(each.key), fills.get(each.new_key, ())
+        rules = new_rules(each, [fill.name for fill in filled])
         if entry is not None and entry.row_count and rules.columns:
-            checks.append(RowCheck(NewRows.of(session, entry, each), rules, entry.row_count))
+            checks.append(RowCheck(NewRows.of(session, entry, each, filled), rules, entry.row_count))
     return checks
-
-
-def runner(session: GraphSession, check: RowCheck, bulk: BulkWork | None) -> Run:
-    """Who does the work of a check: this process, or `bulk` when it is too much."""
-
-    def here(function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        return [function(task) for task in tasks]
-
-    def elsewhere(function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        if bulk is None:
-            return here(function, tasks)
-        return bulk.map(session, f"check {check.rows.table_key}", function, tasks)
-
-    return elsewhere if is_large(session.settings, check.count, check.bytes) else here
 
 
 def check_rows(check: RowCheck, run: Run) -> None:
@@ -105,6 +89,9 @@ def check_rows(check: RowCheck, run: Run) -> None:
     """
     pieces = check.rows.pieces()
     violations = Violations()
+    if any(fill.source is not None for fill in check.rows.fills):
+        _take(violations, run(check_fills, pieces))
+        _stop_if_any(violations)
     if check.rules.value_columns:
         _take(violations, run(check_values, [ValueTask(piece, check.rules) for piece in pieces]))
     buckets = 1 + check.count // HASHES_AT_ONCE
@@ -117,6 +104,10 @@ def check_rows(check: RowCheck, run: Run) -> None:
         for bucket in range(buckets):
             counted = run(count_sources, [KeyTask(piece, ("src",), bucket, buckets) for piece in pieces])
             _check_counts(edge, counted, violations)
+    _stop_if_any(violations)
+
+
+def _stop_if_any(violations: Violations) -> None:
     if violations.found:
         raise ConstraintViolation(violations=violations.found, total=violations.total, hint=HINT)
 
@@ -135,6 +126,16 @@ class ValueTask:
 
     piece: Piece
     rules: NewRules
+
+
+def check_fills(piece: Piece) -> Violations:
+    """The rows whose value does not fit the property that it is to fill."""
+    violations = Violations()
+    fills = [fill for fill in piece.rows.fills if fill.source is not None]
+    for rows in piece.batches(["id", *(fill.source for fill in fills if fill.source is not None)]):
+        for fill in fills:
+            tell_misfits(rows, piece.rows.type, fill, violations)
+    return violations
 
 
 def check_values(task: ValueTask) -> Violations:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from omnigraph.core.ids import new_ulid
+from omnigraph.engine.evolve.filled import sources_of, with_fills
 from omnigraph.storage.fragments import open_pinned, open_tables
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import TableEntry
+    from omnigraph.planning.fills import Fill
     from omnigraph.storage.handles import SnapshotHandle
     from omnigraph.storage.layout import GraphRoot
     from omnigraph.storage.tables import TableStorage
@@ -52,6 +54,14 @@ class BulkWork(Protocol):
         ...
 
 
+class Run(Protocol):
+    """Calls a function for every task, here or elsewhere, and gives the results in order."""
+
+    def __call__(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """See above."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NewRows:
     """One table version, read as a type it does not have yet. It can be pickled."""
@@ -65,9 +75,12 @@ class NewRows:
     version: int
     type: TableType
     columns: ColumnMap | None
+    fills: tuple[Fill, ...] = ()
 
     @classmethod
-    def of(cls, session: GraphSession, entry: TableEntry, change: TableChange) -> NewRows:
+    def of(
+        cls, session: GraphSession, entry: TableEntry, change: TableChange, fills: Sequence[Fill] = ()
+    ) -> NewRows:
         """The rows of a table of a branch after the change."""
         return cls(
             session.root,
@@ -79,6 +92,7 @@ class NewRows:
             entry.version,
             change.after,
             change.columns,
+            tuple(fills),
         )
 
     def open(self) -> tuple[TableStorage, SnapshotHandle]:
@@ -109,13 +123,14 @@ class Piece:
     fragments: tuple[int, ...]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns by their new names, batch by batch."""
+        """Columns by their new names, with the values they will have, batch by batch."""
         store, handle = self.rows.open()
+        names, fills = list(dict.fromkeys(columns)), self.rows.fills
+        read = sources_of(fills, names)
         seen = handle if self.rows.columns is None else store.seen_as(handle, self.rows.columns)
-        names = list(dict.fromkeys(columns))
-        reader = store.scan(seen, columns=names, fragments=self.fragments, batch_rows=BATCH_ROWS)
-        for batch in reader:
-            yield pa.Table.from_batches([batch])
+        carried = read or ["id"]
+        for batch in store.scan(seen, columns=carried, fragments=self.fragments, batch_rows=BATCH_ROWS):
+            yield with_fills(pa.Table.from_batches([batch]), self.rows.type, fills, names)
 
 
 def bytes_of(schema: pa.Schema, names: Sequence[str], rows: int) -> int:
@@ -135,3 +150,15 @@ def _width(kind: pa.DataType) -> int:
 def is_large(settings: Settings, rows: int, size: int) -> bool:
     """Whether work of this size is above one of the bounds for work in this process."""
     return rows > settings.bulk_rows_in_process_max or size > settings.bulk_bytes_in_process_max
+
+
+def runner(session: GraphSession, bulk: BulkWork | None, stage: str, rows: int, size: int) -> Run:
+    """Who does work of this size: this process, or `bulk` when it is too much."""
+
+    def here(function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        return [function(task) for task in tasks]
+
+    def elsewhere(function: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        return here(function, tasks) if bulk is None else bulk.map(session, stage, function, tasks)
+
+    return elsewhere if is_large(session.settings, rows, size) else here

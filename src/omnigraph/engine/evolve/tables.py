@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.create import index_plans
-from omnigraph.engine.write.parts import LaterPart, NewTable, Reshape, TableWrite
+from omnigraph.engine.evolve.columns import column_work, write_values
+from omnigraph.engine.evolve.rows import runner
+from omnigraph.engine.write.parts import LaterPart, NewTable, Reshape, StagedPart, TableWrite
 from omnigraph.storage.handles import Stamp
 from omnigraph.storage.layout import table_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.catalog.schema import TableType
     from omnigraph.catalog.table_changes import CatalogChange, TableChange
     from omnigraph.core.ids import OperationId
+    from omnigraph.engine.evolve.columns import ColumnWork
+    from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.state import Snapshot
+    from omnigraph.engine.write.parts import Part
+    from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.planning.fills import Fill
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
+
+COMMITTED: Final = Window.SCHEMA_APPLY_AFTER_TABLE_COMMIT
+NO_FILLS: Final[Mapping[TableKey, Sequence[Fill]]] = {}
 
 
 def table_writes(
-    session: GraphSession, snapshot: Snapshot, change: CatalogChange, operation_id: OperationId
+    session: GraphSession,
+    snapshot: Snapshot,
+    change: CatalogChange,
+    operation_id: OperationId,
+    fills: Mapping[TableKey, Sequence[Fill]] = NO_FILLS,
+    bulk: BulkWork | None = None,
 ) -> dict[TableKey, TableWrite]:
-    """The tables whose columns change, each with one commit that writes no row."""
+    """The tables whose columns change, each with one commit. Values of new columns are written here, and no
+    others.
+    """
     writes: dict[TableKey, TableWrite] = {}
     for each in change.kept:
         entry = snapshot.entries.get(each.key)
-        if entry is not None and each.columns is not None:
-            part = LaterPart(
-                _stage_columns(session, each, operation_id), after=Window.SCHEMA_APPLY_AFTER_TABLE_COMMIT
-            )
-            writes[each.key] = TableWrite(entry, session.open_entry(entry), (part,))
+        if entry is None or each.columns is None:
+            continue
+        work = column_work(session, entry, each, fills.get(each.new_key, ()))
+        if work is None:
+            part: Part = LaterPart(_stage_columns(session, each, operation_id), after=COMMITTED)
+        else:
+            part = StagedPart(_stage_values(session, work, entry, operation_id, bulk), after=COMMITTED)
+        writes[each.key] = TableWrite(entry, session.open_entry(entry), (part,))
     return writes
+
+
+def _stage_values(
+    session: GraphSession,
+    work: ColumnWork,
+    entry: TableEntry,
+    operation_id: OperationId,
+    bulk: BulkWork | None,
+) -> StagedHandle:
+    run = runner(session, bulk, f"write columns of {entry.table_key}", work.count, work.bytes)
+    written = write_values(work, run)
+    stamp = Stamp(operation_id, entry.table_key)
+    return session.storage.stage_columns(session.open_entry(entry), work.columns, stamp, written)
 
 
 def _stage_columns(

@@ -20,7 +20,7 @@ from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.keys import hash_keys
 from omnigraph.arrays.types import Mask
 from omnigraph.catalog.canonical import spelled
-from omnigraph.catalog.schema import EdgeType, NodeType, TableType
+from omnigraph.catalog.schema import EdgeType, NodeType, Property, TableType
 from omnigraph.core.errors import Violation
 
 Positions = NDArray[np.int64]
@@ -153,6 +153,12 @@ def repeated_key(node: NodeType, entity_id: str, times: int) -> Violation:
     values = [entity_id] if len(node.key) == 1 else json.loads(entity_id)
     message = f"{node.name}.{names}: {_shown(node, node.key, values)} occurs {times} times in the input"
     return _violation(node, "unique", message, entity_id, ", ".join(node.key))
+
+
+def misfit(table_type: TableType, prop: Property, value: object, entity_id: str) -> Violation:
+    """A number that the type of a property cannot hold."""
+    message = f"{table_type.name}.{prop.name}: {value} does not fit {prop.type.text()}"
+    return _violation(table_type, "type", message, entity_id, prop.name)
 
 
 def wrong_id(node: NodeType, entity_id: str, key: str) -> Violation:
