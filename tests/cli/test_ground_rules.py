@@ -9,7 +9,7 @@ import pytest
 from cli.conftest import COMMAND, Run, clean_environment
 from omnigraph import __version__
 from omnigraph.cli.arguments import COMMANDS
-from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
+from omnigraph.core.formats import FORMATS, INTERNAL_SCHEMA_VERSION
 
 
 def test_version_prints_two_lines(run: Run) -> None:
@@ -17,6 +17,7 @@ def test_version_prints_two_lines(run: Run) -> None:
     assert run("version", "--json").json == {
         "version": __version__,
         "internal_schema_version": INTERNAL_SCHEMA_VERSION,
+        "formats": dict(FORMATS),
     }
 
 

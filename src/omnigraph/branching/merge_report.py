@@ -14,6 +14,7 @@ from omnigraph.branching.merge_planning import MergeOutcome
 from omnigraph.branching.settling import UNRESOLVED, Choice, Decision, Resolution
 from omnigraph.core import html
 from omnigraph.core.errors import BadRequest, IoFailure, PreconditionFailed
+from omnigraph.core.formats import CONFLICT_LIST_FORMAT
 from omnigraph.core.ids import show_branch
 from omnigraph.manifest.commit_record import commit_dict
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import CommitId
     from omnigraph.manifest.commit_record import CommitRecord
 
-CONFLICT_LIST_FORMAT: Final = 2
 WHOLE_ENTITIES_FORMAT: Final = 1
 """Lists from before merges looked at properties: a choice stands for the whole entity."""
 HTML_CONFLICTS_MAX: Final = 20

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from omnigraph.core.errors import ChangeCursorRejected
+from omnigraph.core.formats import FEED_TOKEN_FORMAT
 from omnigraph.core.ids import CommitId, show_branch
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
 
-_FORMAT: Final = 2
 _FEED: Final = "feed"
 
 
@@ -45,7 +45,7 @@ def write_token(
 ) -> str:
     """The place as text. `answer` names what it goes on with: the feed of the branch, or something else."""
     value = {
-        "format": _FORMAT,
+        "format": FEED_TOKEN_FORMAT,
         "after": place.after,
         "cut": place.cut,
         "offset": place.offset,
@@ -67,7 +67,7 @@ def read_token(
     if hashlib.sha256(body).digest()[:4] != check:
         raise _rejected("it is damaged")
     value = orjson.loads(body)
-    if value["format"] != _FORMAT:
+    if value["format"] != FEED_TOKEN_FORMAT:
         raise _rejected("it was made by another version of the program")
     if value["for"] != _binding(session, branch, chosen, answer):
         raise _rejected("it belongs to another graph, branch, filter or answer")

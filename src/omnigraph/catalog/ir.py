@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from omnigraph.catalog.schema import (
     Annotation,
@@ -28,8 +28,7 @@ from omnigraph.catalog.schema import (
 from omnigraph.catalog.texts import PLAIN
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import FormatTooNew, SchemaDrift
-
-IR_FORMAT: Final = 1
+from omnigraph.core.formats import IR_FORMAT
 
 Json = dict[str, Any]
 

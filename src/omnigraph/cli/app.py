@@ -196,10 +196,11 @@ def _root(
 
 def version(as_json: Json = False) -> None:
     """Print the version and the storage format."""
-    from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
+    from omnigraph.core.formats import FORMATS, INTERNAL_SCHEMA_VERSION
 
     if as_json:
-        output.document({"version": __version__, "internal_schema_version": INTERNAL_SCHEMA_VERSION})
+        numbers = {"internal_schema_version": INTERNAL_SCHEMA_VERSION, "formats": dict(FORMATS)}
+        output.document({"version": __version__, **numbers})
         return
     output.line(f"omnigraph {__version__}")
     output.line(f"internal-schema {INTERNAL_SCHEMA_VERSION}")

@@ -48,10 +48,6 @@ MERGE_CONFLICTS_REPORTED_MAX: Final = 100
 """Conflicts listed in one error; the total is always given."""
 
 # Recovery
-SIDECAR_SCHEMA_VERSION: Final = 2
-"""The version written."""
-CONFIRMATION_SCHEMA_VERSION: Final = 2
-"""The first version with confirmation. Never derived from the version written."""
 SIDECAR_BYTES_MAX: Final = 16 * MIB
 """A larger recovery note is refused as malformed."""
 QUEUE_WAIT_S_MAX: Final = 600.0

@@ -11,12 +11,12 @@ import orjson
 from omnigraph.catalog.ir import from_json, schema_hash, shape_hash, to_json
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import Corrupt, InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
+from omnigraph.core.formats import SCHEMA_STATE_FORMAT
 from omnigraph.core.ids import OperationId
 from omnigraph.manifest.clone_marker import refuse_unfinished_clone
 from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, STAGING_SUFFIX, schema_name
 from omnigraph.storage.objects import StorageAdapter
 
-STATE_FORMAT: Final = 1
 CATALOGS_KEPT_MAX: Final = 16
 _OBJECTS: Final = (SCHEMA_SOURCE, SCHEMA_IR, SCHEMA_STATE)
 _SOURCE: Final = (SCHEMA_SOURCE,)
@@ -61,7 +61,7 @@ def state_text(contract: SchemaContract, operation_id: OperationId | None = None
     applied_by = {} if operation_id is None else {"operation_id": operation_id}
     return orjson.dumps(
         {
-            "format": STATE_FORMAT,
+            "format": SCHEMA_STATE_FORMAT,
             "schema_hash": contract.hash,
             "source_hash": contract.catalog.source_hash,
             **applied_by,

@@ -10,14 +10,12 @@ import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
+from omnigraph.core.formats import PIN_FORMAT
 from omnigraph.core.ids import Branch, CommitId, new_ulid
 from omnigraph.core.limits import LEASE_CLOCK_SKEW_S_MAX, PIN_EXPIRY_S
 from omnigraph.engine.session import GraphSession
 from omnigraph.storage.layout import PINS
-
-FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Pin:
         self._created_us = session.clock.now_us()
         self._renewed_us = 0
         self._content = {
-            "format": FORMAT,
+            "format": PIN_FORMAT,
             "purpose": purpose,
             "owner": f"{socket.gethostname()}:{os.getpid()}",
             "created_at": self._created_us,

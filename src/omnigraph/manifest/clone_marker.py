@@ -8,14 +8,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Final
 
 from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import CloneTarget, CloneUnfinished
+from omnigraph.core.formats import CLONE_FORMAT
 from omnigraph.storage.layout import CLONE
 from omnigraph.storage.objects import StorageAdapter
-
-FORMAT: Final = 1
 
 
 class ClonePhase(StrEnum):
@@ -45,7 +43,7 @@ class CloneMarker:
 
     def to_text(self) -> str:
         """The stored form."""
-        return json.dumps({"format": FORMAT, **asdict(self)})
+        return json.dumps({"format": CLONE_FORMAT, **asdict(self)})
 
     @property
     def was_cut_off(self) -> bool:
@@ -63,7 +61,7 @@ def read_marker(adapter: StorageAdapter) -> CloneMarker | None:
         return None
     try:
         value = json.loads(text)
-        if value.pop("format") == FORMAT:
+        if value.pop("format") == CLONE_FORMAT:
             return CloneMarker(
                 str(value["origin"]),
                 str(value["source"]),

@@ -26,13 +26,13 @@ from omnigraph.core.errors import (
     StoragePrecondition,
 )
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening, tidying
+from omnigraph.core.formats import DATA_STORAGE_VERSION
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.manifest.fences import Fence, taken_back, unfenced
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.bases import Bases
 from omnigraph.storage.checksums import NO_RECORD, PROPERTY, FileRecord, FileSum, record_text, sum_file
 from omnigraph.storage.datasets import (
-    DATA_STORAGE_VERSION,
     WALK_STEPS_MAX,
     create_dataset,
 )

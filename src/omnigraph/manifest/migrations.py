@@ -1,6 +1,6 @@
 """Bringing an older `__manifest` up to the internal schema version this program writes.
 
-Every step is one strict swap and may be repeated after a crash at any point. Readers never migrate.
+From any stamp it is one strict swap, which may be repeated after a crash at any point. Readers never migrate.
 """
 
 from typing import TYPE_CHECKING
@@ -32,14 +32,12 @@ def migrate(store: "ManifestStore", head: "Head") -> "Head":
         refuse_newer_format(head.stamp)
         if head.stamp == STAMP:
             return head
-        if head.stamp == 1:
+        if head.stamp < 2:
             refuse_foreign_key(head.handle.schema)
-            _restamp(store, head, 2)
-        else:
-            for name in store.all_branches():
-                if name.lstrip("/").startswith(LEGACY_RUN_PREFIX):
-                    store.references.remove(BranchName(name))
-            _restamp(store, head, 3)
+        for name in store.all_branches():
+            if name.lstrip("/").startswith(LEGACY_RUN_PREFIX):
+                store.references.remove(BranchName(name))
+        _restamp(store, head)
         head = store.head(head.snapshot.branch)
     raise RowLevelCasContention(attempts=PUBLISHER_RETRY_BUDGET + 1)
 
@@ -51,10 +49,10 @@ def refuse_foreign_key(schema: pa.Schema) -> None:
             raise InternalError(f"the manifest names '{field.name}' as its key instead of 'object_id'")
 
 
-def _restamp(store: "ManifestStore", head: "Head", stamp: int) -> None:
-    """Write the same rows under the next stamp, unless another writer was first: then nothing happens."""
+def _restamp(store: "ManifestStore", head: "Head") -> None:
+    """Write the same rows under the present stamp, unless another writer was first: then nothing happens."""
     branch = head.snapshot.branch
-    schema = manifest_schema(stamp)
+    schema = manifest_schema()
     rows = store.dataset.read(head.handle).cast(schema)
     written = store.dataset.write_rows(head.handle, branch, rows, replacing=True)
     store.dataset.sync(*written.names)

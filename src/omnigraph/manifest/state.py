@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from omnigraph.core.errors import InternalError
+from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 from omnigraph.core.ids import Branch, BranchName, CommitId, TableKey
 from omnigraph.manifest.commit_record import (
     CommitRecord,
@@ -25,7 +26,7 @@ from omnigraph.manifest.commit_record import (
 from omnigraph.storage.layout import is_inside
 
 STAMP_KEY: Final = "omnigraph:internal_schema_version"
-STAMP: Final = 3
+STAMP: Final = INTERNAL_SCHEMA_VERSION
 PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
 COMMIT_ROW_KEY: Final = TableKey("graph:commit")
 """The `table_key` of the commit row: the column takes no null, and no type can be named like this."""

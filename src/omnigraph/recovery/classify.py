@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION
+from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION
 from omnigraph.recovery.sidecar import WriterKind
 
 

@@ -7,8 +7,8 @@ operation was: the table gets its published content again.
 """
 
 from omnigraph.core.events import Warned, emit
+from omnigraph.core.formats import SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import Branch, OperationId, new_ulid
-from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord
 from omnigraph.manifest.state import TableEntry
 from omnigraph.recovery.classify import ClassificationMode, classification_mode

@@ -9,8 +9,9 @@ from typing import Any, cast
 from omnigraph.core.errors import InternalError, SidecarSchemaError
 from omnigraph.core.events import SidecarDeleted, SidecarWritten, Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION, SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
-from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION, SIDECAR_BYTES_MAX, SIDECAR_SCHEMA_VERSION
+from omnigraph.core.limits import SIDECAR_BYTES_MAX
 from omnigraph.manifest.commit_record import RequestKey
 from omnigraph.storage.layout import RECOVERY, is_inside, location_below_any_root
 from omnigraph.storage.objects import PreparedText, StorageAdapter

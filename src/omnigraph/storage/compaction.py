@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import StorageCall, emit
+from omnigraph.core.formats import DATA_STORAGE_VERSION
 from omnigraph.core.limits import COMPACTED_ROWS_MAX
 from omnigraph.storage.commit import commit_beside
-from omnigraph.storage.datasets import DATA_STORAGE_VERSION, DatasetPool
+from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
     SnapshotHandle,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
 from omnigraph.core.events import StorageCall, emit, listening
+from omnigraph.core.formats import DATA_STORAGE_VERSION
 from omnigraph.core.ids import Branch
 from omnigraph.storage.bases import Bases
 from omnigraph.storage.failures import Circumstances, substrate
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from lance.dataset import Session
 
     from omnigraph.storage.objects import StorageAdapter
-
-DATA_STORAGE_VERSION: Final = "2.2"
-"""The Lance file format every dataset of a graph is created with."""
 
 HANDLES_KEPT_MAX: Final = 1024
 """Open datasets one pool keeps; the least recently used go first."""

@@ -107,7 +107,7 @@ def test_the_damaged_files_are_named_even_when_their_times_say_nothing(files, mo
     monkeypatch.setattr(cache_files, "_is_seen", lambda *_: True)
     assert files.load("keys-1", "s") is not None
     assert files.damaged() == [path.name]
-    monkeypatch.setattr(cache_files, "FORMAT", cache_files.FORMAT + 1)
+    monkeypatch.setattr(cache_files, "CACHE_FORMAT", cache_files.CACHE_FORMAT + 1)
     assert files.damaged() == [], "a file of another program is none of ours"
 
 
@@ -131,7 +131,7 @@ def test_a_file_under_a_wrong_name_is_not_believed(files):
 
 
 def test_files_of_another_version_are_not_read(files, monkeypatch):
-    monkeypatch.setattr(cache_files, "FORMAT", cache_files.FORMAT + 1)
+    monkeypatch.setattr(cache_files, "CACHE_FORMAT", cache_files.CACHE_FORMAT + 1)
     files.save("keys-1", "s", FACTS, ARRAYS)
     monkeypatch.undo()
     assert files.load("keys-1", "s") is None

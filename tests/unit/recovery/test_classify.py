@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from omnigraph.core.limits import CONFIRMATION_SCHEMA_VERSION
+from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION
 from omnigraph.recovery.classify import (
     ClassificationMode,
     IncompletePhaseB,

@@ -6,8 +6,8 @@ import pytest
 
 from omnigraph.core.errors import SidecarSchemaError
 from omnigraph.core.failpoints import Raise, Window, activate
+from omnigraph.core.formats import SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import BranchName, CommitId, OperationId, TableKey
-from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.recovery.sidecar import (
     Sidecar,
     SidecarPin,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 import numpy as np
 
 from omnigraph.core.clock import boot_id
+from omnigraph.core.formats import CACHE_FORMAT
 from omnigraph.core.limits import CACHED_GENERATIONS_MAX
 from omnigraph.core.settings import CACHE_DIR_OFF, Settings
 from omnigraph.storage.layout import CACHE, GraphRoot
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
-
-FORMAT: Final = 3
-"""Grows with every change of what files hold; files of another number are not read."""
 
 SUFFIX: Final = ".cache"
 SEEN_SUFFIX: Final = ".seen"
@@ -160,7 +158,7 @@ class CacheFiles:
             if path.name.endswith(SUFFIX) and size and self._read(path, place, state, again=True) is None:
                 with contextlib.suppress(OSError), path.open("rb") as file:
                     head = file.read(_HEAD.size)
-                    if len(head) < _HEAD.size or _HEAD.unpack(head)[1] == FORMAT:
+                    if len(head) < _HEAD.size or _HEAD.unpack(head)[1] == CACHE_FORMAT:
                         found.append(path.name)
         return found
 
@@ -243,7 +241,7 @@ class CacheFiles:
         if len(mapped) < _HEAD.size:
             return None
         magic, version, head_bytes, size, head_digest = _HEAD.unpack_from(mapped)
-        if magic != _MAGIC or version != FORMAT or size != len(mapped) or size != status.st_size:
+        if magic != _MAGIC or version != CACHE_FORMAT or size != len(mapped) or size != status.st_size:
             return None
         text = mapped[_HEAD.size : _HEAD.size + head_bytes]
         if hashlib.blake2b(text, digest_size=16).digest() != head_digest:
@@ -296,7 +294,7 @@ def _write(
     text = json.dumps(head, separators=(",", ":")).encode()
     start = _aligned(_HEAD.size + len(text))
     head_digest = hashlib.blake2b(text, digest_size=16).digest()
-    file.write(_HEAD.pack(_MAGIC, FORMAT, len(text), start + begin, head_digest))
+    file.write(_HEAD.pack(_MAGIC, CACHE_FORMAT, len(text), start + begin, head_digest))
     file.write(text)
     file.write(bytes(start - _HEAD.size - len(text)))
     file.writelines(words.data for words in parts)

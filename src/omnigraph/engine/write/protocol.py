@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.failpoints import failpoint
+from omnigraph.core.formats import SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import TableKey
-from omnigraph.core.limits import SIDECAR_SCHEMA_VERSION
 from omnigraph.engine.write.forks import fork_table
 from omnigraph.engine.write.ground import check_authority, check_keys, check_pins, queue_keys, settled_on
 from omnigraph.engine.write.parts import LaterPart, Reshape, StagedPart, Windows

@@ -30,6 +30,7 @@ from omnigraph.core.errors import (
 )
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.formats import LOAD_JOURNAL_FORMAT
 from omnigraph.core.ids import CommitId, OperationId, show_branch
 from omnigraph.core.load_options import ColumnForm, LoadMode, LoadOptions, SourceFormat
 from omnigraph.pipeline.checks.exchange import IN_STORE
@@ -48,11 +49,9 @@ if TYPE_CHECKING:  # tasks load this module too, and have no use for them
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
 
-FORMAT: Final = 4
-"""Fragments as values; files of the graph are named relative to its root."""
-_FORMATS_READ: Final = (2, 3, FORMAT)
-"""2: files by their full paths. 2 and 3: fragments as Lance describes them, their files beside them; no
-`options` of their own."""
+_FORMATS_READ: Final = (2, 3, LOAD_JOURNAL_FORMAT)
+"""4: fragments as values, files of the graph named relative to its root. 2: files by their full paths.
+2 and 3: fragments as Lance describes them, their files beside them; no `options` of their own."""
 _RECORD_SUFFIX: Final = ".json"
 _REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
@@ -161,7 +160,7 @@ class Journal:
     def begin(self, record: LoadRecord) -> None:
         """Start over with this plan: entries of a former one are gone first."""
         self._adapter.delete_prefix(_entries(self.load_id))
-        members = {"format": FORMAT, **_record_members(record, _Places(self._root))}
+        members = {"format": LOAD_JOURNAL_FORMAT, **_record_members(record, _Places(self._root))}
         self._adapter.write_text(load_record_name(self.load_id), _dumped(members))
 
     def replace(self, result: SplitResult, skip: NDArray[np.int64]) -> None:
