@@ -11,8 +11,6 @@ import pytest
 import omnigraph as og
 from cli.conftest import Ran, Run, clean_environment
 
-pytestmark = pytest.mark.crash
-
 SCHEMA = "node Ship { name: String @key }\nnode Port { name: String @key }\n"
 STORE = ("--store", "g.omni")
 QUIET = (*STORE, "--quiet")

@@ -172,14 +172,11 @@ def assert_printed(expected: str, printed: str) -> None:
     assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"expected:\n{expected}\nprinted:\n{printed}"
 
 
-MARKS = {"README.md": pytest.mark.slow, "read-from-spark.md": pytest.mark.spark}
-"""The README is read with a process for each line, and with a load on Spark."""
-
-
 @pytest.mark.timeout(900)  # a page starts many processes, one after the other
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=MARKS.get(page.name, ())) for page in PAGES],
+    # The README is read with a process for each line, and with a load on Spark.
+    [pytest.param(page, marks=pytest.mark.slow if page.name == "README.md" else ()) for page in PAGES],
     ids=[str(page.relative_to(ROOT)) for page in PAGES],
 )
 def test_every_block_of_a_page_works(page: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ def whole(tmp_path_factory):
     return place / "kb.omni"
 
 
-@pytest.mark.slow
 def test_a_few_flips_in_every_kind_of_file(whole, tmp_path):
     verdicts = judged(whole, tmp_path, flips(whole, STRIDED, seed=16))
     assert verdicts.bad == []
@@ -44,6 +43,7 @@ def test_a_flip_at_the_end_of_the_newest_state_does_not_pass_for_a_power_cut(who
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(7200)
 def test_two_thousand_flips(whole, tmp_path, capsys):
     verdicts = judged(whole, tmp_path, flips(whole, FLIPS, seed=FLIPS))
     with capsys.disabled():

@@ -179,7 +179,6 @@ def test_parent_is_the_newest_commit_in_storage_not_a_cached_one(tmp_path: Path)
     assert publish(store, [update(PERSON, 2)], {PERSON: 1}).commit.parent == theirs.head
 
 
-@pytest.mark.slow
 def test_four_processes_publish_without_losing_an_update(tmp_path: Path) -> None:
     times, children = 20, 4
     store = new_store(tmp_path)

@@ -278,16 +278,16 @@ def _act(
 
 
 def _switch(session: GraphSession, entry: TableEntry, table: RepairedTable) -> Switch:
-    """The table as its HEAD has it; its files are on the device before anybody is shown them."""
-    handle = session.storage.open_version(
-        entry.table_key, entry.location, entry.branch, table.lance_head_version
+    """The table as its HEAD has it, with what nobody was shown yet as new files."""
+    shown, handle = (
+        session.storage.open_version(entry.table_key, entry.location, entry.branch, each)
+        for each in (entry.version, table.lance_head_version)
     )
-    root = session.root
-    if root.is_local:
-        session.make_durable([root.local_path(name) for name in sorted(session.storage.files_of(handle))])
+    handle = session.storage.since(handle, shown)
     made_by = session.storage.transaction_of(entry.location, entry.branch, handle.version)
     uuid = "" if made_by is None else made_by.uuid
-    return Switch(replace(entry, version=handle.version, row_count=handle.row_count, transaction_uuid=uuid))
+    published = replace(entry, version=handle.version, row_count=handle.row_count, transaction_uuid=uuid)
+    return Switch(published, found=handle)
 
 
 def _staged(ground: Ground, course: WriteCourse, switches: dict[str, Switch], actor: str) -> Staged:

@@ -1,8 +1,9 @@
 """Rolling forward: publish what a dead writer finished."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from omnigraph.core.errors import InternalError
+from omnigraph.core.errors import InternalError, OmnigraphError
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.changes import Change, RegisterTable, SubTableUpdate, Tombstone
@@ -20,6 +21,7 @@ from omnigraph.recovery.written_rows import (
     make_version_durable,
 )
 from omnigraph.storage.checksums import FileSum
+from omnigraph.storage.manifest_files import manifest_object
 
 
 def roll_forward(
@@ -60,6 +62,8 @@ def roll_forward(
             changes.append(Tombstone(tombstone.table_key, tombstone.tombstone_version))
             expected[tombstone.table_key] = tombstone.tombstone_version - 1
     files = [each for seen in observations for each in _sums(context, seen)]
+    registered = [each for each in sidecar.additional_registrations if each.table_key not in snapshot.entries]
+    files.extend(each for one in registered for each in _sums_of_table(context, one))
     failpoint(Window.RECOVERY_BEFORE_ROLL_FORWARD_PUBLISH)
     published = publish_recovery(
         context,
@@ -82,8 +86,26 @@ def _sums(context: RecoveryContext, seen: Observation) -> tuple[FileSum, ...]:
     """The checksums of what the dead writer made of one table: whoever publishes it keeps them."""
     if not context.root.is_local or not isinstance(seen.table_class, RolledPastExpected):
         return ()
-    names = files_made(context, seen.pin, seen.location, seen.table_class.target)
-    return context.manifest.dataset.sums_found(name for name in names if "/_refs/" not in name)
+    pin, location, target = seen.pin, seen.location, seen.table_class.target
+    names = {*files_made(context, pin, location, target)}
+    storage = context.storage
+    with suppress(OmnigraphError):  # an index may have lost files: it is made again, the rows are there
+        made, base = (
+            storage.open_version(pin.table_key, location, pin.table_branch, each)
+            for each in (target, pin.expected_version)
+        )
+        names |= storage.files_of(made) - storage.files_of(base)
+    return context.manifest.dataset.sums_found(name for name in sorted(names) if "/_refs/" not in name)
+
+
+def _sums_of_table(context: RecoveryContext, registration: SidecarRegistration) -> tuple[FileSum, ...]:
+    """As `_sums` for a table that nobody was shown before."""
+    if not context.root.is_local:
+        return ()
+    key, location, branch = registration.table_key, registration.table_path, registration.table_branch
+    head = context.storage.open_head(key, location, branch)
+    before = {manifest_object(location, branch, number) for number in range(1, head.version)}
+    return context.manifest.dataset.sums_found(sorted(context.storage.files_of(head) | before))
 
 
 def _switch(

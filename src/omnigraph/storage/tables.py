@@ -387,6 +387,15 @@ class TableStorage:
                     sums[path[start:]] = sum_file(path, path[start:])
         return list(sums.values())
 
+    def since(self, handle: SnapshotHandle, shown: SnapshotHandle) -> SnapshotHandle:
+        """The version with everything that came after an earlier one as its new files, whoever made them."""
+        if not self._root.is_local:
+            return handle
+        names = self.files_of(handle) - self.files_of(shown)
+        for version in range(shown.version + 1, handle.version):
+            names.add(manifest_object(handle.location, handle.branch, version))
+        return replace(handle, _files=tuple(self._root.local_path(name) for name in sorted(names)))
+
     def sum_of(self, name: str) -> FileSum:
         """The checksum of one file, by its graph-relative name, as it is now. Raises StorageNotFound."""
         if self._root.is_local:

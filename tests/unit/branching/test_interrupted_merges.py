@@ -48,7 +48,6 @@ def reopened(graph, path):
     return omnigraph.open(path)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [17, pytest.param(3, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("inherits", [False, True], ids=["into tables of its own", "into tables it inherits"])
@@ -86,7 +85,6 @@ def test_an_interrupt_at_any_line_of_a_merge_tells_the_truth(tmp_path, inherits,
     assert outcomes["after"] >= 15 // step, outcomes
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [17, pytest.param(3, marks=pytest.mark.torture)])
 def test_an_interrupt_at_any_line_of_an_index_build_tells_the_truth(tmp_path, step):

@@ -60,7 +60,6 @@ def shown(graph, key):
     return counts == [1, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.torture)])
 def test_an_interrupt_at_any_line_tells_the_truth(tmp_path, step):
     outcomes = Counter()

@@ -27,7 +27,6 @@ CLEANING = {
 RECORDS = '{"type":"P","data":{"k":"a"}}\n{"type":"P","data":{"k":"b"}}\n'
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.torture)])
 def test_an_interrupt_at_any_line_leaves_nothing(tmp_path, step):
     source = tmp_path / "p.jsonl"

@@ -1,11 +1,16 @@
 """A file that does not hold what was written is found, and named with all that helps to mend it."""
 
+from contextlib import suppress
 from pathlib import Path
 
+import lance
 import pytest
 
-from graphs import make_graph, run
+import omnigraph
+from graphs import FAST, make_graph, run
 from omnigraph.core.errors import Corrupt
+from omnigraph.core.failpoints import Raise, Window, activate
+from omnigraph.manifest.recoveries import RecoveryKind
 from omnigraph.recovery.file_checks import FileChecks
 from omnigraph.recovery.verify import Rule
 from omnigraph.storage.checksums import PROPERTY, FileRecord, record_of
@@ -125,3 +130,57 @@ def test_the_quick_verification_compares_the_newest_commit(graph):
     (path,) = files(graph, "nodes/*/data/*.lance") - known
     flip(path, 20)
     assert [each.file for each in graph.verify().corrupt] == [str(path.relative_to(graph.uri))]
+
+
+def all_sums(graph) -> set[str]:
+    """The names of the files that any commit of main keeps a sum of."""
+    kept: set[str] = set()
+    for path in files(graph, "__manifest/_versions/*.manifest"):
+        text = (transaction_properties(path.read_bytes()) or {}).get(PROPERTY)
+        kept |= {each.name for each in record_of(text).files} if text else set()
+    return kept
+
+
+def of_tables(names: set[str]) -> set[str]:
+    return {name for name in names if name.startswith(("nodes/", "edges/")) and not is_kept_without_sum(name)}
+
+
+def test_what_a_repair_publishes_has_its_sums(graph):
+    run(graph, 'insert Person { name: "cat", age: 7 }')
+    known = everything(graph)
+    entry = graph.snapshot().entries["node:Person"]
+    lance.dataset(f"{graph.uri}/{entry.location}").optimize.compact_files()
+    made = of_tables(everything(graph) - known)
+    assert {Path(name).suffix for name in made} >= {".lance", ".manifest"}
+    graph.repair(confirm=True, force=True)
+    assert made <= all_sums(graph)
+    assert graph.verify(deep=True).ok
+
+
+@pytest.mark.parametrize(
+    ("window", "write"),
+    [
+        (Window.ENSURE_INDICES_POST_PHASE_B_PRE_MANIFEST_COMMIT, lambda graph: graph.ensure_indices()),
+        (Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT, lambda graph: graph.optimize()),
+        (
+            Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
+            lambda graph: run(graph, 'update Person set { age: 1 } where name = "ada"'),
+        ),
+        (
+            Window.SCHEMA_APPLY_AFTER_STAGING_WRITE,
+            lambda graph: graph.apply_schema(f"{graph.schema_source()}\nnode Extra {{ k: String @key }}\n"),
+        ),
+    ],
+    ids=["indexes", "optimize", "mutation", "schema"],
+)
+def test_what_recovery_publishes_has_its_sums(graph, window, write):
+    run(graph, 'insert Person { name: "cat", age: 7 }')
+    known = everything(graph)
+    with activate(window, Raise(OSError("the machine stopped"))), suppress(Exception):
+        write(graph)
+    with omnigraph.open(graph.uri, settings=FAST) as again:
+        assert [each.recovery_kind for each in again.recoveries()] == [RecoveryKind.ROLLED_FORWARD]
+        made = of_tables(everything(again) - known)
+        assert made
+        assert made <= all_sums(again)
+        assert again.verify(deep=True).ok

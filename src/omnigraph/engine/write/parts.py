@@ -133,6 +133,8 @@ class Switch:
     """What is to be shown."""
     forks: bool = False
     """Whether the branch gets its own reference at that version."""
+    found: SnapshotHandle | None = None
+    """The version, where it is there and was never shown: its new files get checksums and are synced."""
 
 
 @dataclass(frozen=True, slots=True)

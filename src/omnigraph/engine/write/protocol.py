@@ -381,7 +381,7 @@ def _switched(
 ) -> tuple[TableEntry, SnapshotHandle | None]:
     """What the publish shows of a table that gets no rows; a fork has files to sync."""
     if not switch.forks:
-        return switch.entry, None
+        return switch.entry, switch.found
     handle = _fork(session, covered, switch.entry)
     made_by = session.storage.transaction_of(handle.location, handle.branch, handle.version)
     return _entry(session, switch.entry, handle, "" if made_by is None else made_by.uuid), handle
