@@ -21,6 +21,9 @@ def title_of(step: steps.Step) -> tuple[str, str]:
         case steps.Expand():
             name = "connect" if step.closes else "expand"
             return name, f"{_arrow(step)}{_where(step.test)}"
+        case steps.Intersect():
+            arms = ", ".join("$" + name for name in dict.fromkeys(arm.start for arm in step.arms))
+            return "intersect", f"${step.end} beside {arms}{_where(step.test)}"
         case steps.Filter():
             return "filter", condition_text(step.condition)
         case steps.Test():

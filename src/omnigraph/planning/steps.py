@@ -1,7 +1,8 @@
-"""The order in which a match is run: a list of steps for each block, from its clauses alone.
+"""The steps of a match: a list for each block, from its clauses and the order in which they are taken.
 
-What is bound when decides everything here, never the data, so the steps of a query are made once and kept
-with its plan; `explain` prints them and the engine runs them.
+The written order follows from the clauses alone. Another one may be given (`planning.order` finds the
+cheapest by what is known of the data); the rows are the same. `explain` prints the steps and the engine runs
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from omnigraph.language.query_tree import Function, Operator
 from omnigraph.planning import ir
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
 
@@ -126,18 +127,88 @@ class Without:
     mentions: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Intersect:
+    """Bind a variable to the nodes that are neighbours of several bound ones at once.
+
+    Each arm is a single hop that would bind the variable alone. The node of every row with the fewest
+    neighbours leads on, the other arms are asked whether they have what it leads to.
+    """
+
+    end: str
+    arms: tuple[Expand, ...]
+    node: NodeType | None
+    test: ir.Predicate | None
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """The variable that rows have once it has run."""
+        return (self.end,)
+
+
 _BLOCKS = (Maybe, Without)
-Step: TypeAlias = Scan | Expand | Nothing | Test | Filter | Maybe | Without
+Step: TypeAlias = Scan | Expand | Intersect | Nothing | Test | Filter | Maybe | Without
+Move: TypeAlias = ir.NodeVariable | ir.Traversal
+"""A variable that is scanned, or a traversal that is followed."""
+Order: TypeAlias = "Callable[[ir.Block, frozenset[str], frozenset[str] | None], Sequence[Move]]"
+"""The moves of a block with these variables bound, of which these are read after it (None: all may be)."""
 
 
 def inner_steps(step: Step) -> tuple[Step, ...]:
-    """The steps inside an optional or negated block."""
+    """The steps inside an optional or negated block, and the arms of an intersection."""
+    if isinstance(step, Intersect):
+        return step.arms
     return step.steps if isinstance(step, _BLOCKS) else ()
 
 
-def steps_of(block: ir.Block, bound: frozenset[str] = frozenset()) -> tuple[Step, ...]:
-    """The steps of a block whose enclosing rows have the variables `bound`."""
-    return tuple(_Maker(block, set(bound)).make())
+def steps_of(
+    block: ir.Block,
+    bound: frozenset[str] = frozenset(),
+    order: Order | None = None,
+    wanted: frozenset[str] | None = None,
+) -> tuple[Step, ...]:
+    """The steps of a block whose enclosing rows have the variables `bound`.
+
+    `wanted` names what is read of the block once it is done, if equal rows may be counted together.
+    """
+    return tuple(_Maker(block, set(bound), order or _as_written, wanted).make())
+
+
+def _as_written(block: ir.Block, bound: frozenset[str], _: frozenset[str] | None) -> Sequence[Move]:
+    return written_order(block, bound)
+
+
+def written_order(block: ir.Block, bound: frozenset[str]) -> tuple[Move, ...]:
+    """The order that follows from the clauses: the first traversal that touches what is bound; where none
+    does, the variable that is restricted most.
+    """
+    known = set(bound)
+    pending = list(block.traversals)
+    moves: list[Move] = []
+    while pending or any(node.name not in known for node in block.nodes):
+        ready = next((t for t in pending if t.source in known or t.target in known), None)
+        if ready is None:
+            root = _root(block, known, pending)
+            known.add(root.name)
+            moves.append(root)
+        else:
+            pending.remove(ready)
+            known.update(ready.ends)
+            moves.append(ready)
+    return tuple(moves)
+
+
+def _root(block: ir.Block, bound: set[str], pending: Sequence[ir.Traversal]) -> ir.NodeVariable:
+    """The variable to scan next: the most selective declared one, else the source of a traversal."""
+    unbound = [node for node in block.nodes if node.name not in bound]
+    declared = [node for node in unbound if node.declared]
+    if declared:
+        return min(declared, key=lambda node: _selectivity(node, block.conditions))
+    for traversal in pending:
+        found = next((node for node in unbound if node.name == traversal.source), None)
+        if found is not None:
+            return found
+    return unbound[0]
 
 
 def needed_after(steps: Sequence[Step], at_end: frozenset[str]) -> tuple[frozenset[str], ...]:
@@ -155,6 +226,8 @@ def _read_by(step: Step) -> frozenset[str]:
             return frozenset()
         case Expand():
             return frozenset({step.start, step.end} if step.closes else {step.start})
+        case Intersect():
+            return frozenset(arm.start for arm in step.arms)
         case Test():
             return frozenset({step.variable})
         case Filter():
@@ -200,11 +273,17 @@ def _adds_up(aggregate: ir.Aggregate) -> bool:
 class _Maker:
     """Collects the steps of one block while its variables become bound."""
 
-    def __init__(self, block: ir.Block, bound: set[str]) -> None:
+    def __init__(self, block: ir.Block, bound: set[str], order: Order, wanted: frozenset[str] | None) -> None:
         self.block = block
         self.bound = bound
+        self.order = order
+        self.wanted = wanted
         self.steps: list[Step] = []
         self.waiting: list[ir.Condition] = []
+        self.denied = list(block.negations)
+        optional = (name for inner in block.optionals for name in inner.binds)
+        self.names = frozenset({*bound, *block.introduced, *optional})
+        """All that rows have in the end."""
 
     def make(self) -> list[Step]:
         block = self.block
@@ -214,81 +293,105 @@ class _Maker:
         later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
         self.waiting = [c for c in block.conditions if not (ir.variables_of(c) & later)]
         self._filter()
-        pending = list(block.traversals)
-        while pending or any(node.name not in self.bound for node in block.nodes):
-            ready = next((t for t in pending if t.source in self.bound or t.target in self.bound), None)
-            if ready is None:
-                self._scan(pending)
+        moves = list(self.order(block, frozenset(self.bound), self._read_later()))
+        while moves:
+            move = moves.pop(0)
+            if isinstance(move, ir.Traversal):
+                self._follow(move, moves)
             else:
-                pending.remove(ready)
-                self._expand(ready)
+                self._scan(move)
             self._filter()
         for inner in block.optionals:
-            self.steps.append(Maybe(steps_of(inner, frozenset(self.bound)), inner.binds))
+            self.steps.append(Maybe(steps_of(inner, frozenset(self.bound), self.order), inner.binds))
             self.bound.update(inner.binds)
         self.waiting = [c for c in block.conditions if ir.variables_of(c) & later]
         self._filter()
-        for inner in block.negations:
-            mentions = tuple(sorted(name for name in inner.outer if name in self.bound))
-            self.steps.append(Without(steps_of(inner, frozenset(mentions)), mentions))
         return self.steps
 
+    def _read_later(self) -> frozenset[str] | None:
+        """The variables that are read once the traversals are done."""
+        if self.wanted is None:
+            return None
+        inner = (*self.block.optionals, *self.block.negations)
+        return self.wanted.union(*(each.outer for each in inner))
+
     def _filter(self) -> None:
-        """Apply the conditions whose variables are all bound."""
+        """Apply the conditions and negations whose variables are all bound."""
         for condition in list(self.waiting):
             if ir.variables_of(condition) <= self.bound:
                 self.waiting.remove(condition)
                 self.steps.append(Filter(condition))
+        for inner in list(self.denied):
+            mentions = inner.outer & self.names
+            if mentions <= self.bound:
+                self.denied.remove(inner)
+                inside = steps_of(inner, mentions, self.order, mentions)
+                self.steps.append(Without(inside, tuple(sorted(mentions))))
 
-    def _scan(self, pending: Sequence[ir.Traversal]) -> None:
+    def _scan(self, root: ir.NodeVariable) -> None:
         """Bind one more variable where no traversal leads on, with all that the scan can answer itself."""
-        root = self._root(pending)
-        pushed, self.waiting = _pushable(root, self.waiting)
+        pushed, self.waiting = pushable(root, self.waiting)
         parts = _flat([*([root.matches] if root.matches is not None else []), *pushed])
         self.bound.add(root.name)
         self.steps.append(_scan_of(root, parts))
 
-    def _root(self, pending: Sequence[ir.Traversal]) -> ir.NodeVariable:
-        """The variable to scan next: the most selective declared one, else the source of a traversal."""
-        unbound = [node for node in self.block.nodes if node.name not in self.bound]
-        declared = [node for node in unbound if node.declared]
-        if declared:
-            return min(declared, key=lambda node: _selectivity(node, self.waiting))
-        for traversal in pending:
-            found = next((node for node in unbound if node.name == traversal.source), None)
-            if found is not None:
-                return found
-        return unbound[0]
-
-    def _expand(self, hop: ir.Traversal) -> None:
+    def _follow(self, hop: ir.Traversal, moves: list[Move]) -> None:
         if hop.is_empty:
             self.steps.append(Nothing(hop.ends))
             self.bound.update(hop.ends)
             return
+        if hop.source in self.bound and hop.target in self.bound:
+            self.steps.append(self._expand(hop, None))
+        else:
+            self._bind(hop, moves)
+        self.bound.update(hop.ends)
+        if hop.edge_variable is not None:
+            self.bound.add(hop.edge_variable)
+
+    def _bind(self, hop: ir.Traversal, moves: list[Move]) -> None:
+        """Bind the other end of a traversal, with all later ones that lead to it from what is bound."""
+        end = hop.target if hop.source in self.bound else hop.source
+        node = self.block.node(end)
+        arms = [hop]
+        if _is_plain(hop):
+            for move in list(moves):
+                if isinstance(move, ir.Traversal) and _is_plain(move) and self._leads_to(move, end):
+                    moves.remove(move)
+                    arms.append(move)
+        if len(arms) == 1:
+            self.steps.append(self._expand(hop, node))
+            return
+        expands = tuple(self._expand(arm, None) for arm in arms)
+        test = None if node is None else node.matches
+        self.steps.append(Intersect(end, expands, None if node is None else node.type, test))
+
+    def _leads_to(self, hop: ir.Traversal, end: str) -> bool:
+        return end in hop.ends and any(name in self.bound for name in hop.ends)
+
+    def _expand(self, hop: ir.Traversal, node: ir.NodeVariable | None) -> Expand:
         both = hop.source in self.bound and hop.target in self.bound
         high = hop.high if hop.edge.source == hop.edge.target else 1
         forward = hop.source in self.bound
         start, end = (hop.source, hop.target) if forward else (hop.target, hop.source)
-        node = None if both else self.block.node(end)
         one_way = Direction.FORWARD if forward else Direction.BACKWARD
-        self.steps.append(
-            Expand(
-                edge=hop.edge,
-                start=start,
-                end=end,
-                direction=Direction.EITHER if hop.undirected else one_way,
-                low=hop.low,
-                high=high,
-                edge_variable=hop.edge_variable,
-                closes=both,
-                backward=not forward,
-                node=None if node is None else node.type,
-                test=None if node is None else node.matches,
-            )
+        return Expand(
+            edge=hop.edge,
+            start=start,
+            end=end,
+            direction=Direction.EITHER if hop.undirected else one_way,
+            low=hop.low,
+            high=high,
+            edge_variable=hop.edge_variable,
+            closes=both,
+            backward=not forward,
+            node=None if node is None else node.type,
+            test=None if node is None else node.matches,
         )
-        self.bound.update(hop.ends)
-        if hop.edge_variable is not None:
-            self.bound.add(hop.edge_variable)
+
+
+def _is_plain(hop: ir.Traversal) -> bool:
+    """Whether it is one hop without a variable for its edge."""
+    return hop.low == 1 and hop.high == 1 and hop.edge_variable is None and not hop.is_empty
 
 
 def _scan_of(root: ir.NodeVariable, parts: list[ir.Predicate]) -> Scan:
@@ -317,7 +420,7 @@ def _pins_key(node: NodeType, test: ir.Predicate) -> bool:
     )
 
 
-def _pushable(
+def pushable(
     node: ir.NodeVariable, conditions: Sequence[ir.Condition]
 ) -> tuple[list[ir.Predicate], list[ir.Condition]]:
     """The conditions that a scan of this variable can answer itself, as predicates; and the others."""
@@ -365,7 +468,7 @@ def _flat(tests: list[ir.Predicate]) -> list[ir.Predicate]:
 
 def _selectivity(node: ir.NodeVariable, waiting: Sequence[ir.Condition]) -> int:
     """How early to scan a variable: its key is pinned, it is restricted at all, it is not."""
-    pushed, _ = _pushable(node, waiting)
+    pushed, _ = pushable(node, waiting)
     tests = _flat([*([node.matches] if node.matches is not None else []), *pushed])
     for test in tests:
         if not isinstance(test, ir.Compare) or test.op is not Operator.EQ:

@@ -190,7 +190,7 @@ def test_a_text_that_many_rows_share_is_tested_once(readers, fetched):
     "query",
     [
         "match { $a: Person  $a read $b } return { $a.name, $b.body }",
-        "match { $a: Person  $a read $b } return { min($b.body) as m }",
+        "match { $a: Person  $a read $b } return { $a.name, min($b.body) as m }",
         "match { $a: Person  $a read $b  $b.body != $a.name } return { $a.name }",
     ],
 )

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from omnigraph.arrays.pair_filter import PairFilter
 from omnigraph.arrays.pairs import Packed, heads_of, pack, tails_of, without_tails
 from omnigraph.arrays.types import Mask, Ordinals
 
@@ -205,30 +206,95 @@ def _spans(offsets: Ordinals, nodes: Ordinals) -> tuple[Ordinals, Ordinals]:
     return begins, np.where(known, offsets[safe + 1] - begins, 0)
 
 
-def connected(index: AnyNeighbours, heads: Ordinals, tails: Ordinals) -> Mask:
+def connected(
+    index: AnyNeighbours, heads: Ordinals, tails: Ordinals, filtered: PairFilter | None = None
+) -> Mask:
     """For each working row, whether an edge leads from its head to its tail.
 
-    Cost: a binary search among one head's neighbours, done for all rows at once.
+    Cost: a binary search among one head's neighbours, done for all rows at once. Where most rows have no such
+    edge, `filtered`, which has all pairs of the index, spares them the search.
     """
+    if filtered is not None and isinstance(index, Neighbours):
+        mask = filtered.may_have(heads, tails)
+        left = np.flatnonzero(mask)
+        mask[left] = connected(index, heads[left], tails[left])
+        return mask
     if not isinstance(index, Neighbours):
         return index.connected(heads, tails)
-    if not len(index.tails):
+    if not len(index.tails) or not len(heads):
         return np.zeros(len(heads), dtype=np.bool_)
     known = (heads >= 0) & (tails >= 0)
-    safe = np.where(known, heads, 0)
-    low = index.offsets[safe].copy()
-    end = index.offsets[safe + 1]
-    high = end.copy()
-    while True:
-        open_rows = low < high
-        if not open_rows.any():
-            break
-        middle = (low + high) >> 1
-        below = open_rows & (index.tails[np.minimum(middle, len(index.tails) - 1)] < tails)
-        low = np.where(below, middle + 1, low)
-        high = np.where(open_rows & ~below, middle, high)
-    found = index.tails[np.minimum(low, len(index.tails) - 1)] == tails
-    return known & (low < end) & found
+    every = bool(known.all())
+    low, length = _spans(index.offsets, heads)
+    end = low + length
+    last = len(index.tails) - 1
+    steps = int(length.max()).bit_length()
+    for _ in range(steps):
+        half = length >> 1
+        below = index.tails[np.minimum(low + half, last)] < tails
+        below &= length > 0
+        low = np.where(below, low + half + 1, low)
+        length = np.where(below, length - half - 1, half)
+    found = (index.tails[np.minimum(low, last)] == tails) & (low < end)
+    return found if every else found & known
+
+
+def intersect(
+    indexes: Sequence[AnyNeighbours],
+    heads: Sequence[Ordinals],
+    claim: Claim,
+    filters: Sequence[PairFilter | None],
+) -> tuple[Ordinals, Ordinals]:
+    """All `(row, node)` pairs whose node is a neighbour of every head of the row.
+
+    The head with the fewest neighbours leads on, row by row; the others are asked. So what is made is never
+    more than the least list of each row.
+    """
+    shortest = _shortest(indexes, heads)
+    parts: list[tuple[Ordinals, Ordinals]] = []
+    for lead, index in enumerate(indexes):
+        chosen = np.flatnonzero(shortest == lead)
+        if not len(chosen):
+            continue
+        rows, found = expand(index, heads[lead][chosen], claim)
+        rows = chosen[rows]
+        for other, asked in enumerate(indexes):
+            if other != lead:
+                mask = connected(asked, heads[other][rows], found, filters[other])
+                rows, found = rows[mask], found[mask]
+        parts.append((rows, found))
+    if not parts:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([rows for rows, _ in parts])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], np.concatenate([found for _, found in parts])[order]
+
+
+def lengths_of(index: AnyNeighbours | AnyIncidence, nodes: Ordinals) -> Ordinals | None:
+    """How many entries each node has; None of an index that is not in memory as it is."""
+    if not isinstance(index, Neighbours | Incidence):
+        return None
+    if not len(nodes) or len(index.offsets) == 1:
+        return np.zeros(len(nodes), dtype=np.int64)
+    return _spans(index.offsets, nodes)[1]
+
+
+def _shortest(indexes: Sequence[AnyNeighbours], heads: Sequence[Ordinals]) -> Ordinals:
+    """For each row the arm with the fewest neighbours; the first where that is not known."""
+    best = np.zeros(len(heads[0]), dtype=np.int64)
+    fewest = lengths_of(indexes[0], heads[0])
+    if fewest is None:
+        return best
+    for arm in range(1, len(indexes)):
+        lengths = lengths_of(indexes[arm], heads[arm])
+        if lengths is None:
+            continue
+        less = lengths < fewest
+        best[less] = arm
+        fewest = np.minimum(fewest, lengths)
+    return best
 
 
 def reach(

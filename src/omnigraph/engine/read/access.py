@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from omnigraph.arrays.pair_filter import PairFilter
 from omnigraph.core.events import listening
 from omnigraph.engine.edges.choice import (
     IN_MEMORY,
@@ -21,6 +22,7 @@ from omnigraph.engine.edges.choice import (
     nodes_asked,
 )
 from omnigraph.engine.edges.overlay import OverlaidIncidence, OverlaidNeighbours
+from omnigraph.engine.edges.traverse import Neighbours
 from omnigraph.engine.search.choice import search_choice
 from omnigraph.planning import filters, predicate, steps
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 SCANNED_IN_MEMORY_ROWS_MAX: Final = 200_000
 """Up to this size a filter runs over columns in memory; above it only when they are there already."""
+
+FILTERED_SHARE: Final = 8
+"""A filter of all pairs is made for one row in so many of them, at least."""
 
 NO_ORDINALS: Final[Ordinals] = np.empty(0, dtype=np.int64)
 
@@ -244,6 +249,24 @@ def incidence(reading: Reading, step: steps.Expand, nodes: int) -> AnyIncidence:
     if isinstance(found, OverlaidIncidence):
         adjacency.followed_from(tables, step.direction, nodes)
     return found
+
+
+def pair_filter(reading: Reading, step: steps.Expand, index: AnyNeighbours, rows: int) -> PairFilter | None:
+    """What spares most pairs the search when this many rows ask whether they are connected; None where the
+    rows are too few to make it for them.
+    """
+    if not isinstance(index, Neighbours):
+        return None
+    tables, derived = reading.edge_tables(step.edge), reading.caches.derived
+    key = (tables.key(), "pairs", step.direction)
+    if rows * FILTERED_SHARE < len(index.tails) and not derived.has(key):
+        return None
+
+    def make() -> PairFilter:
+        heads = np.repeat(np.arange(len(index.offsets) - 1, dtype=np.int64), np.diff(index.offsets))
+        return PairFilter.of(heads, index.tails)
+
+    return derived.get(key, PairFilter, make)
 
 
 def _way(reading: Reading, tables: EdgeTables, step: steps.Expand, nodes: int) -> tuple[Access, Access]:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.arrays.weights import summed, times
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, expand, expand_edges, spans
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.compare import as_array
+from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import operand_values
@@ -60,22 +62,25 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
             reading, prepared, matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
         )
     totals = [_total(reading, aggregate, groups) for aggregate in prepared.aggregates]
-    steps, needed = prepared.steps, prepared.needed
+    steps, needed = prepared.steps, prepared.weighed or prepared.needed
     if frame is SINGLE and done < len(steps) and isinstance(steps[done], Scan):
         frame = matcher.run(steps[done : done + 1], frame, needed[done : done + 1])
         done += 1
     folded = reading.accesses.folded
+    if folded is not None and not needed[-1].intersection(folded.binds):
+        folded = None  # it multiplies, and nothing else
     last = len(steps) if folded is None else len(steps) - 1
-    for block in _blocks(frame):
-        rows = matcher.run(steps[done:last], block, needed[done:last])
+    mode = Mode.ROWS if prepared.weighed is None else Mode.COUNTS
+    for rows in Flow(matcher, steps[done:last], needed[done:last], mode).frames(frame):
         if folded is not None:
-            rows, entries, lengths = _folded(reading, folded, rows, needed[last])
-            groups.count(rows, lengths)
-            for total in totals:
-                total.add_spans(groups.codes, rows, entries, lengths)
+            for block in _blocks(rows):
+                reaching, entries, lengths = _folded(reading, folded, block, needed[last])
+                groups.count(reaching, times(reaching.weights, lengths))
+                for total in totals:
+                    total.add_spans(groups.codes, reaching, entries, lengths)
             continue
         for piece in _pieces(reading, prepared.aggregates, rows):
-            groups.count(piece, None)
+            groups.count(piece, piece.weights)
             for total in totals:
                 total.add(groups.codes, piece)
     present = groups.present()
@@ -102,7 +107,7 @@ def _blocks(frame: Frame) -> Iterator[Frame]:
 
 def _pieces(reading: Reading, aggregates: Iterable[ir.Aggregate], frame: Frame) -> Iterator[Frame]:
     """The rows in pieces whose arguments fit the limits; all at once where a search gives an argument."""
-    arguments = [aggregate.argument for aggregate in aggregates]
+    arguments = [each.argument for each in aggregates if not isinstance(each.argument, ir.NodeRef)]
     if frame.rows <= FEW_ROWS or any(isinstance(argument, SEARCHES) for argument in arguments):
         yield frame
         return
@@ -176,7 +181,7 @@ class _Groups:
         for number, key in enumerate(self._keys):
             codes = codes * key.width + key.of(frame) if number else key.of(frame)
         self.codes = codes
-        self._rows += _counted(codes, lengths, self.width)
+        self._rows += summed(codes, lengths, self.width)
 
     def present(self) -> Codings:
         """The groups that have rows; without a key the one group there always is."""
@@ -189,13 +194,6 @@ class _Groups:
             present, mine = np.divmod(present, key.width)
             columns.append(key.values(self._reading, mine))
         return columns[::-1]
-
-
-def _counted(codes: Codings, weights: Weights, width: int) -> NDArray[np.int64]:
-    if weights is None:
-        return np.bincount(codes, minlength=width)
-    # Counts pass through floats here; they are exact up to 2^53 rows.
-    return np.bincount(codes, weights=weights, minlength=width).astype(np.int64)
 
 
 # Totals --------------------------------------------------------------------------------------------------
@@ -227,13 +225,15 @@ class _Count:
         self._counts = np.zeros(width, np.int64)
 
     def add(self, codes: Codings, frame: Frame) -> None:
-        argument = self._aggregate.argument
+        argument, weights = self._aggregate.argument, frame.weights
         if isinstance(argument, ir.NodeRef):
-            ordinals = frame[argument.variable]
-            known = None if not len(ordinals) or ordinals.min() >= 0 else ordinals >= 0
+            ordinals = frame.columns.get(argument.variable)  # not there when it is never null
+            known = None if ordinals is None or not len(ordinals) or ordinals.min() >= 0 else ordinals >= 0
         else:
             _, known = numbers_of(self._reading, argument, frame)
-        self._counts += np.bincount(codes if known is None else codes[known], minlength=len(self._counts))
+        if known is not None:
+            codes, weights = codes[known], None if weights is None else weights[known]
+        self._counts += summed(codes, weights, len(self._counts))
 
     def add_spans(
         self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
@@ -247,13 +247,13 @@ class _Count:
                 weights = lengths if known is None else _segments(known, lengths)
         else:
             weights = lengths
-            ordinals = frame[argument.variable]
-            if isinstance(argument, ir.PropertyRef):
+            ordinals = frame.columns.get(argument.variable)  # not there when it is never null
+            if ordinals is not None and isinstance(argument, ir.PropertyRef):
                 known = _gather(self._reading, argument, ordinals)[1]
                 weights = lengths if known is None else lengths * known
-            elif len(ordinals) and ordinals.min() < 0:
+            elif ordinals is not None and len(ordinals) and ordinals.min() < 0:
                 weights = lengths * (ordinals >= 0)
-        self._counts += _counted(codes, weights, len(self._counts))
+        self._counts += summed(codes, times(frame.weights, weights), len(self._counts))
 
     def result(self, present: Codings) -> Any:
         return pa.array(self._counts[present], arrow_type(self._aggregate.type))
@@ -270,7 +270,15 @@ class _Sum:
         self.result = self._sums.result
 
     def add(self, codes: Codings, frame: Frame) -> None:
-        self._sums.add(codes, *numbers_of(self._reading, self._argument, frame))
+        values, known = numbers_of(self._reading, self._argument, frame)
+        weights = frame.weights
+        if weights is None:
+            self._sums.add(codes, values, known)
+            return
+        if known is not None:
+            codes, values, weights = codes[known], values[known], weights[known]
+        self._sums.add_totals(codes, _multiplied(values, weights))
+        self._sums.count(summed(codes, weights, self._width))
 
     def add_spans(
         self, codes: Codings, frame: Frame, entries: Mapping[str, NDArray[Any]], lengths: NDArray[np.int64]
@@ -287,8 +295,18 @@ class _Sum:
             values, known = _gather(self._reading, argument, frame[argument.variable])
             counts = lengths if known is None else lengths * known
             totals = values.astype(np.int64) * counts
+        weights = frame.weights
+        if weights is not None:
+            totals, counts = _multiplied(totals, weights), times(weights, counts)
         self._sums.add_totals(codes, totals)
-        self._sums.count(_counted(codes, counts, self._width))
+        self._sums.count(summed(codes, counts, self._width))
+
+
+def _multiplied(values: NDArray[Any], weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each integer as often as its row counts. Raises SumOverflow when a product does not fit I64."""
+    whole = values.astype(np.int64)
+    times(np.abs(whole), weights)
+    return whole * weights
 
 
 class _Extreme:

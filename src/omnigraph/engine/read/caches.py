@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from omnigraph.core.errors import SourceFailure
 from omnigraph.engine.edges.adjacency import AdjacencyCache
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
+from omnigraph.engine.read.measures import TableMeasures
 from omnigraph.engine.read.prepared import Prepared, prepare
 from omnigraph.engine.readable import seen_as
 from omnigraph.engine.tables.column_cache import ColumnCache
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import TableKey
     from omnigraph.engine.edges.endpoints import EdgeTables
     from omnigraph.engine.edges.traverse import Neighbours
+    from omnigraph.engine.read.reading import Reading
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.tables.layout import Layout
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -80,6 +82,8 @@ class ReadCaches:
         self.adjacency = AdjacencyCache(self.derived)
         self._images: OrderedDict[tuple[str, str, str], TableImage] = OrderedDict()
         self._prepared: OrderedDict[int, Prepared] = OrderedDict()
+        self._ordered: OrderedDict[int, tuple[tuple[int, ...], Prepared]] = OrderedDict()
+        """By the identity of the plan, with the state of the tables that the order was found for."""
         self._layouts: dict[tuple[str, str], Layout] = {}
         self._views: OrderedDict[int, View] = OrderedDict()
         self._lock = threading.Lock()
@@ -136,6 +140,22 @@ class ReadCaches:
             self._prepared[id(plan)] = made
             while len(self._prepared) > PREPARED_KEPT_MAX:
                 self._prepared.popitem(last=False)
+        return made
+
+    def ordered(self, reading: Reading, prepared: Prepared) -> Prepared:
+        """A query with its clauses in the order that costs least at this snapshot. Kept until so much has
+        changed that another order may be the best.
+        """
+        plan, measures = prepared.plan, TableMeasures(reading)
+        state = measures.state(plan)
+        found = self._ordered.get(id(plan))
+        if found is not None and found[0] == state and found[1].plan is plan:
+            return found[1]
+        made = prepare(plan, measures.order)
+        with self._lock:
+            self._ordered[id(plan)] = state, made
+            while len(self._ordered) > PREPARED_KEPT_MAX:
+                self._ordered.popitem(last=False)
         return made
 
     def image(self, session: GraphSession, entry: TableEntry, columns: ColumnMap | None = None) -> TableImage:

@@ -96,6 +96,11 @@ class Chain:
         self.variables = tuple(variables)
         """The variable that the list stands for after each step."""
 
+    @property
+    def steps(self) -> int:
+        """How many steps of the plan it covers at most."""
+        return len(self.variables)
+
     def access(self, reading: Reading) -> ChainAccess | None:
         """What of the chain this run can use: up to the first edge whose index is not in memory.
 

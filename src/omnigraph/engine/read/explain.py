@@ -392,6 +392,9 @@ class _Describer:
                 reached = sum(degree**hop for hop in range(step.low, step.high + 1))
                 most = float((tables.sources if backward else tables.targets).row_count)
                 return min(reached, most) * share_of(step.test)
+            case steps.Intersect():
+                lead, *others = sorted(self._factor(arm) for arm in step.arms)
+                return lead * OTHER_SHARE ** len(others) * share_of(step.test)
             case steps.Nothing():
                 return 0.0
             case steps.Filter() | steps.Test() | steps.Without():

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from omnigraph.arrays.pairs import pack
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -19,6 +21,9 @@ FEW_ROWS: Final = 48
 """Up to this many rows are handled one by one: a vectorised step costs as much as this many Python steps."""
 EXTENT_PER_ROW_MAX: Final = 256
 """A table over all ordinals is used when there is at least one row for this many ordinals."""
+
+WEIGHT: Final = "#weight"
+"""The column that says for how many equal rows each stands, where that is not one. No query can spell it."""
 
 PRODUCT_ROWS: Final = 1 << 18
 """Rows of a product that are made between two looks at the limits."""
@@ -35,6 +40,11 @@ class Frame:
     def single() -> Frame:
         """One row without variables: where a match begins."""
         return Frame(1, {})
+
+    @staticmethod
+    def of(variable: str, ordinals: Ordinals) -> Frame:
+        """Rows of one variable."""
+        return Frame(len(ordinals), {variable: ordinals})
 
     def __contains__(self, variable: str) -> bool:
         return variable in self.columns
@@ -67,9 +77,14 @@ class Frame:
         """The same rows with these variables alone."""
         return Frame(self.rows, {name: self.columns[name] for name in variables})
 
+    @property
+    def weights(self) -> Ordinals | None:
+        """For how many equal rows each stands; None: for itself."""
+        return self.columns.get(WEIGHT)
+
     def among(self, variables: frozenset[str]) -> Frame:
-        """The same rows without the variables that are not in the set."""
-        kept = {name: column for name, column in self.columns.items() if name in variables}
+        """The same rows without the variables that are not in the set. Weights stay."""
+        kept = {name: column for name, column in self.columns.items() if name in variables or name == WEIGHT}
         return self if len(kept) == len(self.columns) else Frame(self.rows, kept)
 
     def product(self, variable: str, ordinals: Ordinals, check: Callable[[], None]) -> Frame:
@@ -131,6 +146,10 @@ def distinct_rows(columns: list[Ordinals], rows: int) -> tuple[NDArray[np.int64]
     if len(columns) == 1:
         _, first, inverse = np.unique(columns[0], return_index=True, return_inverse=True)
         return first.astype(np.int64), inverse.reshape(-1).astype(np.int64)
-    stacked = np.stack(columns, axis=1)
-    _, first, inverse = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
-    return first.astype(np.int64), inverse.reshape(-1).astype(np.int64)
+    first, member = np.zeros(0, dtype=np.int64), columns[0]
+    for column in columns[1:]:
+        # Combinations of the columns so far are numbered, so that two numbers always fit into one.
+        packed = pack(member + 1, column + 1)
+        _, places, inverse = np.unique(packed, return_index=True, return_inverse=True)
+        first, member = places.astype(np.int64), inverse.reshape(-1).astype(np.int64)
+    return first, member

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from omnigraph.engine.edges.traverse import connected, expand, expand_edges, reach, reached
-from omnigraph.engine.read.access import incidence, neighbours, scanned
+from omnigraph.engine.edges.traverse import connected, expand, expand_edges, intersect, reach, reached
+from omnigraph.engine.read.access import incidence, neighbours, pair_filter, scanned
+from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import condition_holds
@@ -68,6 +69,16 @@ class Matcher:
     reading: Reading
     as_set: bool = False
     """Whether equal rows may be one row: nothing that follows counts them."""
+    whole: int = 0
+    """How many rows a step is run for in all, when it is given a part of them."""
+    scans: dict[plan.Scan, Ordinals] = field(default_factory=dict[plan.Scan, "Ordinals"])
+    """What scans found: the same for all parts."""
+
+    def found(self, step: plan.Scan) -> Ordinals:
+        """The nodes that a scan binds."""
+        if step not in self.scans:
+            self.scans[step] = scanned(self.reading, step)
+        return self.scans[step]
 
     def run(
         self, steps: Sequence[plan.Step], frame: Frame, needed: Sequence[frozenset[str] | None] | None = None
@@ -102,6 +113,8 @@ class Matcher:
                 return self._scan(step, frame)
             case plan.Expand():
                 return self._expand(step, frame, keep)
+            case plan.Intersect():
+                return self._intersect(step, frame, keep)
             case plan.Filter():
                 mask = self._true(step.condition, frame)
                 return (frame if keep is None else frame.among(keep)).keep(mask)
@@ -129,7 +142,7 @@ class Matcher:
         return mask
 
     def _scan(self, step: plan.Scan, frame: Frame) -> Frame:
-        ordinals = scanned(self.reading, step)
+        ordinals = self.found(step)
         self.reading.limits.claim(frame.rows * max(len(ordinals), 1))
         if frame.rows == 1 and not frame.columns:
             return Frame(len(ordinals), {step.variable: ordinals})
@@ -148,7 +161,7 @@ class Matcher:
         """
         measured = self.reading.measured
         with measured(step):
-            ordinals = scanned(self.reading, step)
+            ordinals = self.found(step)
         limits = self.reading.limits
         limits.claim(frame.rows * max(len(ordinals), 1))
         size = max(PIECE_ROWS // max(len(ordinals), 1), 1) if filters else frame.rows
@@ -168,7 +181,7 @@ class Matcher:
             return self._expand_edges(step, frame)
         if step.closes:
             return self._close(step, frame)
-        index = neighbours(self.reading, step, frame.rows)
+        index = neighbours(self.reading, step, max(frame.rows, self.whole))
         claim = self.reading.limits.claim
         base = frame if keep is None else frame.among(keep)
         if not step.single:
@@ -184,7 +197,7 @@ class Matcher:
 
     def _expand_edges(self, step: plan.Expand, frame: Frame) -> Frame:
         assert step.edge_variable is not None  # noqa: S101 - the caller asked
-        index = incidence(self.reading, step, frame.rows)
+        index = incidence(self.reading, step, max(frame.rows, self.whole))
         rows, found, edges = expand_edges(index, frame[step.start], self.reading.limits.claim)
         wide = frame.take(rows).bind(step.edge_variable, edges)
         if step.closes:
@@ -193,13 +206,30 @@ class Matcher:
 
     def _close(self, step: plan.Expand, frame: Frame) -> Frame:
         """Both ends are bound: keep the rows where the second is reached from the first."""
-        index = neighbours(self.reading, step, frame.rows)
+        index = neighbours(self.reading, step, max(frame.rows, self.whole))
         if step.single:
-            return frame.keep(connected(index, frame[step.start], frame[step.end]))
+            pairs = pair_filter(self.reading, step, index, frame.rows)
+            return frame.keep(connected(index, frame[step.start], frame[step.end], pairs))
         rows, found = self._reach(index, step, frame)
         mask = np.zeros(frame.rows, dtype=np.bool_)
         mask[rows[found == frame[step.end][rows]]] = True
         return frame.keep(mask)
+
+    def _intersect(self, step: plan.Intersect, frame: Frame, keep: frozenset[str] | None) -> Frame:
+        """Bind a variable to what the nodes of each row have in common."""
+        if not frame.rows:
+            return self._bind_nothing(step.binds, frame)
+        reading, rows = self.reading, max(frame.rows, self.whole)
+        indexes = [neighbours(reading, arm, rows) for arm in step.arms]
+        filters = [
+            pair_filter(reading, arm, index, rows) for arm, index in zip(step.arms, indexes, strict=True)
+        ]
+        heads = [frame[arm.start] for arm in step.arms]
+        at, found = intersect(indexes, heads, reading.limits.claim, filters)
+        wide = (frame if keep is None else frame.among(keep)).take(at).bind(step.end, found)
+        if step.node is None or step.test is None:
+            return wide
+        return wide.keep(reading.holds(step.node, step.test, found))
 
     def _reach(self, index: AnyNeighbours, step: plan.Expand, frame: Frame) -> tuple[Ordinals, Ordinals]:
         claim = self.reading.limits.claim
@@ -232,9 +262,24 @@ class Matcher:
         return Frame(len(order), columns)
 
     def _without(self, step: plan.Without, frame: Frame) -> Frame:
-        first, member = distinct_rows([frame[name] for name in step.mentions], frame.rows)
-        asked = frame.only(step.mentions).take(first)
+        """Drop the rows for which the inner steps match. Each combination of what they mention is asked once,
+        unless asking costs no more than finding the combinations.
+        """
+        member = None
+        asked = frame.only(step.mentions)
+        if not all(_only_keeps(inner) for inner in step.steps):
+            first, member = distinct_rows([frame[name] for name in step.mentions], frame.rows)
+            asked = asked.take(first)
         row, numbered = _numbered(asked)
         hit = np.zeros(asked.rows, dtype=np.bool_)
-        hit[self.run(step.steps, numbered)[row]] = True
-        return frame.keep(~hit[member])
+        needed = plan.needed_after(step.steps, frozenset({row}))
+        for made in Flow(self, step.steps, needed, Mode.SET).frames(numbered):
+            hit[made[row]] = True
+        return frame.keep(~(hit if member is None else hit[member]))
+
+
+def _only_keeps(step: plan.Step) -> bool:
+    """Whether a step makes no row of which it does not look at one."""
+    return isinstance(step, plan.Filter | plan.Test) or (
+        isinstance(step, plan.Expand) and step.closes and step.single and step.edge_variable is None
+    )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.read.chains import Chain, chain_of
 from omnigraph.engine.read.formulas import PLAIN_KINDS
+from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
 from omnigraph.planning.params import binder
-from omnigraph.planning.steps import needed_after, steps_of
+from omnigraph.planning.steps import EXACT_SUMS, needed_after, steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
-    from omnigraph.planning.steps import Step
+    from omnigraph.planning.steps import Order, Step
     from omnigraph.planning.values import Value
+
+_ADDED_UP: Final = frozenset({Function.SUM, Function.AVG})
 
 References: TypeAlias = "tuple[tuple[str, NodeType | EdgeType, str], ...]"
 
@@ -37,6 +40,9 @@ class Prepared:
     """The Arrow type of each result column."""
     needed: tuple[frozenset[str], ...]
     """For each step the variables that are wanted after it."""
+    weighed: tuple[frozenset[str], ...] | None
+    """As `needed`, when equal working rows may be one row with a weight: of a variable that is only counted
+    and never null nothing is wanted. None when each row counts by itself."""
     as_set: bool
     """Whether the result is the same however often equal working rows occur."""
     references: References | None
@@ -44,6 +50,8 @@ class Prepared:
     working rows, in their order."""
     chain: Chain | None
     """The steps that can run over lists while the rows are few."""
+    has_choice: bool
+    """Whether the clauses can be run in another order that may be cheaper."""
     bind: Callable[[Mapping[str, Any] | None], Mapping[str, Value]]
     """What turns the caller's parameters into values."""
     searches: tuple[ir.SearchExpr, ...]
@@ -55,16 +63,20 @@ class Prepared:
     """For each result column its place among the aggregates; None for a column of the group key."""
 
 
-def prepare(plan: ir.ReadPlan) -> Prepared:
-    """Everything about a run of this plan that does not depend on data or parameters."""
+def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
+    """Everything about a run of this plan that does not depend on parameters; without an order of its
+    clauses, neither on data.
+    """
     kinds = tuple(arrow_type(column.type) for column in plan.columns)
     fields = [
         pa.field(column.name, kind, nullable=column.nullable)
         for column, kind in zip(plan.columns, kinds, strict=True)
     ]
-    steps = steps_of(plan.match)
+    weighed = _weighed(plan)
+    steps = steps_of(plan.match, order=order, wanted=weighed)
     needed = needed_after(steps, _returned(plan))
     as_set = plan.distinct and not plan.is_aggregate
+    chain = chain_of(steps, needed, as_set=as_set)
     searches = ir.searches_by(plan)
     aggregates = ir.aggregates_by(plan)
     return Prepared(
@@ -74,9 +86,11 @@ def prepare(plan: ir.ReadPlan) -> Prepared:
         tuple(column.name for column in plan.columns),
         kinds,
         needed=needed,
+        weighed=None if weighed is None else needed_after(steps, weighed),
         as_set=as_set,
         references=_references(plan),
-        chain=chain_of(steps, needed, as_set=as_set),
+        chain=chain,
+        has_choice=_has_choice(plan, steps, chain),
         bind=binder(plan),
         searches=searches,
         embedded=ir.embedded(searches),
@@ -99,6 +113,34 @@ def _returned(plan: ir.ReadPlan) -> frozenset[str]:
     if plan.order or plan.ranking is not None:
         wanted |= frozenset(plan.ties)
     return wanted
+
+
+def _weighed(plan: ir.ReadPlan) -> frozenset[str] | None:
+    """The variables whose entities the result is made from, when nothing else of the rows matters but how
+    many they are.
+    """
+    if not plan.is_aggregate or plan.ranking is not None:
+        return None
+    wanted = frozenset[str]().union(*(ir.variables_of(plan.columns[at].expression) for at in plan.grouping))
+    present = {node.name for node in plan.match.nodes} | {name for name, _ in plan.match.edges}
+    for aggregate in ir.aggregates_by(plan):
+        argument = aggregate.argument
+        if aggregate.function in _ADDED_UP and argument.type.kind not in EXACT_SUMS:
+            return None
+        if isinstance(argument, ir.NodeRef) and aggregate.function is Function.COUNT:
+            wanted |= {argument.variable} - present
+        else:
+            wanted |= ir.variables_of(argument)
+    return wanted
+
+
+def _has_choice(plan: ir.ReadPlan, steps: Sequence[Step], chain: Chain | None) -> bool:
+    """Whether another order may be cheaper: not when everything follows from one node, one hop after the
+    other.
+    """
+    if chain is not None and chain.steps == len(steps):
+        return False
+    return any(len(block.nodes) + len(block.traversals) > 1 for block in plan.match.walk())
 
 
 def _references(plan: ir.ReadPlan) -> References | None:

@@ -15,9 +15,10 @@ from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import WrongQueryKind
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
-from omnigraph.engine.read.access import decide, run_chain
+from omnigraph.engine.read.access import NO_ORDINALS, decide, run_chain
 from omnigraph.engine.read.aggregate import aggregate_columns
 from omnigraph.engine.read.caches import ReadCaches
+from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.read.limits import Limits
 from omnigraph.engine.read.match import Matcher
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.engine.read.explain import Explanation
+    from omnigraph.engine.read.prepared import Prepared
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
     from omnigraph.planning import ir
@@ -161,6 +163,8 @@ class _Run:
             caches,
             None if plan.limit is None else plan.offset + plan.limit,
         )
+        if prepared.has_choice:
+            self.prepared = caches.ordered(self.reading, prepared)
 
     def columns(self) -> list[Any]:
         """The result columns: arrays, or Python values when the rows are few."""
@@ -179,8 +183,31 @@ class _Run:
         if prepared.plan.is_aggregate:
             return aggregate_columns(matcher, prepared, done, frame)
         if done < len(prepared.steps):
-            frame = matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
+            frame = _matched(matcher, prepared, done, frame)
         return result_columns(reading, prepared, frame)
+
+
+def _matched(matcher: Matcher, prepared: Prepared, done: int, frame: Frame) -> Frame:
+    """The rows of a match whose first steps gave the frame; no more than are asked for, in no order."""
+    plan, limits = prepared.plan, matcher.reading.limits
+    steps, needed = prepared.steps[done:], prepared.needed[done:]
+    if prepared.searches:  # a search may be answered for all rows at once
+        return matcher.run(steps, frame, needed)
+    enough = plan.limit if not plan.order and plan.ranking is None and not plan.distinct else None
+    made: list[Frame] = []
+    rows = 0
+    for piece in Flow(matcher, steps, needed, Mode.SET if prepared.as_set else Mode.ROWS).frames(frame):
+        made.append(piece)
+        rows += piece.rows
+        if enough is not None and rows >= enough:
+            break
+        limits.step, limits.width = steps[-1], len(piece.columns)
+        limits.claim(rows)
+    if len(made) == 1:
+        return made[0]
+    if not made:
+        return Frame(0, dict.fromkeys(needed[-1], NO_ORDINALS))
+    return Frame.joined(made)
 
 
 def _embedded(reading: Reading, texts: Sequence[ir.Nearest]) -> Mapping[tuple[str, int], NDArray[np.float32]]:

@@ -1,0 +1,200 @@
+"""What is known of the data when a query is planned: rows, degrees, values, from the structures that exist.
+
+Nothing is built for it. Numbers of rows are those of the snapshot. How the edges are distributed over the
+nodes is known where their adjacency is in memory; what values a property has, where its column is, or where
+the table is so small that a filter reads the column anyway. Elsewhere shares are guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from omnigraph.engine.edges.overlay import OverlaidNeighbours
+from omnigraph.engine.edges.traverse import Neighbours
+from omnigraph.engine.read.access import SCANNED_IN_MEMORY_ROWS_MAX
+from omnigraph.engine.read.encoded import Codes, codes_of
+from omnigraph.language.query_tree import Operator
+from omnigraph.planning import ir
+from omnigraph.planning.order import by_cost
+from omnigraph.planning.steps import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.engine.read.reading import Reading
+    from omnigraph.planning.steps import Move
+
+EQUAL_SHARE: Final = 0.1
+OTHER_SHARE: Final = 0.33
+"""Shares of rows that a test is guessed to keep where nothing is known of its values."""
+_LESS: Final = frozenset({Operator.LT, Operator.LE})
+_MORE: Final = frozenset({Operator.GT, Operator.GE})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Degrees:
+    """How the edges of one type are distributed over the nodes they start from, in one direction."""
+
+    pairs: int
+    """Distinct pairs of connected nodes."""
+    heads: int
+    """Nodes with an edge."""
+    most: int
+    """The most neighbours of one node."""
+    reached: float
+    """The mean over edges: how many neighbours a node has that an edge led to."""
+    nbytes: int = 64
+
+    @staticmethod
+    def of(index: Neighbours) -> Degrees:
+        """Those of an index. Cost: one pass over its nodes."""
+        lengths = np.diff(index.offsets).astype(np.float64)
+        pairs = float(lengths.sum())
+        reached = float(lengths @ lengths) / pairs if pairs else 0.0
+        most = int(lengths.max()) if len(lengths) else 0
+        return Degrees(int(pairs), int(np.count_nonzero(lengths)), most, reached)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """The values of one property."""
+
+    distinct: int
+    nulls: float
+    """The share of rows without a value."""
+    low: float | None
+    high: float | None
+    """The least and the greatest value, of numbers."""
+    nbytes: int = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableMeasures:
+    """What is known of the tables at the snapshot of one run."""
+
+    reading: Reading
+    _shares: dict[int, float] = field(default_factory=dict[int, float])
+
+    def rows(self, node: NodeType) -> float:
+        """How many nodes of a type there are."""
+        return float(self.reading.image(node).row_count)
+
+    def degree(self, edge: EdgeType, direction: Direction, *, reached: bool = False) -> float:
+        """How many neighbours a node has; `reached`: a node that an edge of the same type led to."""
+        known = self.degrees(edge, direction)
+        if known is not None and reached:
+            return known.reached
+        tables = self.reading.edge_tables(edge)
+        pairs = float(tables.edges.row_count) if known is None else float(known.pairs)
+        if direction is Direction.EITHER and known is None:
+            pairs *= 2
+        return pairs / max(tables.heads(direction).row_count, 1)
+
+    def degrees(self, edge: EdgeType, direction: Direction) -> Degrees | None:
+        """How the edges are distributed, where their adjacency is in memory. Under commits since it was
+        built, that of its base: a few changes do not change an order.
+        """
+        tables, caches = self.reading.edge_tables(edge), self.reading.caches
+        key = (tables.key(), "degrees", direction)
+        found = caches.derived.peek(key, Degrees)
+        if found is not None:
+            return found
+        index: Any = caches.adjacency.ready_neighbours(tables, direction)
+        base = index.base if isinstance(index, OverlaidNeighbours) else index
+        if not isinstance(base, Neighbours):
+            return None
+        return caches.derived.get(key, Degrees, lambda: Degrees.of(base))
+
+    def share(self, node: NodeType | EdgeType, test: ir.Predicate | None) -> float:
+        """The share of the entities of a type for which a test is true."""
+        match test:
+            case None:
+                return 1.0
+            case ir.And():
+                return float(np.prod([self.share(node, part) for part in test.parts]))
+            case ir.Or():
+                return min(sum(self.share(node, part) for part in test.parts), 1.0)
+            case ir.Not():
+                return 1.0 - self.share(node, test.part)
+            case ir.Compare():
+                return self._compared(node, test)
+            case ir.OneOf():
+                spread = self.spread(node, test.property)
+                each = EQUAL_SHARE if spread is None else 1.0 / max(spread.distinct, 1)
+                return min(len(test.values) * each, 1.0)
+            case ir.IsNull():
+                spread = self.spread(node, test.property)
+                nulls = EQUAL_SHARE if spread is None else spread.nulls
+                return 1.0 - nulls if test.negated else nulls
+
+    def _compared(self, node: NodeType | EdgeType, test: ir.Compare) -> float:
+        if test.op is Operator.EQ and getattr(node, "key", None) == (test.property,):
+            return 1.0 / max(self.reading.image(node).row_count, 1)
+        spread = self.spread(node, test.property)
+        if spread is None:
+            return EQUAL_SHARE if test.op is Operator.EQ else OTHER_SHARE
+        if test.op is Operator.EQ:
+            return (1.0 - spread.nulls) / max(spread.distinct, 1)
+        if test.op is Operator.NE:
+            return (1.0 - spread.nulls) * (1.0 - 1.0 / max(spread.distinct, 1))
+        # A parameter may be another value in the next run of the same plan.
+        value = test.value.value if isinstance(test.value, ir.Literal) else None
+        if spread.low is None or spread.high is None or not isinstance(value, int | float):
+            return OTHER_SHARE
+        width = max(spread.high - spread.low, 1e-9)
+        below = min(max((value - spread.low) / width, 0.0), 1.0)
+        if test.op in _LESS:
+            return below
+        return 1.0 - below if test.op in _MORE else OTHER_SHARE
+
+    def spread(self, owner: NodeType | EdgeType, column: str) -> Spread | None:
+        """The values of a property, where looking at them costs little."""
+        kind = owner.by_name[column].type if column in owner.by_name else None
+        image = self.reading.image(owner)
+        if kind is None or not kind.is_scalar or not image.row_count:
+            return None
+        derived, name = self.reading.caches.derived, image.handle.column_identity(column)
+        key = (image.contents, "spread", name)
+        found = derived.peek(key, Spread)
+        if found is not None:
+            return found
+        if image.row_count > SCANNED_IN_MEMORY_ROWS_MAX and column not in image.cached:
+            return None
+
+        def make() -> Spread:
+            codes = derived.get((image.contents, "codes", name), Codes, lambda: codes_of(image, column))
+            live = image.live()
+            mine = codes.codes[live]
+            nulls = float(np.count_nonzero(mine == codes.codes[-1])) / max(len(live), 1)
+            numbers = image.numbers(column) if kind.is_numeric else None
+            low = high = None
+            if numbers is not None and len(live):
+                values, known = numbers.gather(live)
+                values = values if known is None else values[known]
+                low, high = (float(values.min()), float(values.max())) if len(values) else (None, None)
+            return Spread(codes.width - (1 if nulls or codes.samples[-1] < 0 else 0), nulls, low, high)
+
+        return derived.get(key, Spread, make)
+
+    def order(self, block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None) -> Sequence[Move]:
+        """The moves of a block in the cheapest order."""
+        return by_cost(block, bound, wanted, self)
+
+    def state(self, plan: ir.ReadPlan) -> tuple[int, ...]:
+        """What an order depends on, coarsely: it is found again when this changes."""
+        found: list[int] = []
+        for block in plan.match.walk():
+            found += [self.reading.image(node.type).row_count.bit_length() for node in block.nodes]
+            for hop in block.traversals:
+                tables = self.reading.edge_tables(hop.edge)
+                adjacency = self.reading.caches.adjacency
+                found.append(tables.edges.row_count.bit_length())
+                found += [adjacency.is_ready(tables, each, "neighbours") for each in _DIRECTIONS]
+        return tuple(found)
+
+
+_DIRECTIONS: Final = (Direction.FORWARD, Direction.BACKWARD)

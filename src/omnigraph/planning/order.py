@@ -1,0 +1,234 @@
+"""In which order the variables of a block are bound, by what that costs. Pure: what is known of the data is
+given as `Measures`.
+
+A state is a set of bound variables with the rows they would have. From each state every clause that touches a
+bound variable leads on; of all states with the same number of clauses done the cheapest few are followed. The
+cost of an order is the number of rows and pairs its steps would make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from omnigraph.language.query_tree import Operator
+from omnigraph.planning import ir
+from omnigraph.planning.steps import Direction, Move, pushable, written_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from omnigraph.catalog.schema import EdgeType, NodeType
+
+STATES_KEPT: Final = 8
+"""How many orders are followed at a time."""
+TRAVERSALS_MAX: Final = 24
+"""Larger blocks are run as they are written."""
+PROBE_COST: Final = 2.0
+"""What it costs to ask whether two nodes are connected, a made pair being 1."""
+SCAN_COST: Final = 0.05
+"""What it costs to look at a row of a table."""
+GAIN_MIN: Final = 0.9
+"""Another order is taken when it costs less than this share of the written one."""
+EQUAL_SHARE: Final = 0.1
+OTHER_SHARE: Final = 0.33
+"""Shares of rows that a condition on several variables is guessed to keep."""
+
+
+class Measures(Protocol):
+    """What is known of the data."""
+
+    def rows(self, node: NodeType) -> float:
+        """How many nodes of a type there are."""
+        ...
+
+    def share(self, node: NodeType, test: ir.Predicate | None) -> float:
+        """The share of the nodes of a type for which a test is true."""
+        ...
+
+    def degree(self, edge: EdgeType, direction: Direction, *, reached: bool) -> float:
+        """How many neighbours a node has; `reached`: a node that an edge of the same type led to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    bound: frozenset[str]
+    via: dict[str, str]
+    """The edge type that led to a variable."""
+    done: tuple[Move, ...]
+    left: frozenset[int]
+    """The traversals that are not done, by position."""
+    open: tuple[ir.Condition, ...]
+    rows: float
+    cost: float
+
+
+class _Search:
+    """The orders of one block."""
+
+    def __init__(
+        self, block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None, measures: Measures
+    ) -> None:
+        self.block = block
+        self.measures = measures
+        self.wanted = wanted
+        self.nodes = {node.name: node for node in block.nodes if not node.outer}
+        self.extent = {name: max(measures.rows(node.type), 1.0) for name, node in self.nodes.items()}
+        later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
+        conditions = tuple(c for c in block.conditions if not ir.variables_of(c) & later)
+        self.first = _State(bound, {}, (), frozenset(range(len(block.traversals))), conditions, 1.0, 0.0)
+
+    def best(self) -> _State:
+        states = [self.first]
+        while True:
+            following = [after for state in states for after in self._after(state)]
+            if not following:
+                return min(states, key=lambda state: state.cost)
+            cheapest: dict[tuple[frozenset[str], frozenset[int]], _State] = {}
+            for state in following:
+                key = (state.bound, state.left)
+                known = cheapest.get(key)
+                if known is None or state.cost < known.cost:
+                    cheapest[key] = state
+            states = sorted(cheapest.values(), key=lambda state: state.cost + state.rows)[:STATES_KEPT]
+
+    def _after(self, state: _State) -> Iterable[_State]:
+        traversals = self.block.traversals
+        ready = [
+            number
+            for number in sorted(state.left)
+            if traversals[number].source in state.bound or traversals[number].target in state.bound
+        ]
+        if ready:
+            return [self.follow(state, number) for number in ready]
+        return [self.scan(state, node) for name, node in self.nodes.items() if name not in state.bound]
+
+    def replay(self, moves: Sequence[Move]) -> _State:
+        """What a given order would make."""
+        state = self.first
+        for move in moves:
+            if isinstance(move, ir.Traversal):
+                state = self.follow(state, self.block.traversals.index(move))
+            else:
+                state = self.scan(state, move)
+        return state
+
+    def scan(self, state: _State, node: ir.NodeVariable) -> _State:
+        tests, rest = pushable(node, state.open)
+        share = self.measures.share(node.type, node.matches)
+        for test in tests:
+            share *= self.measures.share(node.type, test)
+        extent = self.extent[node.name]
+        rows = state.rows * extent * share
+        # A row that is found by its key costs next to nothing, whatever the size of its table.
+        looked = 0.0 if extent * share <= 1.5 else extent * SCAN_COST
+        return self._settled(
+            state, state.bound | {node.name}, state.via, node, state.left, tuple(rest), rows, looked + rows
+        )
+
+    def follow(self, state: _State, number: int) -> _State:
+        hop = self.block.traversals[number]
+        left = state.left - {number}
+        if hop.is_empty:
+            return self._settled(
+                state, state.bound | set(hop.ends), state.via, hop, left, state.open, 0.0, 0.0
+            )
+        forward = hop.source in state.bound
+        start, end = hop.ends if forward else hop.ends[::-1]
+        one_way = Direction.FORWARD if forward else Direction.BACKWARD
+        direction = Direction.EITHER if hop.undirected else one_way
+        degree = self.measures.degree(hop.edge, direction, reached=state.via.get(start) == hop.edge.name)
+        high = hop.high if hop.edge.source == hop.edge.target else 1
+        reached = sum(degree**length for length in range(hop.low, high + 1))
+        extent = self.extent.get(end)
+        if extent is not None:
+            reached = min(reached, extent)
+        if hop.source in state.bound and hop.target in state.bound:
+            share = min(reached / (extent or max(reached * 3, 1.0)), 1.0)
+            cost = state.rows * (PROBE_COST if high == 1 and hop.edge_variable is None else reached)
+            return self._settled(
+                state, state.bound, state.via, hop, left, state.open, state.rows * share, cost
+            )
+        made = state.rows * reached
+        share, rest = 1.0, list(state.open)
+        node = self.nodes.get(end)
+        if node is not None:
+            share = self.measures.share(node.type, node.matches)
+            tests, rest = pushable(node, rest)
+            for test in tests:
+                share *= self.measures.share(node.type, test)
+        return self._settled(
+            state,
+            state.bound | set(_bound_by(hop, end)),
+            {**state.via, end: hop.edge.name},
+            hop,
+            left,
+            tuple(rest),
+            made * share,
+            made,
+        )
+
+    def _settled(
+        self,
+        state: _State,
+        bound: frozenset[str],
+        via: dict[str, str],
+        move: Move,
+        left: frozenset[int],
+        conditions: tuple[ir.Condition, ...],
+        rows: float,
+        cost: float,
+    ) -> _State:
+        """The state after a move, with the conditions that can be asked now."""
+        waiting: list[ir.Condition] = []
+        for condition in conditions:
+            if ir.variables_of(condition) <= bound:
+                rows *= _share(condition)
+            else:
+                waiting.append(condition)
+        if self.wanted is not None:
+            rows = min(rows, self._distinct(bound, left, waiting))
+        return _State(bound, via, (*state.done, move), left, tuple(waiting), rows, state.cost + cost)
+
+    def _distinct(self, bound: frozenset[str], left: frozenset[int], waiting: list[ir.Condition]) -> float:
+        """How many rows there are at most when equal ones are counted together."""
+        needed = set(self.wanted or ())
+        for number in left:
+            needed.update(self.block.traversals[number].ends)
+        for condition in waiting:
+            needed |= ir.variables_of(condition)
+        most = 1.0
+        for name in needed & bound:
+            most *= self.extent.get(name, 1e18)
+        return most
+
+
+def _bound_by(hop: ir.Traversal, end: str) -> tuple[str, ...]:
+    return (end,) if hop.edge_variable is None else (end, hop.edge_variable)
+
+
+def _share(condition: ir.Condition) -> float:
+    match condition:
+        case ir.Comparison(op=Operator.NE):
+            return 0.95
+        case ir.Comparison(op=Operator.EQ):
+            return EQUAL_SHARE
+        case _:
+            return OTHER_SHARE
+
+
+def by_cost(
+    block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None, measures: Measures
+) -> tuple[Move, ...]:
+    """The moves of a block in the cheapest order that was found; the written one unless that is dearer.
+
+    `wanted` are the variables that something after the block reads, when equal rows are counted together;
+    None when every row counts by itself.
+    """
+    moves = written_order(block, bound)
+    if len(moves) < 2 or len(block.traversals) > TRAVERSALS_MAX:
+        return moves
+    search = _Search(block, bound, wanted, measures)
+    best, written = search.best(), search.replay(moves)
+    return best.done if best.cost < written.cost * GAIN_MIN else moves

@@ -1,0 +1,124 @@
+"""Patterns with cycles, in any order of their clauses and in the smallest pieces, against the naive evaluator."""
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import omnigraph
+from model.programs import SCHEMA, graphs, queries, seed
+from model.reference import run_reference
+from model.test_queries import compare
+from omnigraph.catalog.build import compile_schema
+from omnigraph.core.settings import Settings
+from omnigraph.engine.read import aggregate, flow, match
+from omnigraph.planning.compile import as_read, compile_query
+
+CATALOG = compile_schema(SCHEMA)
+FAST = Settings(durability="os")
+numbers = itertools.count()
+
+
+@pytest.fixture
+def smallest_pieces(monkeypatch):
+    """Every step is cut wherever it can be, and equal rows are put together wherever they can be."""
+    monkeypatch.setattr(flow, "FLOW_ROWS", 2)
+    monkeypatch.setattr(flow, "UNKNOWN_ROWS", 1)
+    monkeypatch.setattr(flow, "UNCUT_ROWS", 0)
+    monkeypatch.setattr(flow, "MERGED_ROWS_MIN", 1)
+    monkeypatch.setattr(flow, "SKEW", 1000)
+    monkeypatch.setattr(aggregate, "FEW_ROWS", 0)
+    monkeypatch.setattr(aggregate, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(match, "FEW_ROWS", 0)
+
+
+hops = st.tuples(st.sampled_from("xyz"), st.sampled_from(["e", "<e>", "e", "e{1,2}"]), st.sampled_from("xyz"))
+
+
+@st.composite
+def cycles(draw) -> list[str]:
+    """The clauses of a pattern over three variables, with more edges than a tree has."""
+    clauses = [f"${name}: A {draw(st.sampled_from(['', '', '{ n: 1 }']))}" for name in "xyz"]
+    clauses += [f"${a} {edge} ${b}" for a, edge, b in draw(st.lists(hops, min_size=2, max_size=5))]
+    if draw(st.booleans()):
+        clauses.append("$z f $b")
+    if draw(st.booleans()):
+        clauses.append(f"${draw(st.sampled_from('xyz'))}.n {draw(st.sampled_from(['=', '!=', '<']))} $y.n")
+    if draw(st.integers(0, 2)) == 0:
+        clauses.append("not { $x e $z }")
+    if draw(st.integers(0, 2)) == 0:
+        clauses.append("not { $x f $w $z f $w }")
+    return clauses
+
+
+RETURNS = (
+    "{ count($x) as c }",
+    "{ $y.n, count($x) as c, sum($z.n) as s, max($x.n) as m }",
+    "{ $x, $y, $z }",
+    "distinct { $y.n, $z }",
+)
+
+
+@pytest.mark.model
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    graph=graphs(),
+    patterns=st.lists(st.tuples(cycles(), st.sampled_from(RETURNS)), min_size=2, max_size=4),
+    order=st.integers(0, 1000),
+)
+def test_the_answer_does_not_depend_on_the_order_of_clauses(
+    tmp_path, smallest_pieces, graph, patterns, order
+) -> None:
+    shuffle = random.Random(order)
+    with omnigraph.init(tmp_path / str(next(numbers)), schema=SCHEMA, settings=FAST) as opened:
+        opened.mutate(seed(graph))
+        for clauses, shown in patterns:
+            expected, written = None, clauses
+            for _ in range(3):
+                text = f"query q() {{ match {{ {' '.join(written)} }} return {shown} }}"
+                columns = opened.query(text).table.columns
+                got = Counter(zip(*(column.to_pylist() for column in columns), strict=True))
+                if expected is None:
+                    expected = Counter(run_reference(as_read(compile_query(text, CATALOG)), graph, {}))
+                assert got == expected, text
+                nodes, rest = clauses[:3], clauses[3:]  # a variable is bound before a condition mentions it
+                written = shuffle.sample(nodes, 3) + shuffle.sample(rest, len(rest))
+
+
+@pytest.mark.model
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(graph=graphs(), texts=st.lists(queries(), min_size=3, max_size=6))
+def test_pieces_and_weights_change_no_answer(tmp_path, smallest_pieces, graph, texts) -> None:
+    with omnigraph.init(tmp_path / str(next(numbers)), schema=SCHEMA, settings=FAST) as opened:
+        opened.mutate(seed(graph))
+        for text in texts:
+            compare(opened, graph, text)
+
+
+COUNTED = """
+query q() { match { $a: P $b: P $c: P $d: P $a k $x $b k $y $c k $z } return { count($a) as n, count($y) as m } }
+"""
+
+
+def test_a_product_that_nobody_could_unroll_is_counted(tmp_path) -> None:
+    """A thousand nodes to the fourth, each of three with its neighbours."""
+    schema = "node P { k: String @key }\nedge K: P -> P"
+    chosen = random.Random(3)
+    nodes = [f'insert P {{ k: "p{n}" }}' for n in range(1000)]
+    pairs = {(chosen.randrange(1000), chosen.randrange(1000)) for _ in range(700)}
+    edges = [f'insert K {{ from: "p{a}", to: "p{b}" }}' for a, b in sorted(pairs)]
+    with omnigraph.init(tmp_path / "g", schema=schema, settings=FAST) as opened:
+        opened.mutate("query q() {" + "\n".join(nodes + edges) + "}")
+        expected = len(pairs) ** 3 * 1000
+        assert opened.query(COUNTED).to_dicts() == [{"n": expected, "m": expected}]
