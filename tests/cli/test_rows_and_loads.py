@@ -280,3 +280,8 @@ def test_a_tag_names_what_is_read(here: Run, place: Path) -> None:
     assert here(*count, "--json").json["rows"] == [{"ships": 2}]
     assert here("export", "--type", "Ship", "--at", "v1", *STORE).out.count("\n") == 3
     assert here(*count, "--at", "v2", "--json", rc=6).error["kind"] == "commit_not_found"
+
+
+def test_a_load_that_refused_everything_does_not_succeed(here: Run, place: Path) -> None:
+    ran = here("load", "--data", "-", "--mode", "merge", "--rejects", "aside", *LOCAL, stdin="oops\n", rc=1)
+    assert "refused 1 record" in ran.out

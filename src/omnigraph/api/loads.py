@@ -38,6 +38,7 @@ class Loads:
         engine: str = "spark",
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
+        max_rejects: int | None = None,
         on_duplicate: str | None = None,
         resume: str | None = None,
         format: str | None = None,  # noqa: A002  the word of the command line
@@ -55,7 +56,8 @@ class Loads:
 
         `mode` is append, merge, overwrite or patch. `engine="local"` runs in this process, without Spark. A
         missing branch is made from `base` when everything is checked. With `rejects`, refused records are set
-        aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded.
+        aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded;
+        mended there, the file is itself an input. More than `max_rejects` of them refuse the whole load.
         Of records that mean the same entity, `on_duplicate` refuses all (refuse) or keeps one (first, last).
         For CSV there are `delimiter`, the `columns` of a file without a header and further `nulls`; `rename`
         maps columns of the file to properties, and `ignore_extra` passes over those the type does not have.
@@ -73,6 +75,7 @@ class Loads:
                 if_commit=if_commit,
                 replace_types=replace_types,
                 rejects=rejects,
+                max_rejects=max_rejects,
                 on_duplicate=on_duplicate,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
@@ -106,6 +109,7 @@ class Loads:
         engine: str = "spark",
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
+        max_rejects: int | None = None,
         on_duplicate: str | None = None,
         rename: Mapping[str, str] | None = None,
         ignore_extra: bool = False,
@@ -136,6 +140,7 @@ class Loads:
                 if_commit=if_commit,
                 replace_types=replace_types,
                 rejects=rejects,
+                max_rejects=max_rejects,
                 on_duplicate=on_duplicate,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)

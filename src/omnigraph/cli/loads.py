@@ -71,6 +71,12 @@ Rejects = Annotated[
     str | None,
     typer.Option("--rejects", metavar="DIR", help="Set refused records aside in DIR/rejects.jsonl."),
 ]
+MaxRejects = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rejects", metavar="N", min=0, help="Refuse the load when more records than this are."
+    ),
+]
 OnDuplicateOption = Annotated[
     OnDuplicate | None,
     typer.Option("--on-duplicate", help="Of records that mean one entity, refuse all or keep one."),
@@ -126,6 +132,7 @@ def load(
     ignore_extra: IgnoreExtra = False,
     replace_type: ReplaceType = None,
     rejects: Rejects = None,
+    max_rejects: MaxRejects = None,
     on_duplicate: OnDuplicateOption = None,
     resume: Resume = None,
     resumable: Resumable = False,
@@ -137,12 +144,12 @@ def load(
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
-) -> None:
-    """Load files into a graph."""
+) -> int:
+    """Load files into a graph. Exit status 1 when every record was refused."""
     uri = addressed(store)
     if resumable:
         _list_resumable(uri, as_json=as_json)
-        return
+        return 0
     sources = _sources(mode, data, resume)
     if mode is LoadMode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
@@ -159,6 +166,7 @@ def load(
             engine=engine.value,
             replace_types=replace_type or (),
             rejects=rejects,
+            max_rejects=max_rejects,
             on_duplicate=None if on_duplicate is None else on_duplicate.value,
             resume=resume,
             format=None if form is None else form.value,
@@ -166,6 +174,7 @@ def load(
             **_form(delimiter, columns, null, rename, ignore_extra=ignore_extra),
         )
     _show(uri, report, as_json=as_json)
+    return 1 if report.records_refused and not report.total_entities else 0
 
 
 def _form(

@@ -131,6 +131,8 @@ class LoadOptions:
     replace_types: tuple[str, ...] = ()
     """Overwrite: types to replace even when the input has no record of them."""
     rejects: Path | None = None
+    max_rejects: int | None = None
+    """How many records may be set aside; None for any number."""
     on_duplicate: OnDuplicate | None = None
     """None refuses them, except that in a merge the last record of an id that is no key wins."""
 
@@ -145,6 +147,7 @@ class LoadOptions:
         if_commit: str | None = None,
         replace_types: Sequence[str] = (),
         rejects: "str | os.PathLike[str] | None" = None,
+        max_rejects: int | None = None,
         on_duplicate: str | None = None,
     ) -> "LoadOptions":
         """The options a caller says in words. Raises BadRequest for an unknown one."""
@@ -156,6 +159,7 @@ class LoadOptions:
             if_commit=None if if_commit is None else CommitId(if_commit),
             replace_types=tuple(replace_types),
             rejects=None if rejects is None else Path(rejects),
+            max_rejects=max_rejects,
             on_duplicate=None if on_duplicate is None else word(OnDuplicate, on_duplicate, "on_duplicate"),
         )
 
@@ -165,6 +169,10 @@ class LoadOptions:
             raise BadRequest("a load needs a mode", hint=_known(LoadMode))
         if self.replace_types and self.mode is not LoadMode.OVERWRITE:
             raise BadRequest("only an overwrite load replaces types that the input does not name")
+        if self.max_rejects is not None and self.rejects is None:
+            raise BadRequest(
+                "a number of rejects needs a place for them", hint="name a directory: --rejects (rejects=)"
+            )
         return self.mode
 
     def differences(self, recorded: "LoadOptions") -> list[str]:
@@ -193,5 +201,6 @@ class LoadOptions:
             if_commit=members["if_commit"],
             replace_types=members["replace_types"],
             rejects=members["rejects"],
+            max_rejects=members.get("max_rejects"),
             on_duplicate=members.get("on_duplicate"),
         )

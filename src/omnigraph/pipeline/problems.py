@@ -106,6 +106,8 @@ class Fault:
     kind: str
     type_name: str
     orders: NDArray[np.int64]
+    partners: NDArray[np.int64] | None = None
+    """For each of them another record of the input that takes part; -1 where there is none."""
 
 
 @dataclass(slots=True)

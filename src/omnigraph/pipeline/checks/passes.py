@@ -72,12 +72,31 @@ class Checked:
     facts: FactFiles = field(default_factory=FactFiles)
 
     def blame(
-        self, kind: str, table_type: TableType, problems: Iterable[Problem], count: int, orders: Orders
+        self,
+        kind: str,
+        table_type: TableType,
+        problems: Iterable[Problem],
+        count: int,
+        orders: Orders,
+        codes: Orders | None = None,
     ) -> None:
-        """Note `count` violations and the records that take part in them."""
+        """Note `count` violations and the records that take part in them; those of one code in the same."""
         self.log.add(kind, problems, count)
         if len(orders):
-            self.faults.append(Fault(kind, table_type.name, orders))
+            partners = None if codes is None else _partners(codes, orders)
+            self.faults.append(Fault(kind, table_type.name, orders, partners))
+
+
+def _partners(codes: Orders, orders: Orders) -> Orders:
+    """For each record the first other one of its code; -1 where it is alone."""
+    by_code = np.lexsort((orders, codes))
+    starts = np.flatnonzero(np.r_[True, np.diff(codes[by_code]) != 0])
+    sizes = np.diff(np.r_[starts, len(codes)])
+    first = np.repeat(orders[by_code][starts], sizes)
+    second = np.repeat(np.r_[orders[by_code], -1][np.where(sizes > 1, starts + 1, len(codes))], sizes)
+    partners = np.empty(len(codes), np.int64)
+    partners[by_code] = np.where(orders[by_code] == first, second, first)
+    return partners
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +209,7 @@ def _check_duplicates(table_type: TableType, facts: pa.Table, plan: LoadPlan, re
         for row in heads.tolist()
     )
     kind = "unique" if _is_keyed(table_type) else "key_conflict"
-    result.blame(kind, table_type, problems, len(heads), orders[duplicate])
+    result.blame(kind, table_type, problems, len(heads), orders[duplicate], codes[duplicate])
     return facts
 
 
@@ -292,7 +311,8 @@ def _check_unique(
         own = pc.equal(ids, holder_ids.take(pa.array(np.where(named, where, 0))))
         named &= ~np.asarray(pc.fill_null(own, False).to_numpy(zero_copy_only=False), np.bool_)
         held = np.where(named, where.astype(np.int64), -1)
-    shared = shared_tuples(tuple_codes([tuples]), held, orders)
+    codes = tuple_codes([tuples])
+    shared = shared_tuples(codes, held, orders)
 
     def problem(head: int, other: int, holder: int) -> Problem:
         # A record without an id of its own has none yet: its line tells it.
@@ -305,7 +325,7 @@ def _check_unique(
 
     broken = zip(shared.heads.tolist(), shared.others.tolist(), shared.holders.tolist(), strict=True)
     problems = (problem(*each) for each in broken)
-    result.blame("unique", table_type, problems, len(shared.heads), orders[shared.rows])
+    result.blame("unique", table_type, problems, len(shared.heads), orders[shared.rows], codes[shared.rows])
 
 
 def _remaining_holders(table_type: TableType, group: int, task: CheckTask) -> pa.Table | None:

@@ -22,6 +22,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, Property, TableType
 from omnigraph.catalog.types import FLOAT_KINDS
 from omnigraph.pipeline.input.convert import TEMPORAL_KINDS, Converted, convert, wire_type
 from omnigraph.pipeline.input.ends import EdgeKeys, ids_of_texts
+from omnigraph.pipeline.input.mended import BEGINNING, mended
 from omnigraph.pipeline.input.record_rules import (
     ExactRows,
     RecordRefused,
@@ -164,6 +165,8 @@ class ChunkParser:
             if self._line_over_limits(line, number):
                 yield _Group("", b"", b"", np.array([number], np.int64))
                 continue
+            if line.startswith(BEGINNING):
+                line = mended(line, self.catalog) or line
             member, name = _peek(line)
             lines, places = grouped.setdefault((member, name), ([], []))
             lines.append(line)

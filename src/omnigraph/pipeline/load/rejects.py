@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ from omnigraph.pipeline.input.record_rules import RecordRefused, decode
 from omnigraph.pipeline.input.sources import read_chunks, read_tables
 from omnigraph.pipeline.input.utf8 import showable
 from omnigraph.pipeline.load.journal import Journal
+from omnigraph.pipeline.load.locate import Places
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Fault, Problem, ProblemLog, line_of, order_of, split_of
 
@@ -51,10 +52,9 @@ class RejectsFile:
 
     def write(
         self,
-        splits: Sequence[Split],
+        places: Places,
         refused: NDArray[np.int64],
         reasons: "Reasons",
-        first_line: Mapping[int, int],
     ) -> None:
         """Write one line per refused record: file, line, reasons and the record itself.
 
@@ -64,7 +64,7 @@ class RejectsFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as out:
-                _write_records(out, splits, refused, reasons, first_line)
+                _write_records(out, places, refused, reasons)
             if not self.own:
                 # Another load may have begun with the same directory: only one of the two makes the file.
                 self.path.open("xb").close()
@@ -93,45 +93,48 @@ def _taken(path: Path) -> BadRequest:
 
 def _write_records(
     out: BinaryIO,
-    splits: Sequence[Split],
+    places: Places,
     refused: NDArray[np.int64],
     reasons: "Reasons",
-    first_line: Mapping[int, int],
 ) -> None:
     affected = {split_of(int(order)) for order in refused}
-    for split in splits:
+    for split in places.splits:
         if split.number not in affected:
             continue
         base = order_of(split.number, 0)
         wanted = {line_of(int(order)) for order in refused if split_of(int(order)) == split.number}
         for line, record in _records(split, wanted):
-            entry = {
-                "file": split.name,
-                "line": first_line[split.number] + line + 1,
-                "reasons": reasons.of(base + line),
-            }
+            entry: dict[str, Any] = {"file": split.name, "line": places.line(base + line)}
+            if split.format is not SourceFormat.JSON_LINES:
+                entry["type"] = split.type_name or ""
+            entry["reasons"] = reasons.of(base + line)
             out.write(orjson.dumps(entry)[:-1] + b',"record":' + record + b"}\n")
 
 
 class Reasons:
     """Why each record was refused: the problem that names it, or the rule it takes part in breaking."""
 
-    def __init__(self, log: ProblemLog, faults: Iterable[Fault]) -> None:
+    def __init__(self, log: ProblemLog, faults: Iterable[Fault], places: Places) -> None:
+        self._places = places
         self._problems: dict[int, list[Problem]] = {}
         for problem in log.listed():
             self._problems.setdefault(problem.order, []).append(problem)
-        self._rules: dict[int, set[tuple[str, str]]] = {}
+        self._rules: dict[int, dict[tuple[str, str], int]] = {}
         for fault in faults:
-            for order in fault.orders.tolist():
-                self._rules.setdefault(order, set()).add((fault.kind, fault.type_name))
+            partners = np.full(len(fault.orders), -1) if fault.partners is None else fault.partners
+            for order, partner in zip(fault.orders.tolist(), partners.tolist(), strict=True):
+                self._rules.setdefault(order, {}).setdefault((fault.kind, fault.type_name), partner)
 
     def of(self, order: int) -> list[dict[str, Any]]:
         """The reasons of one record, as JSON members."""
         described = [_reason(problem) for problem in self._problems.get(order, ())]
-        named = {reason["kind"] for reason in described}
-        for kind, type_name in sorted(self._rules.get(order, ())):
-            if kind not in named:
-                described.append({"kind": kind, "message": f"{type_name}: takes part in breaking '{kind}'"})
+        for (kind, type_name), partner in sorted(self._rules.get(order, {}).items()):
+            same = [reason for reason in described if reason["kind"] == kind]
+            if not same:
+                same = [{"kind": kind, "message": f"{type_name}: takes part in breaking '{kind}'"}]
+                described += same
+            if partner >= 0:
+                same[0]["partner"] = f"{self._places.file(partner)}:{self._places.line(partner)}"
         return described or [{"kind": "format", "message": "the record is malformed"}]
 
 

@@ -60,6 +60,7 @@ from omnigraph.pipeline.load.journal import (
     own_files,
     stage_journaled,
 )
+from omnigraph.pipeline.load.locate import Places
 from omnigraph.pipeline.load.rejects import Reasons, RejectsFile
 from omnigraph.pipeline.load.stage_split import (
     SplitResult,
@@ -73,13 +74,9 @@ from omnigraph.pipeline.load.target import TargetBranch
 from omnigraph.pipeline.plan import LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
-    NO_RECORD,
     PROBLEMS_KEPT_PER_KIND_MAX,
     Fault,
-    Problem,
     ProblemLog,
-    line_of,
-    split_of,
 )
 from omnigraph.pipeline.report import LoadReport, TypeCount, refusal
 from omnigraph.pipeline.spark.executors import Executor, LocalExecutor
@@ -393,15 +390,19 @@ class Load:
                 break
             refused = grown
         self.refused, self.log = refused, self._located(log, staged)
+        most = self.options.max_rejects
+        if most is not None and len(refused) > most:
+            stopped = refusal(self.log)
+            stopped.hint = f"{len(refused):,} records are refused, at most {most:,} may be (--max-rejects)"
+            raise stopped
         return verified
 
     def _set_aside(self, staged: _Staged) -> None:
         """Write the refused records, before the commit: a record is never neither loaded nor set aside."""
         if self.rejects is None or not len(self.refused):
             return
-        reasons = Reasons(self.log, self.faults)
-        first_lines = self._first_lines(staged)
-        self.rejects.write(self.splits, self.refused, reasons, first_lines)
+        places = Places.of(self.splits, staged.results)
+        self.rejects.write(places, self.refused, Reasons(self.log, self.faults, places))
 
     def _stage_again(self, staged: _Staged, left_out: Orders) -> None:
         """Stage the splits that hold left-out records once more, without them."""
@@ -514,29 +515,8 @@ class Load:
 
     # --- report ---
 
-    def _first_lines(self, staged: _Staged) -> dict[int, int]:
-        """The line of its file at which each split begins: lines of earlier splits come first."""
-        first_line: dict[int, int] = {}
-        passed: dict[str, int] = {}
-        for split in self.splits:
-            # A file may be named twice: its first split begins at its first line again.
-            first_line[split.number] = passed.get(split.path, 0) if split.start else 0
-            passed[split.path] = first_line[split.number] + staged.results[split.number].lines
-        return first_line
-
     def _located(self, log: ProblemLog, staged: _Staged) -> ProblemLog:
-        """The log with file and line of every problem."""
-        first_line = self._first_lines(staged)
-
-        def placed(problem: Problem) -> Problem:
-            if problem.order == NO_RECORD:
-                return problem
-            number = split_of(problem.order)
-            line = first_line[number] + line_of(problem.order) + 1
-            return replace(problem, file=self.splits[number].name, line=line)
-
-        kept = {kind: [placed(problem) for problem in problems] for kind, problems in log.kept.items()}
-        return ProblemLog(kept, dict(log.totals), log.kept_max)
+        return Places.of(self.splits, staged.results).located(log)
 
     def _report(self, staged: _Staged, verified: Verified, commit: CommitRecord | None) -> LoadReport:
         counts: dict[bool, list[TypeCount]] = {True: [], False: []}
