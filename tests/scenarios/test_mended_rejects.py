@@ -93,6 +93,16 @@ def test_reasons_name_the_rule_and_the_other_record(graph, tmp_path):
     assert partners == {1: f"{source}:3", 3: f"{source}:1", 2: f"{source}:4", 4: f"{source}:2"}
 
 
+def test_a_printed_report_is_short_and_counts_the_kept_one_of_duplicates(graph, tmp_path):
+    (tmp_path / "T.csv").write_text("k,n\na,1\na,2\nb,x\n")
+    report = load(graph, tmp_path / "T.csv", tmp_path / "aside", on_duplicate="last")
+    assert str(report).splitlines() == [
+        "           1  T (1 new, 1 superseded, 1 refused)",
+        f"loaded 1 entity: append on main (local); commit {report.commit.id}",
+        f"refused 1 record: see {tmp_path / 'aside'}",
+    ]
+
+
 def test_more_rejects_than_allowed_refuse_the_load(graph, tmp_path):
     (tmp_path / "T.csv").write_text("k,n\na,x\nb,y\nc,1\n")
     with pytest.raises(LoadFormatError) as caught:

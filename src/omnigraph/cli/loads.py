@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from omnigraph.core.settings import Settings
-    from omnigraph.pipeline.report import LoadReport, TypeCount
+    from omnigraph.pipeline.report import LoadReport
 
 
 PROBLEMS_SHOWN_PER_KIND_MAX: Final = 20
@@ -283,30 +283,8 @@ def _show(uri: str, report: "LoadReport", *, as_json: bool) -> None:
     if as_json:
         output.document(load_dict(uri, report))
         return
-    for count in (*report.nodes, *report.edges):
-        output.line(_count_line(count))
-    total = output.counted(report.total_entities, "entity", "entities")
-    where = f"{report.mode} on {report.branch} ({report.engine})"
-    if report.branch_created:
-        where = f"{where}, branch made from {report.base_branch}"
-    commit = "nothing to commit" if report.commit is None else f"commit {report.commit.id}"
-    output.line(f"loaded {total}: {where}; {commit}")
-    if report.rejects is not None and report.records_refused:
-        refused = output.counted(report.records_refused, "record")
-        output.line(f"refused {refused}: see {report.rejects}")
-
-
-def _count_line(count: "TypeCount") -> str:
-    parts = [f"{count.inserted:,} new"]
-    if count.appended:
-        parts.append("appended" if count.appended == count.inserted else f"{count.appended:,} appended")
-    if count.replaced:
-        parts.append(f"{count.replaced:,} replaced")
-    if count.superseded:
-        parts.append(f"{count.superseded:,} superseded")
-    if count.refused:
-        parts.append(f"{count.refused:,} refused")
-    return f"{count.entities_loaded:>12,}  {count.name} ({', '.join(parts)})"
+    for line in str(report).splitlines():
+        output.line(line)
 
 
 def spark_doctor(as_json: Json = False) -> int:

@@ -26,12 +26,31 @@ class TypeCount:
 
     name: str
     entities_loaded: int
+    """Records loaded, also those that gave way to another one of the same entity."""
     inserted: int
     replaced: int
     superseded: int
     refused: int
     appended: int = 0
     """Of the new ones, edges that a merge or patch could only append: nothing but an id names them."""
+
+    @property
+    def kept(self) -> int:
+        """Entities that the load wrote."""
+        return self.inserted + self.replaced
+
+    def __str__(self) -> str:
+        parts = [f"{self.inserted:,} new"]
+        if self.appended:
+            parts.append("appended" if self.appended == self.inserted else f"{self.appended:,} appended")
+        for number, what in (
+            (self.replaced, "replaced"),
+            (self.superseded, "superseded"),
+            (self.refused, "refused"),
+        ):
+            if number:
+                parts.append(f"{number:,} {what}")
+        return f"{self.name} ({', '.join(parts)})"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON members."""
@@ -80,6 +99,23 @@ class LoadReport:
     def total_entities(self) -> int:
         """Records loaded, over all types."""
         return sum(count.entities_loaded for count in (*self.nodes, *self.edges))
+
+    def __str__(self) -> str:
+        """A line per type and one for the whole; of records that mean one entity, the kept one is counted."""
+        types = (*self.nodes, *self.edges)
+        loaded = sum(count.kept for count in types)
+        where = f"{self.mode} on {self.branch} ({self.engine})"
+        if self.branch_created:
+            where = f"{where}, branch made from {self.base_branch}"
+        commit = "nothing to commit" if self.commit is None else f"commit {self.commit.id}"
+        lines = [
+            *(f"{count.kept:>12,}  {count}" for count in types),
+            f"loaded {loaded:,} {'entity' if loaded == 1 else 'entities'}: {where}; {commit}",
+        ]
+        if self.rejects is not None and self.records_refused:
+            noun = "record" if self.records_refused == 1 else "records"
+            lines.append(f"refused {self.records_refused:,} {noun}: see {self.rejects}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """The shape the command line and the service give."""
