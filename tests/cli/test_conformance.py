@@ -141,6 +141,8 @@ def test_c4_load_needs_a_mode_and_a_store(go: Run, place: Path) -> None:
     assert "--mode" in go("load", "--data", "harbor.jsonl", *STORE, rc=2).err
     positional = go("load", "--data", "harbor.jsonl", "--mode", "append", "harbor.omni", rc=2)
     assert "hint: a graph is addressed with --store" in positional.err
+    assert "hint: a file is named with its flag: --data harbor.jsonl" in go("load", "harbor.jsonl", rc=2).err
+    assert "hint: a file is named with its flag: --query harbor.gq" in go("query", "q", "harbor.gq", rc=2).err
 
 
 def test_c5_append_refuses_an_existing_key(go: Run, place: Path) -> None:
@@ -289,7 +291,7 @@ def test_c28_the_target_of_a_write_is_named(go: Run, place: Path) -> None:
     load = ("load", "--mode", "append", "--data", "d.jsonl", "--engine", "local", *STORE, "--json")
     named = go(*load)
     assert [line for line in named.err.splitlines() if "direct, local" in line] == [
-        "load -> harbor.omni (direct, local)"
+        "load -> harbor.omni (direct, local store; engine local)"
     ]
     assert named.json["total_entities"] == 1
     (place / "d.jsonl").write_text('{"type":"Ship","data":{"imo":"S5","name":"Eider"}}\n')

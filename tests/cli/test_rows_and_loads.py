@@ -163,7 +163,7 @@ def test_load_reports_what_it_did(run: Run, tmp_path: Path) -> None:
     (tmp_path / "harbor.jsonl").write_text(RECORDS)
     run("init", "--schema", "harbor.pg", "harbor.omni")
     ran = run("load", "--data", "harbor.jsonl", "--mode", "overwrite", *LOCAL, "--json")
-    assert ran.err == "load -> harbor.omni (direct, local)\n"
+    assert ran.err == "load -> harbor.omni (direct, local store; engine local)\n"
     report = ran.json
     assert report["total_entities"] == 8
     assert [(one["name"], one["entities_loaded"]) for one in report["nodes"]] == [("Port", 2), ("Ship", 3)]

@@ -27,7 +27,7 @@ def test_load_runs_on_spark_unless_told_otherwise_and_nothing_of_spark_is_heard(
     )
     run("init", "--schema", "schema.pg", "g.omni")
     ran = run("load", "--data", "people.jsonl", "--mode", "append", "--store", "g.omni", "--json")
-    assert ran.err == "load -> g.omni (direct, local)\n"
+    assert ran.err == "load -> g.omni (direct, local store; engine spark)\n"
     assert (ran.json["engine"], ran.json["total_entities"]) == ("spark", 2)
     again = run("load", "--data", "people.jsonl", "--mode", "append", "--store", "g.omni", "--json", rc=3)
     assert again.out == ""

@@ -161,7 +161,8 @@ def test_an_id_that_occurs_twice_is_not_said_to_exist(graph: Graph, tmp_path: Pa
     with pytest.raises(KeyConflict) as caught:
         graph.load(source, mode="append", engine="local")
     assert (
-        str(caught.value) == f"{source}:2: node type 'Note' has an entity with id 'n1' 2 times in the input"
+        caught.value.message
+        == f"{source}:2: node type 'Note' has an entity with id 'n1' 2 times in the input"
     )
     assert caught.value.hint is not None
     assert "of its own" in caught.value.hint

@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(
     print(f"{engine}, {moment}: ended {seconds:.2f} s after the interrupt")
     assert (command.returncode, output) == (130, "")
     said = errors.splitlines()
-    assert said[0] == f"load -> {tmp_path / 'g'} (direct, local)"
+    assert said[0] == f"load -> {tmp_path / 'g'} (direct, local store; engine {engine})"
     # The JVM comes up while the graph is opened: the command may not have begun.
     assert len(said) == 2, said
     assert said[1] in (NOTHING if moment == "jvm" else NOTHING[:1])

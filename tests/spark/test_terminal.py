@@ -23,7 +23,8 @@ BAD = """{"type":"Person","data":{"name":"ada","age":1}}
 {"edge":"Knows","from":"ada","to":"nobody"}
 {"edge":"Knows","from":"nobody","to":"ada"}
 """
-REFUSED = """load -> g (direct, local)
+TARGET = "load -> g (direct, local store; engine {})\n"
+REFUSED = """\
 bad.jsonl:1: node type 'Person' already has an entity with id 'ada' (key_conflict)
 bad.jsonl:2: Person.age must have a value (required)
 bad.jsonl:3: Knows: no Person with id 'nobody' (target) (endpoint)
@@ -46,7 +47,7 @@ def test_every_byte_is_ours(tmp_path: Path, engine: str) -> None:
     (tmp_path / "bad.jsonl").write_text(BAD)
     make_graph(tmp_path / "g", SCHEMA).close()
     status, output, errors = load(tmp_path, engine, "good.jsonl")
-    assert (status, errors) == (0, b"load -> g (direct, local)\n")
+    assert (status, errors) == (0, TARGET.format(engine).encode())
     commit = re.search(rb"commit ([0-9A-Z]{26})", output)
     assert commit is not None
     assert output.replace(commit[1], b"ID").decode() == (
@@ -56,7 +57,7 @@ def test_every_byte_is_ours(tmp_path: Path, engine: str) -> None:
     )
     status, output, errors = load(tmp_path, engine, "bad.jsonl")
     assert (status, output) == (1, b"")
-    headline = errors.decode().removeprefix(REFUSED)
+    headline = errors.decode().removeprefix(TARGET.format(engine) + REFUSED)
     assert headline.startswith("error: ")
     assert headline.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "g", "good.jsonl"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnigraph.branching.ancestry import common_ground
 from omnigraph.core.errors import BadRequest, BranchHasChildren, ConflictError
+from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, normalize_branch, show_branch
@@ -135,5 +136,5 @@ def _remove_forks(
             session.storage.delete_branch(entry.location, branch)
         except Exception as error:  # noqa: BLE001  the branch is gone; leftovers are harmless
             left.append(key)
-            emit(Warned(f"files of the deleted branch '{branch}' remain on '{key}'", str(error)))
+            emit(Warned(f"files of the deleted branch '{branch}' remain on '{key}'", said(error)))
     return tuple(left)

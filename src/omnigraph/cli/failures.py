@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -41,14 +42,34 @@ def from_parser(error: typer.TyperException) -> UsageError:
     """The usage error behind a complaint of the argument parser."""
     message = error.format_message().strip().rstrip(".").replace(": Value error, ", ": ")
     text = message[:1].lower() + message[1:].partition(" (Possible option")[0]
-    if "--uri" in text or text.startswith("got unexpected extra argument"):
+    if "--uri" in text:
         return UsageError(text, hint="a graph is addressed with --store")
     context = getattr(error, "ctx", None)
+    extra = re.fullmatch(r"got unexpected extra arguments?(?:\(s\))? \((.*)\)", text)
+    if extra is not None:
+        return UsageError(text, hint=_place_of(extra[1], context))
     near = _near(text, context)
     if near:
         return UsageError(text, hint=f"did you mean {near[0]}?", details={"candidates": list(near)})
     path = getattr(context, "command_path", "omnigraph")
     return UsageError(text, hint=f"`{path} --help` shows how the command is used")
+
+
+def _flags(context: Any) -> set[str]:
+    """The flags of the command that was parsed."""
+    params: list[Any] = getattr(getattr(context, "command", None), "params", [])
+    return {name for each in params for name in each.opts if name.startswith("--")}
+
+
+def _place_of(extra: str, context: Any) -> str:
+    """Where an argument belongs that the command does not take: a graph, or a file by its ending."""
+    known, first = _flags(context), extra.partition(" ")[0]
+    if "--store" in known and (Path(first).is_dir() or "://" in first or first.endswith(".omni")):
+        return "a graph is addressed with --store"
+    ending = {".gq": "--query", ".pg": "--schema"}.get(Path(first).suffix, "--data")
+    if ending in known:
+        return f"a file is named with its flag: {ending} {first}"
+    return f"`{getattr(context, 'command_path', 'omnigraph')} --help` shows how the command is used"
 
 
 def _near(text: str, context: Any) -> tuple[str, ...]:
@@ -57,9 +78,7 @@ def _near(text: str, context: Any) -> tuple[str, ...]:
 
     flag = re.fullmatch(r"no such option: (\S+)", text)
     if flag is not None:
-        params: list[Any] = getattr(getattr(context, "command", None), "params", [])
-        known = {name for each in params for name in each.opts if name.startswith("--")}
-        return near_names(flag[1], sorted(known))
+        return near_names(flag[1], sorted(_flags(context)))
     value = re.search(r"'([^']*)' is not one of (.*)$", text)
     return () if value is None else near_names(value[1], re.findall(r"'([^']*)'", value[2]))
 

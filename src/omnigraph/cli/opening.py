@@ -22,10 +22,14 @@ def is_local(uri: str) -> bool:
     return "://" not in uri or uri.startswith("file://")
 
 
-def announce(command: str, uri: str, *, quiet: bool) -> None:
-    """Name the target of a write on stderr before its first effect."""
-    if not quiet:
-        output.note(f"{command} -> {uri} (direct, {'local' if is_local(uri) else 'remote'})")
+def announce(command: str, uri: str, *, quiet: bool, engine: str | None = None) -> None:
+    """Name the target of a write on stderr before its first effect, and its engine, if chosen."""
+    if quiet:
+        return
+    reached = "direct, local" if is_local(uri) else "direct, remote"
+    if engine is not None:
+        reached = f"{reached} store; engine {engine}"
+    output.note(f"{command} -> {uri} ({reached})")
 
 
 def confirm(action: str, uri: str, *, yes: bool, as_json: bool) -> None:
@@ -64,6 +68,7 @@ def writing(
     command: str,
     *,
     quiet: bool,
+    engine: str | None = None,
     settings: "Settings | None" = None,
     blob_sources: "list[str] | None" = None,
     before: "Callable[[], None] | None" = None,
@@ -74,7 +79,7 @@ def writing(
     """
     uri = addressed(store)
     chosen = settings or effective_settings()
-    announce(command, uri, quiet=quiet)
+    announce(command, uri, quiet=quiet, engine=engine)
     known = output.NOT_BEGUN
     try:
         if before is not None:

@@ -12,6 +12,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Literal
 
+from omnigraph.core.errors.base import said
 from omnigraph.core.ids import Branch
 
 
@@ -188,4 +189,4 @@ def tidying(what: str) -> Generator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001  whatever it is, it is not the failure of the operation
-        emit(Warned(what, str(error)))
+        emit(Warned(what, said(error)))

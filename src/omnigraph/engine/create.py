@@ -13,6 +13,7 @@ from omnigraph.core.errors import (
     InitializationIndeterminate,
     InternalError,
 )
+from omnigraph.core.errors.base import said
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, refuse_reserved_actor
 from omnigraph.core.settings import Settings
@@ -85,7 +86,7 @@ def create_graph(
         if not isinstance(error, Exception):
             raise
         raise InitializationCommitted(
-            f"the graph at '{root.uri}' was created; what came after that failed: {error}",
+            f"the graph at '{root.uri}' was created; what came after that failed: {said(error)}",
             hint="open it; do not init again",
         ) from error
     return session
@@ -99,8 +100,8 @@ def _exists(session: GraphSession, cause: BaseException) -> bool:
         if not isinstance(cause, Exception):
             raise cause from error
         raise InitializationIndeterminate(
-            f"whether the graph at '{session.root.uri}' was created cannot be told ({error}); it failed"
-            f" because of: {cause}",
+            f"whether the graph at '{session.root.uri}' was created cannot be told ({said(error)}); it failed"
+            f" because of: {said(cause)}",
             hint="look at it with `omnigraph verify` when the storage answers; neither init nor delete first",
         ) from cause
 

@@ -182,7 +182,7 @@ def _require_same_meaning(source: str, accepted: Catalog) -> None:
         compiled = compile_schema(source)
     except OmnigraphError as error:
         raise SchemaDrift(
-            f"the schema file of the graph no longer compiles: {error}", hint=_DRIFT_HINT
+            f"the schema file of the graph no longer compiles: {error.message}", hint=_DRIFT_HINT
         ) from error
     if shape_hash(compiled) != shape_hash(accepted):
         raise SchemaDrift("the schema file of the graph is not the accepted schema", hint=_DRIFT_HINT)

@@ -213,7 +213,9 @@ class GraphSession:
             self.commits.close()
         except OmnigraphError as error:
             # The manifest has every commit; the next opening completes the tables from it.
-            emit(Warned("the commit tables could not be extended; they will be completed later", str(error)))
+            emit(
+                Warned("the commit tables could not be extended; they will be completed later", error.message)
+            )
 
     # --- reading ---------------------------------------------------------------------------------------
 

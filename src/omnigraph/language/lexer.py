@@ -104,6 +104,8 @@ _KINDS: Final = (
 )
 _STRING, _PUNCT, _LINE_COMMENT, _BLOCK_COMMENT, _END = 6, 7, 8, 9, 10
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_REQUIRED: Final = re.compile(r"[A-Za-z0-9_)\]]!\s*(?:[@,)}\]]|[a-z_]\w*\s*:|$)", re.MULTILINE)
+"""The mark of other languages behind a type that is required."""
 _ESCAPES: Final = {'"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -251,6 +253,8 @@ def _unexpected(source: Source, text: str, span: Span) -> Diagnostic:
         hint = 'strings are written in double quotes: "..."'
     elif text == "!":
         hint = "'not equal' is written !="
+        if _REQUIRED.match(source.text, max(span.start - 1, 0)):
+            hint = "a type is required unless it is marked with ?: leave the ! out"
     elif text[0] in "+/%^":
         hint = "there is no arithmetic"
     shown = text if len(text) <= 20 else text[:20] + "…"

@@ -189,7 +189,7 @@ class _Clone:
                 self._pin.renew()
         except StorageConfiguration as error:
             self._pin = None
-            emit(Warned("the source takes no pin; a cleanup of it could stop the clone", str(error)))
+            emit(Warned("the source takes no pin; a cleanup of it could stop the clone", error.message))
             return None
         return cut
 

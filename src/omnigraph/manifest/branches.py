@@ -138,7 +138,7 @@ class BranchStore:
             with suppress(StorageError):
                 return deleted if self._store.dataset.uses_files_of(other, deleted) else None
             raise ConflictError(
-                f"whether '{other}' was made from '{deleted}' cannot be told: {error}",
+                f"whether '{other}' was made from '{deleted}' cannot be told: {error.message}",
                 hint=f"delete '{other}' first, or restore its reference from a backup",
             ) from error
 
@@ -158,7 +158,7 @@ class BranchStore:
             try:
                 store.dataset.sync_directory(f"{MANIFEST}/_refs/branches")
             except OmnigraphError as error:
-                emit(Warned(f"branch '{branch}' is gone, but may come back after a power cut", str(error)))
+                emit(Warned(f"branch '{branch}' is gone, but may come back after a power cut", error.message))
                 return False
         with tidying(f"states of the deleted branch '{branch}' remain"):
             fence()

@@ -143,7 +143,9 @@ class CommitLog:
         try:
             self.flush()
         except OmnigraphError as error:
-            emit(Warned("the commit tables could not be extended; they will be completed later", str(error)))
+            emit(
+                Warned("the commit tables could not be extended; they will be completed later", error.message)
+            )
 
     def complete(self, branches: Sequence[Branch] | None = None) -> None:
         """Write every commit of these branches, or of all, that the commit tables lack.
@@ -229,7 +231,7 @@ class CommitLog:
                 if branch is None:
                     raise
                 all_known = False
-                emit(Warned(f"the history of branch '{branch}' cannot be read", str(error)))
+                emit(Warned(f"the history of branch '{branch}' cannot be read", error.message))
         return found, all_known
 
     def _parent(self, record: CommitRecord) -> CommitRecord | None:
@@ -447,7 +449,7 @@ class CommitLog:
             except OmnigraphError as error:
                 emit(
                     Warned(
-                        "the commit tables could not be extended; they will be completed later", str(error)
+                        "the commit tables could not be extended; they will be completed later", error.message
                     )
                 )
         stored = self._commits.read([*columns])

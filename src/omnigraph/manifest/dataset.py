@@ -378,7 +378,7 @@ class ControlDataset:
         try:
             self.sync(self.version_file(branch, made.version))
         except OmnigraphError as error:
-            raise UnsyncedCommit(self.location, cause=str(error)) from error
+            raise UnsyncedCommit(self.location, cause=error.message) from error
         return made
 
     def _kept_with(

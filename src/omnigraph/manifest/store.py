@@ -385,7 +385,7 @@ class ManifestStore:
                 if branch is None:
                     raise
                 if self.branch_exists(branch):
-                    emit(Warned(f"branch '{branch}' cannot be read", str(error)))
+                    emit(Warned(f"branch '{branch}' cannot be read", error.message))
         return found
 
     def create_branch(self, name: str, from_branch: Branch = None) -> Snapshot:

@@ -43,7 +43,7 @@ class TagStore:
             except StorageTransient:
                 raise
             except OmnigraphError as error:
-                emit(Warned(f"the tag '{name}' cannot be read", str(error)))
+                emit(Warned(f"the tag '{name}' cannot be read", error.message))
         return found
 
     def find(self, name: str) -> Snapshot | None:

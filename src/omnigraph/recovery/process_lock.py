@@ -238,7 +238,7 @@ class ObjectHeld:
                 self._token = self._adapter.write_text_if_match(self._name, self.content(), token)
             except OmnigraphError as error:
                 # Not known whether it landed: the next beat or the release settles it by its token.
-                emit(Warned("the writer lease could not be renewed", str(error)))
+                emit(Warned("the writer lease could not be renewed", error.message))
         return True
 
     def release(self) -> None:
@@ -257,7 +257,7 @@ class ObjectHeld:
         try:
             self._adapter.write_text_if_match(self._name, _Holder(None, 0, self._beat).to_text(), token)
         except OmnigraphError as error:
-            emit(Warned("the writer lease could not be released and will expire", str(error)))
+            emit(Warned("the writer lease could not be released and will expire", error.message))
 
     def _end_renewal(self) -> None:
         with suppress(RuntimeError):  # ended already

@@ -14,6 +14,7 @@ from omnigraph.core.errors import (
     StoragePermanent,
     StorageUnknown,
 )
+from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
@@ -56,7 +57,11 @@ def settle_or_wait(context: RecoveryContext, sidecar: Sidecar, mode: RecoveryMod
     except BROKEN as error:
         if sidecar.branch is None:
             raise
-        emit(Warned(f"an interrupted write on '{sidecar.branch}' waits", f"{sidecar.operation_id}: {error}"))
+        emit(
+            Warned(
+                f"an interrupted write on '{sidecar.branch}' waits", f"{sidecar.operation_id}: {said(error)}"
+            )
+        )
         return None
 
 

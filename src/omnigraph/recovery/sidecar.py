@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from omnigraph.core.errors import InternalError, SidecarSchemaError
+from omnigraph.core.errors.base import said
 from omnigraph.core.events import SidecarDeleted, SidecarWritten, Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION, SIDECAR_SCHEMA_VERSION
@@ -435,7 +436,10 @@ class SidecarStore:
             self.delete(operation_id)
         except Exception as error:  # noqa: BLE001 the write is visible; whatever went wrong here is not its failure
             emit(
-                Warned("a recovery note of a finished write could not be deleted", f"{operation_id}: {error}")
+                Warned(
+                    "a recovery note of a finished write could not be deleted",
+                    f"{operation_id}: {said(error)}",
+                )
             )
             return False
         return True

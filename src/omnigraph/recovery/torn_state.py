@@ -173,7 +173,7 @@ def _repair_branch(
     except OmnigraphError as error:
         if branch is None:
             raise
-        emit(Warned(f"branch '{branch}' cannot be repaired", str(error)))
+        emit(Warned(f"branch '{branch}' cannot be repaired", error.message))
         return ()
     return tuple(removed)
 

@@ -136,7 +136,7 @@ def verify(
             snapshot = context.manifest.current(branch)
             catalog = catalog_of(snapshot)
         except OmnigraphError as error:
-            found.append(Violation(Rule.PIN_EXISTS, where, f"the branch cannot be read: {error}"))
+            found.append(Violation(Rule.PIN_EXISTS, where, f"the branch cannot be read: {error.message}"))
             continue
         found.extend(_told(Rule.PIN_EXISTS, where, _tables(context, snapshot, catalog, tally)))
         found.extend(_told(Rule.COMMITS_CHAINED, where, _history(context, branch, tally)))
@@ -166,14 +166,14 @@ def _told(rule: Rule, where: str, checks: Iterator[Violation]) -> Iterator[Viola
     try:
         yield from checks
     except OmnigraphError as error:
-        yield Violation(rule, where, f"cannot be read: {error}")
+        yield Violation(rule, where, f"cannot be read: {error.message}")
 
 
 def _pending(context: RecoveryContext, found: list[Violation]) -> tuple[str, ...]:
     try:
         names = context.sidecars.list()
     except OmnigraphError as error:
-        found.append(Violation(Rule.NOTHING_PENDING, "__recovery", f"cannot be listed: {error}"))
+        found.append(Violation(Rule.NOTHING_PENDING, "__recovery", f"cannot be listed: {error.message}"))
         return ()
     found.extend(
         Violation(Rule.NOTHING_PENDING, name, "an interrupted write waits for recovery") for name in names
@@ -198,7 +198,7 @@ def _tables(
         try:
             handle = context.storage.open_version(key, entry.location, entry.branch, entry.version)
         except OmnigraphError as error:
-            yield Violation(Rule.PIN_EXISTS, f"{key} on {where}", str(error))
+            yield Violation(Rule.PIN_EXISTS, f"{key} on {where}", error.message)
             continue
         handles[key] = handle
         tally.tables += 1
@@ -212,7 +212,7 @@ def _tables(
         try:
             ids[key] = context.storage.read(handle, columns=["id"]).column("id")
         except OmnigraphError as error:
-            yield Violation(Rule.PIN_EXISTS, where_table, f"rows cannot be read: {error}")
+            yield Violation(Rule.PIN_EXISTS, where_table, f"rows cannot be read: {error.message}")
             continue
         tally.rows += len(ids[key])
         read.advance(len(ids[key]))
@@ -323,7 +323,7 @@ def _history(context: RecoveryContext, branch: Branch, tally: _Tally) -> Iterato
     try:
         records = context.commits.list(branch)
     except OmnigraphError as error:
-        yield Violation(Rule.COMMITS_CHAINED, where, f"the history cannot be read: {error}")
+        yield Violation(Rule.COMMITS_CHAINED, where, f"the history cannot be read: {error.message}")
         return
     tally.commits += len(records)
     for record, parent in pairwise(records):
@@ -342,7 +342,7 @@ def _tags(context: RecoveryContext) -> Iterator[Violation]:
         try:
             context.manifest.at_version(branch, version)
         except OmnigraphError as error:
-            yield Violation(Rule.TAG_READABLE, name, f"what it names cannot be read: {error}")
+            yield Violation(Rule.TAG_READABLE, name, f"what it names cannot be read: {error.message}")
 
 
 def _projection(context: RecoveryContext) -> Iterator[Violation]:

@@ -143,7 +143,7 @@ def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str, oper
         found = transaction_of(pool, base.location, base.branch, base.version + 1)
     except OmnigraphError as error:
         raise CommitUncertain(
-            table_key=base.table_key, cause=str(error), operation_id=operation_id
+            table_key=base.table_key, cause=error.message, operation_id=operation_id
         ) from error
     return found is not None and found.uuid == transaction_uuid
 

@@ -7,6 +7,7 @@ import pytest
 
 from omnigraph.core import errors
 from omnigraph.core.errors import FACTS, KINDS, OmnigraphError, Retry
+from omnigraph.core.errors.base import said
 from omnigraph.core.errors.faults import CEILINGS
 
 SOURCES = Path(inspect.getfile(errors)).parents[2]
@@ -397,3 +398,12 @@ def test_a_load_error_says_where() -> None:
     assert str(errors.LoadFormatError(line=7, message="not JSON")) == "line 7: not JSON"
     assert str(errors.LoadFormatError(line=7, message="not JSON", file="p.jsonl")) == "p.jsonl:7: not JSON"
     assert str(errors.LoadFormatError(line=None, message="empty", file="p.jsonl")) == "p.jsonl: empty"
+
+
+def test_the_text_of_an_error_ends_with_what_to_do_next() -> None:
+    advised = errors.BadRequest("a load needs a mode", hint="one of append, merge")
+    assert str(advised) == "a load needs a mode\nhint: one of append, merge"
+    assert (advised.message, said(advised)) == ("a load needs a mode", "a load needs a mode")
+    advised.hint = None
+    assert str(advised) == "a load needs a mode"
+    assert said(OSError("full")) == "full"

@@ -194,6 +194,21 @@ def test_rendering_puts_the_caret_under_the_place():
     }
 
 
+def test_a_mark_of_required_types_is_told_from_not_equal():
+    for text in (
+        "node P { k: String! @key }",
+        "query q($n: String!) {",
+        "a: [I32]!, b",
+        "a: String! b: I32",
+        "k: Text!",
+    ):
+        (found,) = lex(Source(text)).diagnostics
+        assert found.hint == "a type is required unless it is marked with ?: leave the ! out", text
+    for text in ("$p.k ! 3", "$p.k !3", "$p.k! 3", "! $x", "!"):
+        (found,) = lex(Source(text)).diagnostics
+        assert found.hint == "'not equal' is written !=", text
+
+
 def test_near_names():
     assert near_names("nmae", ["name", "age", "names"]) == ("name", "names")
     assert near_names("zzz", ["name"]) == ()

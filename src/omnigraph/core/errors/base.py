@@ -85,7 +85,8 @@ class OmnigraphError(Exception):
         return body
 
     def __str__(self) -> str:
-        return self.message
+        """The message, and below it what to do next. Messages that quote a failure take `said` of it."""
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors take facts, not messages; a failure raised in a worker process travels as its state.
@@ -111,6 +112,11 @@ class KnownError(OmnigraphError):
         details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(type(self).kind, message, hint=hint, retry=retry, details=details)
+
+
+def said(error: BaseException) -> str:
+    """What a failure says, without the advice of our own errors."""
+    return error.message if isinstance(error, OmnigraphError) else str(error)
 
 
 class RequestError(KnownError):

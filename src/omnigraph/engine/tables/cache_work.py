@@ -7,6 +7,7 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Background:
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001  a cache that cannot be made is not an error of anybody
-            emit(Warned("a read cache was not made", f"{key[1]}: {error}"))
+            emit(Warned("a read cache was not made", f"{key[1]}: {said(error)}"))
 
     def _done(self, key: tuple[str, Hashable]) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ import numpy as np
 
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.core import limits
+from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_files import load_exact, load_near, save_fragments, save_index
@@ -361,7 +362,7 @@ class KeyIndexCache:
             for listed in self._unlisted(identity):
                 listed.saved = save_fragments(files, listed.handle, listed.fragments)
         except Exception as error:  # noqa: BLE001  a cache that cannot be saved is not an error of anybody
-            emit(Warned("a read cache was not saved", str(error)))
+            emit(Warned("a read cache was not saved", said(error)))
 
     def _unsaved(self, identity: str) -> list[tuple[Place, KnownKeys]]:
         """Indexes that are ahead of their files by little."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def offer_index_work(
     try:
         session.after_publish(session, snapshot, tables, always=always)
     except Exception as error:  # noqa: BLE001  the write is visible; index work is never its failure
-        emit(Warned("index work after a write failed", str(error)))
+        emit(Warned("index work after a write failed", said(error)))
 
 
 def _extend_keys(session: GraphSession, snapshot: Snapshot, committed: CommittedTable) -> None:
@@ -47,4 +48,4 @@ def _extend_keys(session: GraphSession, snapshot: Snapshot, committed: Committed
         )
     except Exception as error:  # noqa: BLE001  a cache that cannot follow is dropped, never trusted
         session.keys.forget(identity)
-        emit(Warned("the key index was dropped", str(error)))
+        emit(Warned("the key index was dropped", said(error)))

@@ -73,7 +73,7 @@ def _reclaim(session: GraphSession, entry: TableEntry, branch: BranchName) -> No
     except StoragePrecondition as error:
         raise ConflictError(
             f"a leftover of an earlier branch '{branch}' on '{entry.table_key}' cannot be removed, because "
-            f"child branches grew out of it: {error}",
+            f"child branches grew out of it: {error.message}",
             hint="use another branch name; or delete those branches, if they exist, and send the write again",
         ) from error
 

@@ -27,7 +27,7 @@ class ReadSetMoved(Exception):  # noqa: N818  control flow between the commit an
     """A write depends on something that moved; nothing has happened and the whole write may run again."""
 
     def __init__(self, cause: ExpectedVersionMismatch | ReadSetConflict) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause.message)
         self.cause = cause
 
     def given_up(self, attempts: int) -> ExpectedVersionMismatch | ReadSetConflict:

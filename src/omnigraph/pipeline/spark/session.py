@@ -299,7 +299,7 @@ def _started(settings: Settings, *, quick_start: bool) -> SparkRuntime:
         try:
             jvm = launch(java, conf, log=log, memory=memory, quick_start=quick_start)
         except IoFailure as refused:
-            emit(Warned("Java did not start directly; trying Spark's own launcher", str(refused)))
+            emit(Warned("Java did not start directly; trying Spark's own launcher", refused.message))
         context = attach(jvm, conf) if jvm is not None else attach_stock(conf, java, log)
     except BaseException as error:
         if jvm is not None:
