@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -178,6 +179,24 @@ def test_limits_name_the_line(monkeypatch) -> None:
     assert (count, refused) == (4, [1, 2])
     assert [problem.property for problem in log.listed()] == ["record_structure", "record_bytes"]
     assert sorted(rows(parsed)) == [0, 3]
+
+
+@pytest.mark.parametrize("text", [",{}[]:" * 300_000, "word, " * 300_000, '\\",' * 200_000])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_long_text_costs_little_more_than_decoding_it(text: str, *, ends: bool) -> None:
+    """Its strings are not walked byte by byte, nor again from every quote of a text that does not end."""
+    line = ('{"type":"Thing","data":{"k":"' + text + ('"}}' if ends else "")).encode()
+    chunk = ChunkParser(CATALOG, 0, presence=False, log=ProblemLog())
+    assert not chunk._line_over_limits(line, 0)
+
+    def seconds(work) -> float:
+        began = time.process_time()
+        work()
+        return time.process_time() - began
+
+    decoding = min(seconds(lambda: json.loads(json.dumps(text))) for _ in range(5))
+    looking = min(seconds(lambda: chunk._line_over_limits(line, 0)) for _ in range(5))
+    assert looking < 12 * decoding
 
 
 def test_lines_of_many_types_are_grouped_without_parsing() -> None:

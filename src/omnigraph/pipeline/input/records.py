@@ -40,7 +40,8 @@ _EXACT_LINES: Final = 64
 """Lines that are read one by one when one of them needs it."""
 _HEAD_BYTES_MAX: Final = 256
 _HEAD: Final = re.compile(rb'\{"(type|edge)": ?"([^"\\]+)"')
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or what begins as one and does not end. Every byte is looked at once, also of a damaged line."""
 _NULL_ID: Final = re.compile(rb'"(?:id|\\u0069d|i\\u0064|\\u0069\\u0064)"\s*:\s*null')
 _WORD: Final = 8
 _STRUCTURE: Final = b"{}[],:"
@@ -89,6 +90,11 @@ def _concatenated(parts: list[ParsedRows]) -> ParsedRows:
         columns={name: pa.concat_arrays([part.columns[name] for part in parts]) for name in first.columns},
         absent={n: np.concatenate([part.absent[n] for part in parts]) for n in first.absent} if told else {},
     )
+
+
+def _structure(line: bytes) -> int:
+    """How many bytes of a line could be structure of JSON."""
+    return sum(line.count(byte) for byte in _STRUCTURE)
 
 
 def _ends_together(parts: list[pa.StringArray | None]) -> pa.StringArray | None:
@@ -185,9 +191,9 @@ class ChunkParser:
         if len(line) > RECORD_BYTES_MAX:
             self._refuse_size(number, "record_bytes", len(line), RECORD_BYTES_MAX)
             return True
-        if len(line) > RECORD_STRUCTURE_MAX:
-            bare = _STRING.sub(b"", line)
-            structure = sum(bare.count(byte) for byte in _STRUCTURE)
+        # Texts are cut out only where they could make the difference.
+        if len(line) > RECORD_STRUCTURE_MAX and _structure(line) > RECORD_STRUCTURE_MAX:
+            structure = _structure(_STRING.sub(b"", line))
             if structure > RECORD_STRUCTURE_MAX:
                 self._refuse_size(number, "record_structure", structure, RECORD_STRUCTURE_MAX)
                 return True
