@@ -48,6 +48,35 @@ def test_a_mutation_copies_the_bytes(tmp_path: Path) -> None:
         assert bodies(graph) == {"a": b64(PICTURE), "b": "base64:"}
 
 
+def test_only_the_value_that_a_mutation_leaves_is_judged(tmp_path: Path, monkeypatch) -> None:
+    place = Place(tmp_path)
+    asked: list[str] = []
+    allowed = blob_sources.BlobSources.allowed
+
+    def counted(self, text):
+        asked.append(text)
+        return allowed(self, text)
+
+    monkeypatch.setattr(blob_sources.BlobSources, "allowed", counted)
+    gone = "s3://nobody/gone.png"
+    with place.open(place.pictures) as graph:
+        run(
+            graph,
+            f'insert Doc {{ name: "a", body: "{gone}" }} insert Doc {{ name: "b", body: "{gone}" }}'
+            f' update Doc set {{ body: "{place.address("a.png")}" }} where name = "a"'
+            ' update Doc set { note: "n" } where name = "a"'
+            f' insert Doc {{ name: "b", body: "{b64(PICTURE)}" }}',
+        )
+        assert bodies(graph) == {"a": b64(PICTURE), "b": b64(PICTURE)}
+        assert asked == [place.address("a.png")]
+        with unchanged(graph), pytest.raises(BlobPolicyError, match=r"^Doc\.body: "):
+            run(
+                graph,
+                f'update Doc set {{ body: "{place.address("a.png")}" }} where name = "a"'
+                f' update Doc set {{ body: "{gone}" }} where name = "a"',
+            )
+
+
 def test_a_mutation_is_refused_before_any_effect(tmp_path: Path) -> None:
     place = Place(tmp_path)
     (place.pictures / "out").symlink_to(place.secret)

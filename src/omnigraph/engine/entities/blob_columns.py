@@ -2,10 +2,11 @@
 
 import base64
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omnigraph.catalog.blobs import MARK, PREFIX, REFERENCE, BlobReference, blob_value, stored_content
+from omnigraph.catalog.blobs import ASKED, MARK, PREFIX, REFERENCE, BlobReference, blob_value, stored_content
 from omnigraph.core.errors import BadRequest
 
 
@@ -48,3 +49,13 @@ def blob_contents(column: pa.Array, name: str) -> pa.Array:
             hint="export as jsonl or csv, or leave the column out",
         )
     return pa.array([None if each is None else blob_value(each) for each in column.to_pylist()], column.type)
+
+
+def asked_addresses(column: pa.ChunkedArray) -> dict[int, str]:
+    """The addresses that nobody has looked at yet, by row."""
+    mask = pc.fill_null(pc.starts_with(column, pattern=ASKED), False)
+    rows = np.flatnonzero(np.asarray(mask)).tolist()
+    if not rows:
+        return {}
+    cells = column.take(pa.array(rows, pa.int64())).to_pylist()
+    return {row: cell[len(ASKED) :].decode() for row, cell in zip(rows, cells, strict=True)}

@@ -99,6 +99,11 @@ class PendingTable:
             _ids=None,
         )
 
+    def take_instead(self, rows: pa.Table) -> None:
+        """Take these rows for `combined`, of which some values were filled in."""
+        self.batches = [rows]
+        self.row_count, self.nbytes_max = rows.num_rows, int(rows.get_total_buffer_size())
+
     def has(self, entity_id: str) -> bool:
         """Whether a row with this id is in memory. Cost: each row is looked at once for all questions."""
         if self._ids is None:

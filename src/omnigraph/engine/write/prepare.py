@@ -20,7 +20,7 @@ from omnigraph.core.errors import ConstraintViolation, KeyConflict, OmnigraphErr
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
 from omnigraph.core.limits import MUTATION_ROWS_MAX
-from omnigraph.engine.write.blobs import assigned_blob
+from omnigraph.engine.write.blobs import assigned_blob, has_addresses, with_contents
 from omnigraph.engine.write.committed import CommittedView
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.known_edges import KnownEdges
@@ -140,6 +140,7 @@ def _run_set(run: _Run, plan: MutationPlan, params: Mapping[str, Value], cancel:
                 run.update(statement)
             case DeleteOp():
                 run.delete(statement)
+    run.read_blobs()
 
 
 def _first_guilty(
@@ -191,6 +192,7 @@ class _Run:
         self.prepared = PreparedMutation()
         self._deleted: dict[TableKey, _Deleted] = {}
         self._known: dict[str, KnownEdges | None] = {}
+        self._asked: set[TableKey] = set()
 
     # --- insert ----------------------------------------------------------------------------------------
 
@@ -419,7 +421,20 @@ class _Run:
         value = assigned_value(expr, prop, table_type, params=self.params, now=self.now)
         if value is None or not prop.type.is_blob:
             return value
-        return assigned_blob(table_type, prop, str(value), self._blob_sources)
+        self._asked.add(TableKey(table_type.table_key))
+        return assigned_blob(table_type, prop, str(value))
+
+    def read_blobs(self) -> None:
+        """Copy in the bytes behind the addresses that no later statement replaced."""
+        for key in sorted(self._asked):
+            pending = self.staging.pending.get(key)
+            if pending is None:
+                continue
+            rows = pending.combined()
+            if has_addresses(pending.type, rows):
+                pending.take_instead(with_contents(pending.type, rows, self._blob_sources, self._check_bytes))
+                self._check_limits(pending.type)
+        self._asked.clear()
 
     @cached_property
     def _blob_sources(self) -> BlobSources:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from omnigraph.catalog.blobs import ASKED, stored_content, stored_reference
+from omnigraph.catalog.blobs import stored_content, stored_reference
 from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import BlobPolicyError, BlobSourceError, OmnigraphError, ResourceLimit
 from omnigraph.core.limits import EXTERNAL_BLOB_BATCH_BYTES_MAX
 from omnigraph.core.load_options import LoadMode
+from omnigraph.engine.entities.blob_columns import asked_addresses
 from omnigraph.pipeline.plan import LoadPlan
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ExternalBlobs:
         """What is wrong with the addresses in rows of a type. Reads no blob, but asks for each source."""
         found: list[BlobFinding] = []
         for name in table_type.blob_columns:
-            asked = _asked(table.column(name))
+            asked = asked_addresses(table.column(name))
             if not asked:
                 continue
             refused: dict[int, OmnigraphError] = {}
@@ -84,7 +84,7 @@ class ExternalBlobs:
 
         Raises BlobSourceError when a source is gone meanwhile.
         """
-        asked = {name: _asked(table.column(name)) for name in table_type.blob_columns}
+        asked = {name: asked_addresses(table.column(name)) for name in table_type.blob_columns}
         addresses = {
             name: {row: self._sources.allowed(text) for row, text in cells.items()}
             for name, cells in asked.items()
@@ -120,16 +120,6 @@ class ExternalBlobs:
             values[row] = stored_reference(str(uri)) if self._by_reference else stored_content(contents[uri])
         field = piece.schema.field(name)
         return piece.set_column(piece.schema.get_field_index(name), field, pa.array(values, field.type))
-
-
-def _asked(column: pa.ChunkedArray) -> dict[int, str]:
-    """The addresses of a column, by row."""
-    mask = pc.fill_null(pc.starts_with(column, pattern=ASKED), False)
-    rows = np.flatnonzero(np.asarray(mask)).tolist()
-    if not rows:
-        return {}
-    cells = column.take(pa.array(rows, pa.int64())).to_pylist()
-    return {row: cell[len(ASKED) :].decode() for row, cell in zip(rows, cells, strict=True)}
 
 
 def _by_rule(name: str, refused: dict[int, OmnigraphError]) -> Iterator[BlobFinding]:
