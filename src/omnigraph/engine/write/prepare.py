@@ -24,6 +24,7 @@ from omnigraph.engine.write.blobs import assigned_blob, has_addresses, with_cont
 from omnigraph.engine.write.committed import CommittedView
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.known_edges import KnownEdges
+from omnigraph.engine.write.known_rows import KnownRows, named_id
 from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pending
 from omnigraph.engine.write.rows import constant, pending_schema, row_table
 from omnigraph.engine.write.rules import missing_value
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
-    from omnigraph.engine.write.gathered import Savepoint
+    from omnigraph.engine.write.gathered import PendingTable, Savepoint
+    from omnigraph.manifest.state import TableEntry
     from omnigraph.planning.ir import MutationPlan, Predicate, ValueExpr
     from omnigraph.planning.values import Value
     from omnigraph.storage.blob_sources import BlobSources
@@ -193,6 +195,7 @@ class _Run:
         self._deleted: dict[TableKey, _Deleted] = {}
         self._known: dict[str, KnownEdges | None] = {}
         self._asked: set[TableKey] = set()
+        self._named: dict[str, KnownRows | None] = {}
 
     # --- insert ----------------------------------------------------------------------------------------
 
@@ -303,17 +306,19 @@ class _Run:
         pending = self.staging.pending.get(key)
         entry = self.staging.touch(key, MutationOpKind.UPDATE)
         schema = pending_schema(op.type)
-        if pending is not None:
-            pending.join()
-        matched = scan_with_pending(
-            self.session.storage,
-            self.session.open_entry(entry),
-            None if pending is None else pending.combined(),
-            projection=schema.names,
-            condition=self._condition(op.type, op.predicate),
-            key_column="id",
-            limit=MUTATION_ROWS_MAX + 1,
-        )
+        matched = self._named_row(op, entry, pending)
+        if matched is None:
+            if pending is not None:
+                pending.join()
+            matched = scan_with_pending(
+                self.session.storage,
+                self.session.open_entry(entry),
+                None if pending is None else pending.combined(),
+                projection=schema.names,
+                condition=self._condition(op.type, op.predicate),
+                key_column="id",
+                limit=MUTATION_ROWS_MAX + 1,
+            )
         self._refuse_too_many(op.type, matched.rows.num_rows, op.predicate)
         if matched.rows.num_rows == 0:
             if pending is None:
@@ -332,6 +337,30 @@ class _Run:
             known = matched.addresses != ABSENT
             pushed.located.append((matched.ids.filter(pa.array(known)), matched.addresses[known]))
         self._check_limits(op.type)
+
+    def _named_row(self, op: UpdateOp, entry: TableEntry, pending: PendingTable | None) -> Matched | None:
+        """What an update by key means, where others of the query are such updates, too, and the query has not
+        written that row itself; None where it has to be searched for.
+        """
+        entity_id = named_id(op, self.params, self.now)
+        if entity_id is None or (pending is not None and pending.has(entity_id)):
+            return None
+        if op.type.name not in self._named:
+            updates = [
+                each for each in self.plan.statements if isinstance(each, UpdateOp) and each.type is op.type
+            ]
+            ids = {
+                named_id(each, params, self.now) for params in self.parameter_sets for each in updates
+            } - {None}
+            self._named[op.type.name] = (
+                KnownRows(self.session.storage, self.session.open_entry(entry), ids) if len(ids) > 1 else None
+            )
+        known = self._named[op.type.name]
+        if known is None:
+            return None
+        columns = pending_schema(op.type).names
+        found = known.of(entity_id, columns)
+        return Matched(found.select(columns), addresses_in(found))
 
     def _assigned(self, op: UpdateOp, matched: Matched, schema: pa.Schema) -> pa.Table:
         rows = matched.rows
