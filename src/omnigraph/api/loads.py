@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
@@ -59,10 +60,9 @@ class Loads:
         aside in `rejects.jsonl` of that directory, which must not be there yet, and the others are loaded;
         mended there, the file is itself an input. More than `max_rejects` of them refuse the whole load.
         Of records that mean the same entity, `on_duplicate` refuses all (refuse) or keeps one (first, last).
-        For CSV there are `delimiter`, the `columns` of a file without a header and further `nulls`; `rename`
-        maps columns of the file to properties, and `ignore_extra` passes over those the type does not have.
-        `resume` takes the id of a load whose process died before its commit and goes on from what it had
-        staged; everything left at its default is then as it was.
+        For CSV there are `delimiter`, `columns` where there is no header, and further `nulls`; `rename` maps
+        columns of the file to properties, and `ignore_extra` passes over those the type does not have.
+        `resume` goes on from what the load of this id had staged when its process died, with its options.
         """
         with WriteCourse("the load") as course:
             from omnigraph.pipeline.load.load import RunBy, load_files  # noqa: PLC0415  only a load needs it
@@ -79,17 +79,8 @@ class Loads:
                 on_duplicate=on_duplicate,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
-            columns = ColumnForm.of(**form)
-            return load_files(
-                self._session,
-                sources,
-                options,
-                by,
-                format_=format,
-                type_name=type_name,
-                columns=columns,
-                resume=resume,
-            )
+            files = partial(load_files, format_=format, type_name=type_name, columns=ColumnForm.of(**form))
+            return files(self._session, sources, options, by, resume=resume)
 
     def resumable_loads(self) -> list[ResumableLoad]:
         """Loads that ended before their commit and left what they had staged, oldest first."""

@@ -64,7 +64,7 @@ def _flags(context: Any) -> set[str]:
 def _place_of(extra: str, context: Any) -> str:
     """Where an argument belongs that the command does not take: a graph, or a file by its ending."""
     known, first = _flags(context), extra.partition(" ")[0]
-    if "--store" in known and (Path(first).is_dir() or "://" in first or first.endswith(".omni")):
+    if Path(first).is_dir() or "://" in first or first.endswith(".omni"):
         return "a graph is addressed with --store"
     ending = {".gq": "--query", ".pg": "--schema"}.get(Path(first).suffix, "--data")
     if ending in known:

@@ -156,13 +156,7 @@ def load(
     settings = spark_settings(spark_master, spark_conf)
     before = partial(_start_spark, settings, data) if engine is EngineName.SPARK else None
     opened = writing(
-        uri,
-        "load",
-        quiet=quiet,
-        engine=engine.value,
-        settings=settings,
-        blob_sources=blob_source,
-        before=before,
+        uri, "load", quiet=quiet, engine=engine, settings=settings, blob_sources=blob_source, before=before
     )
     with _telling_problems(as_json=as_json), opened as graph:
         report = graph.load(
