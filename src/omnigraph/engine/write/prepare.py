@@ -349,9 +349,8 @@ class _Run:
             updates = [
                 each for each in self.plan.statements if isinstance(each, UpdateOp) and each.type is op.type
             ]
-            ids = {
-                named_id(each, params, self.now) for params in self.parameter_sets for each in updates
-            } - {None}
+            sets = self.parameter_sets
+            ids = {named_id(each, params, self.now) for params in sets for each in updates} - {None}
             self._named[op.type.name] = (
                 KnownRows(self.session.storage, self.session.open_entry(entry), ids) if len(ids) > 1 else None
             )
