@@ -311,6 +311,37 @@ def same(world: World, current: Step) -> None:
     assert shape_hash(world["catalog"]) == shape_hash(world["accepted"])
 
 
+@step("reshape")
+def reshape(world: World, current: Step) -> None:
+    """`reshape [FILL]`: makes the block the schema of the graph, and keeps a refusal for `denied`."""
+    world.clear("denied")
+    fills = [current.argument] if current.argument else []
+    try:
+        world["reshaped"] = world["graph"].apply_schema(current.block + "\n", fills=fills)
+    except OmnigraphError as failure:
+        world["denied"] = failure
+
+
+@step("generation")
+def generation(world: World, current: Step) -> None:
+    """`generation review 1`: the schema a branch follows."""
+    name, number = current.argument.split()
+    found = {each.name: each.generation for each in world["graph"].branches.details()}
+    assert found[name] == int(number), found
+
+
+@step("reads")
+def reads(world: World, current: Step) -> None:
+    """`reads review Tour guide: null`: the values of one property on a branch, as a set in JSON."""
+    where, expected = _named(current.argument)
+    name, owner, prop = where.split()
+    rows = world["graph"].query(
+        f"query q() {{ match {{ $t: {owner} }} return {{ $t.{prop} }} }}", branch=name
+    )
+    found = sorted({json.dumps(row[f"t.{prop}"]) for row in rows})
+    assert found == sorted(json.dumps(each) for each in json.loads(f"[{expected}]")), found
+
+
 # Format
 
 

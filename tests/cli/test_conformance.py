@@ -344,6 +344,31 @@ def test_c38_schema_plan(go: Run, place: Path) -> None:
     assert "unsupported_change" in [step["kind"] for step in refused["steps"]]
 
 
+def test_c39_a_drop_is_soft_unless_data_may_be_lost(go: Run, place: Path) -> None:
+    (place / "next.pg").write_text(SCHEMA.replace("tonnage: I32?   ", ""))
+    shutil.copytree(place / "harbor.omni", place / "other.omni")
+    soft = go("schema", "apply", "--schema", "next.pg", *STORE, "--json").json
+    assert [(step["kind"], step["mode"]) for step in soft["steps"]] == [("drop_property", "soft")]
+    arguments = ("schema", "apply", "--schema", "next.pg", "--allow-data-loss", "--store", "other.omni")
+    hard = go(*arguments, "--json").json
+    assert [(step["kind"], step["mode"]) for step in hard["steps"]] == [("drop_property", "hard")]
+
+
+def test_c40_branches_stand_in_the_way_of_a_drop(go: Run, place: Path) -> None:
+    (place / "less.pg").write_text(SCHEMA.replace("tonnage: I32?   ", ""))
+    (place / "more.pg").write_text(SCHEMA.replace("tonnage: I32?", "tonnage: I32?  flag: String?"))
+    go("branch", "create", "topic", *STORE)
+    assert go("schema", "plan", "--schema", "less.pg", *STORE, "--json").json["blocking_branches"] == [
+        "topic"
+    ]
+    refused = go("schema", "apply", "--schema", "less.pg", *STORE, "--json", rc=3)
+    assert refused.error["kind"] == "branches_block_schema_apply"
+    assert "topic" in refused.err
+    go("schema", "apply", "--schema", "more.pg", *STORE)
+    listed = go("branch", "list", *STORE, "--json").json["details"]
+    assert {each["name"]: each["schema_generation"] for each in listed} == {"main": 2, "topic": 1}
+
+
 def test_c41_c42_lint(go: Run, files: Path) -> None:
     (files / "bad.gq").write_text("query q() { match { $s: Ship } return { $s.tonage } }\n")
     found = go("lint", "--query", "bad.gq", "--schema", "harbor.pg", "--json", rc=1).json

@@ -110,6 +110,27 @@ def test_a_killed_schema_change_is_all_or_nothing_and_can_be_repeated(path, wind
     assert_as(path, AFTER, schema)
 
 
+@pytest.mark.parametrize("passed", [0, 1], ids=["between two commits of a table", "after both"])
+def test_a_kill_between_the_commits_of_one_table_undoes_the_first(path, passed):
+    """A column comes and another may not be null any longer: two commits, and no half of them is ever shown."""
+    with omnigraph.open(path, settings=FAST) as graph:
+        graph.mutate('query q() { update Person set { age: 1 } where name = "bob" }')
+    stricter = SCHEMA.replace("age: I32?", 'age: I32  tier: String @default("basic")')
+    die(path, Window.SCHEMA_APPLY_AFTER_TABLE_COMMIT, stricter, action=",".join(["pass"] * passed + ["kill"]))
+    with omnigraph.open(path, settings=FAST) as graph:
+        assert graph.schema_source() == SCHEMA
+        graph.mutate('query q() { insert Person { name: "cyd" } }')
+        graph.mutate('query q() { delete Person where name = "cyd" }')
+    assert_healthy(path)
+    with omnigraph.open(path, settings=FAST) as graph:
+        graph.mutate("query q() { update Person set { age: 1 } where age is null }")
+        assert graph.apply_schema(stricter).applied
+        rows = graph.query("query q() { match { $p: Person } return { $p.age, $p.tier } }")
+        assert {tuple(row.values()) for row in rows} == {(1, "basic")}
+        graph.mutate('query q() { insert Person { name: "dov", age: 2 } }')
+        assert graph.verify(deep=True).violations == ()
+
+
 def test_schema_apply_before_staging_rolls_back(path):
     die(path, Window.SCHEMA_APPLY_BEFORE_STAGING_WRITE)
     assert_as(path, BEFORE)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.engine.evolve.apply import AppliedSchema
+    from omnigraph.engine.evolve.costs import GraphPlan
     from omnigraph.engine.session import GraphSession
 
 
@@ -31,6 +32,30 @@ class Schemas:
     def catalog(self) -> Catalog:
         """The accepted schema, compiled, with the identities of this graph."""
         return self._session.contract().catalog
+
+    def plan_schema(
+        self,
+        schema: str | bytes | os.PathLike[str],
+        *,
+        file: str | None = None,
+        allow_data_loss: bool = False,
+        fills: Sequence[str] = (),
+    ) -> GraphPlan:
+        """What a schema would change, step by step, and what each step would do to the rows of main.
+
+        ```python
+        [cost.work for cost in graph.plan_schema("schema.pg").costs]
+        ```
+
+        The arguments are those of `apply_schema`. No row is read. Raises the errors of schema texts.
+        """
+        from omnigraph.engine.evolve.costs import plan_on_graph  # noqa: PLC0415  rarely used
+
+        self._session.check_open()
+        if not isinstance(schema, bytes):
+            schema, named = source_text(schema)
+            file = file or named
+        return plan_on_graph(self._session, schema, file=file, allow_data_loss=allow_data_loss, fills=fills)
 
     def apply_schema(
         self,

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BranchDetail:
-    """One branch: its head, and how many commits it and main have that the other lacks."""
+    """One branch: its head, how many commits it and main have that the other lacks, and its schema."""
 
     name: str
     head: CommitId
     ahead: int
     behind: int
     updated_at_us: int
+    generation: int
+    """The schema it follows: how many the graph had had. It adopts the newest before its next write."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -30,6 +32,7 @@ class BranchDetail:
             "ahead": self.ahead,
             "behind": self.behind,
             "updated_at": self.updated_at_us,
+            "schema_generation": self.generation,
         }
 
 
@@ -39,11 +42,18 @@ def branch_details(session: GraphSession) -> list[BranchDetail]:
     Cost: one walk of the history per branch.
     """
     lineage = session.commits.ancestry()
-    shown = {show_branch(branch): each.commit for branch, each in session.manifest.readable().items()}
+    shown = {show_branch(branch): each for branch, each in session.manifest.readable().items()}
     heads = dict(sorted(shown.items()))
-    reached = {name: lineage.distances(head.id).keys() for name, head in heads.items()}
+    reached = {name: lineage.distances(each.commit.id).keys() for name, each in heads.items()}
     main = reached[show_branch(None)]
     return [
-        BranchDetail(name, head.id, len(reached[name] - main), len(main - reached[name]), head.time_us)
-        for name, head in heads.items()
+        BranchDetail(
+            name,
+            each.commit.id,
+            len(reached[name] - main),
+            len(main - reached[name]),
+            each.commit.time_us,
+            session.catalog_of(each).generation,
+        )
+        for name, each in heads.items()
     ]

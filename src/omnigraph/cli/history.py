@@ -103,7 +103,7 @@ def branch_create(
 def branch_list(
     store: Store = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Add the head and how far it and main are apart.")
+        bool, typer.Option("--verbose", help="Add the head, how far it and main are apart, and the schema.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -117,7 +117,10 @@ def branch_list(
     width = max(map(len, names))
     for each in details:
         apart = f"{each.ahead:,} ahead, {each.behind:,} behind"
-        output.line(f"{each.name:{width}}  {each.head}  {instant(each.updated_at_us)}  {apart}")
+        output.line(
+            f"{each.name:{width}}  {each.head}  {instant(each.updated_at_us)}  "
+            f"schema {each.generation}  {apart}"
+        )
     for name in () if verbose else names:
         output.line(name)
 

@@ -7,7 +7,7 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.opening import reading
-from omnigraph.cli.options import Json, Store, teach
+from omnigraph.cli.options import Fill, Json, Store, teach
 from omnigraph.cli.sources import STDIN, expand, read_bytes, replace_text, shown
 from omnigraph.core.errors import (
     QuerySyntaxError,
@@ -209,6 +209,7 @@ def plan(
     allow_data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Plan drops that reclaim the data at once.")
     ] = False,
+    fill: Fill = None,
     store: Store = None,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 0 no change, 10 supported change, 1 unsupported.")
@@ -219,26 +220,39 @@ def plan(
     from omnigraph.catalog.build import compile_schema
     from omnigraph.catalog.diff import plan_schema
     from omnigraph.cli import schema_plans
+    from omnigraph.engine.evolve.planned_fills import fill_texts
 
     if old is not None and store is not None:
         raise UsageError("--from and --store exclude each other")
     if old == STDIN == schema:
         raise UsageError("only one of the two schemas can come from stdin")
+    text, costs, blocking = read_bytes(schema), (), ()
+    origin: dict[str, object]
     if old is not None:
         origin = {"from": shown(old)}
         accepted = compile_schema(read_bytes(old), file=shown(old))
+        planned = plan_schema(
+            accepted, text, file=shown(schema), allow_data_loss=allow_data_loss, fills=fill_texts(fill or ())
+        )
     else:
         with reading(store) as graph:
             origin = {"uri": graph.uri}
-            accepted = graph.catalog()
-    planned = plan_schema(accepted, read_bytes(schema), file=shown(schema), allow_data_loss=allow_data_loss)
+            found = graph.plan_schema(
+                text, file=shown(schema), allow_data_loss=allow_data_loss, fills=fill or ()
+            )
+        planned, costs, blocking = found.plan, found.costs, found.blocking
+        origin["blocking_branches"] = list(blocking)
     _show_findings(planned.diagnostics)
     if as_json:
-        output.document({**origin, "schema": shown(schema), **schema_plans.to_json(planned)})
+        output.document({**origin, "schema": shown(schema), **schema_plans.to_json(planned, costs)})
     else:
-        for step in planned.steps:
-            output.line(schema_plans.step_line(step))
+        for number, step in enumerate(planned.steps):
+            output.line(
+                schema_plans.step_line(step) + (schema_plans.cost_line(costs[number]) if costs else "")
+            )
         output.line(schema_plans.summary(planned))
+        if blocking:
+            output.line(f"in the way: {', '.join(blocking)}")
     if not exit_code or planned.is_empty:
         return 0
     return 10 if planned.supported else 1

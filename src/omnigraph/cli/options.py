@@ -77,3 +77,14 @@ def teach(summary: str, *examples: str, more: str = "") -> str:
     if len(examples) > 1:
         parts[-1] = f"\b\nExamples:\n{shown}"
     return "\n\n".join(part for part in parts if part)
+
+
+Fill = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fill",
+        metavar="FILL",
+        help='What rows get in an added property: Person.tier = "basic", or Person.label = $row.name. '
+        "Can be repeated.",
+    ),
+]

@@ -6,7 +6,7 @@ import typer
 
 from omnigraph.cli import output
 from omnigraph.cli.opening import writing
-from omnigraph.cli.options import Actor, Json, Quiet, Store, teach
+from omnigraph.cli.options import Actor, Fill, Json, Quiet, Store, teach
 from omnigraph.cli.sources import read_bytes, shown
 
 
@@ -33,15 +33,7 @@ def apply(
     allow_data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Drop hard: cleanup may reclaim what is dropped.")
     ] = False,
-    fill: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fill",
-            metavar="FILL",
-            help='What rows get in an added property: Person.tier = "basic", or Person.label = $row.name. '
-            "Can be repeated.",
-        ),
-    ] = None,
+    fill: Fill = None,
     store: Store = None,
     actor: Actor = None,
     quiet: Quiet = False,
@@ -63,8 +55,8 @@ def apply(
         if as_json:
             output.document({"uri": graph.uri, "schema": shown(schema), "dry_run": dry_run, **done.to_dict()})
             return
-    for step in done.steps:
-        output.line(schema_plans.step_line(step))
+    for step, cost in zip(done.steps, done.costs, strict=True):
+        output.line(schema_plans.step_line(step) + schema_plans.cost_line(cost))
     if not done.steps:
         output.line("no change")
     elif done.applied:

@@ -1,6 +1,6 @@
 """How a schema plan looks: one line per step, and the JSON form."""
 
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from omnigraph.catalog.plan import (
     AddConstraint,
@@ -18,14 +18,21 @@ from omnigraph.catalog.plan import (
     RequireProperty,
     SchemaPlan,
     SchemaStep,
+    StepWork,
     UnsupportedChange,
     UpdatePropertyMetadata,
     UpdateTypeMetadata,
     WidenProperty,
     class_of,
     constraint_text,
+    work_of,
 )
 from omnigraph.cli import output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omnigraph.engine.evolve.costs import StepCost
 
 
 def step_line(step: SchemaStep) -> str:
@@ -84,14 +91,29 @@ def summary(plan: SchemaPlan) -> str:
     if plan.is_empty:
         return "no change"
     steps = output.counted(len(plan.steps), "step")
+    unchecked = any(work_of(step) is StepWork.CHECK for step in plan.steps)
     refused = sum(isinstance(step, UnsupportedChange) for step in plan.steps)
-    return f"{steps}, not supported: {refused} refused" if refused else f"{steps}, supported"
+    if refused:
+        return f"{steps}, not supported: {refused} refused"
+    return f"{steps}, supported if the rows keep the new rules" if unchecked else f"{steps}, supported"
 
 
-def to_json(plan: SchemaPlan) -> dict[str, Any]:
-    """`supported`, `step_count` and the steps, each with its class."""
+def cost_line(cost: "StepCost") -> str:
+    """What a step does to rows, behind its line."""
+    if not cost.rows:
+        return f"  [{cost.work.value}]"
+    rows, size = output.counted(cost.rows, "row"), output.counted(cost.bytes, "byte")
+    return f"  [{cost.work.value} of {rows}, about {size}, {cost.engine}]"
+
+
+def to_json(plan: SchemaPlan, costs: "Sequence[StepCost]" = ()) -> dict[str, Any]:
+    """`supported`, `step_count` and the steps, each with its class and, on a graph, what it costs."""
+    told = [cost.to_dict() for cost in costs] or [{"work": work_of(step).value} for step in plan.steps]
     return {
         "supported": plan.supported,
         "step_count": len(plan.steps),
-        "steps": [{**step.to_dict(), "class": class_of(step).value} for step in plan.steps],
+        "steps": [
+            {**step.to_dict(), "class": class_of(step).value, **each}
+            for step, each in zip(plan.steps, told, strict=True)
+        ],
     }

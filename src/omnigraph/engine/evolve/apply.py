@@ -17,6 +17,7 @@ from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
 from omnigraph.engine.evolve.checks import check_rows, row_checks
+from omnigraph.engine.evolve.costs import StepCost, step_costs
 from omnigraph.engine.evolve.planned_fills import fill_texts, planned_fills
 from omnigraph.engine.evolve.rows import runner
 from omnigraph.engine.evolve.tables import reshape, table_writes
@@ -65,13 +66,18 @@ class AppliedSchema:
     """The newest commit of main afterwards."""
     generation: int
     """How many schemas the graph has had, this one included."""
+    costs: tuple[StepCost, ...] = ()
+    """What each step did to rows that existed."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
             "supported": True,
             "applied": self.applied,
-            "steps": [step.to_dict() for step in self.steps],
+            "steps": [
+                {**step.to_dict(), **cost.to_dict()}
+                for step, cost in zip(self.steps, self.costs, strict=True)
+            ],
             "graph_manifest_version": self.graph_manifest_version,
             "commit": self.commit,
             "generation": self.generation,
@@ -112,7 +118,10 @@ def apply_schema(
     plan = planned.plan
     if plan.is_empty or request.dry_run:
         _refuse_unready(session, planned, contract, bulk)
-        return _report(session.manifest.current(None), plan, contract.catalog.generation, applied=False)
+        costs = step_costs(session, contract.catalog, plan)
+        return _report(
+            session.manifest.current(None), plan, costs, contract.catalog.generation, applied=False
+        )
     keys = queue_keys(
         None, [TableKey(key) for key in (*contract.catalog.table_keys(), *plan.desired.table_keys())]
     )
@@ -124,10 +133,11 @@ def apply_schema(
         cancel.raise_if_requested()
         with _locked(session):
             _refuse_unready(session, planned, contract, bulk)
+            costs = step_costs(session, contract.catalog, plan)
             snapshot = _apply(session, request, planned, contract, guards, course, bulk)
     made = [TableKey(key) for key in plan.desired.table_keys()]
     offer_index_work(session, snapshot, [key for key in made if key in snapshot.entries])
-    return _report(snapshot, plan, contract.catalog.generation + 1, applied=True)
+    return _report(snapshot, plan, costs, contract.catalog.generation + 1, applied=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,5 +243,7 @@ def _apply(
     return carry(session, staged, guards=guards).snapshot
 
 
-def _report(snapshot: Snapshot, plan: SchemaPlan, generation: int, *, applied: bool) -> AppliedSchema:
-    return AppliedSchema(plan.steps, applied, snapshot.manifest_version, snapshot.head, generation)
+def _report(
+    snapshot: Snapshot, plan: SchemaPlan, costs: tuple[StepCost, ...], generation: int, *, applied: bool
+) -> AppliedSchema:
+    return AppliedSchema(plan.steps, applied, snapshot.manifest_version, snapshot.head, generation, costs)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
+from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.create import index_plans
@@ -39,7 +43,7 @@ def table_writes(
     fills: Mapping[TableKey, Sequence[Fill]] = NO_FILLS,
     bulk: BulkWork | None = None,
 ) -> dict[TableKey, TableWrite]:
-    """The tables whose columns change, each with one commit. Values of new columns are written here, and no
+    """The tables whose columns change, with their commits. Values of new columns are written here, and no
     others.
     """
     writes: dict[TableKey, TableWrite] = {}
@@ -48,38 +52,47 @@ def table_writes(
         if entry is None or each.columns is None:
             continue
         work = column_work(session, entry, each, fills.get(each.new_key, ()))
+        columns = each.columns if work is None else work.columns
+        first, *rest = _commits(each, columns) if entry.row_count else [columns]
+        stamp = Stamp(operation_id, each.key)
         if work is None:
-            part: Part = LaterPart(_stage_columns(session, each, operation_id), after=COMMITTED)
+            part: Part = _metadata_part(session, first, stamp)
         else:
-            part = StagedPart(_stage_values(session, work, entry, operation_id, bulk), after=COMMITTED)
-        writes[each.key] = TableWrite(entry, session.open_entry(entry), (part,))
+            staged = _stage_values(session, replace(work, columns=first), entry, stamp, bulk)
+            part = StagedPart(staged, after=COMMITTED)
+        parts = (part, *(_metadata_part(session, later, stamp) for later in rest))
+        writes[each.key] = TableWrite(entry, session.open_entry(entry), parts)
     return writes
 
 
+def _commits(change: TableChange, columns: ColumnMap) -> list[ColumnMap]:
+    """The commits that make the change. Columns that come and others that may be null, or may not be any
+    longer, are two: the table format takes only one of both at a time.
+    """
+    before, wanted = change.before.arrow_schema, columns.schema
+    comes = set(columns.written) | (set(wanted.names) - set(columns.sources))
+    kept = [name for name in wanted.names if name not in comes]
+    nullable = {name: before.field(columns.sources[name]).nullable for name in kept}
+    if not comes or all(wanted.field(name).nullable is each for name, each in nullable.items()):
+        return [columns]
+    fields = [each.with_nullable(nullable.get(each.name, each.nullable)) for each in wanted]
+    same = {name: name for name in wanted.names}
+    return [replace(columns, schema=pa.schema(fields)), ColumnMap(wanted, same)]
+
+
+def _metadata_part(session: GraphSession, columns: ColumnMap, stamp: Stamp) -> LaterPart:
+    def stage(handle: SnapshotHandle) -> StagedHandle | None:
+        return session.storage.stage_columns(handle, columns, stamp)
+
+    return LaterPart(stage, after=COMMITTED)
+
+
 def _stage_values(
-    session: GraphSession,
-    work: ColumnWork,
-    entry: TableEntry,
-    operation_id: OperationId,
-    bulk: BulkWork | None,
+    session: GraphSession, work: ColumnWork, entry: TableEntry, stamp: Stamp, bulk: BulkWork | None
 ) -> StagedHandle:
     run = runner(session, bulk, f"write columns of {entry.table_key}", work.count, work.bytes)
     written = write_values(work, run)
-    stamp = Stamp(operation_id, entry.table_key)
     return session.storage.stage_columns(session.open_entry(entry), work.columns, stamp, written)
-
-
-def _stage_columns(
-    session: GraphSession, change: TableChange, operation_id: OperationId
-) -> Callable[[SnapshotHandle], StagedHandle | None]:
-    columns = change.columns
-
-    def stage(handle: SnapshotHandle) -> StagedHandle | None:
-        if columns is None:
-            return None
-        return session.storage.stage_columns(handle, columns, Stamp(operation_id, change.key))
-
-    return stage
 
 
 def reshape(
