@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.search.embedding import Embedder
     from omnigraph.engine.write.requests import MutationResult
+    from omnigraph.maintenance.cleanup_report import CleanupReport
     from omnigraph.maintenance.clone import CloneReport
     from omnigraph.maintenance.optimize import OptimizeReport
     from omnigraph.maintenance.repair import RepairReport
@@ -42,6 +43,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "BranchCreation": "omnigraph.api.branches",
     "BranchDeletion": "omnigraph.branching.branches",
     "Cancellation": "omnigraph.core.cancel",
+    "CleanupReport": "omnigraph.maintenance.cleanup_report",
     "CloneReport": "omnigraph.maintenance.clone",
     "OptimizeReport": "omnigraph.maintenance.optimize",
     "RepairReport": "omnigraph.maintenance.repair",
@@ -77,6 +79,7 @@ __all__ = [
     "BranchCreation",
     "BranchDeletion",
     "Cancellation",
+    "CleanupReport",
     "CloneReport",
     "CommitRecord",
     "Diff",

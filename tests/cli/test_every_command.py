@@ -44,6 +44,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("recoveries",): [],
     ("optimize",): [],
     ("repair",): [],
+    ("cleanup",): ["--keep", "1"],
     ("indexes",): [],
     ("stats",): [],
     ("revert",): [COMMIT],

@@ -75,6 +75,8 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "open_version": lambda t, h: t.open_version(PERSON, PLACE, None, h.version),
     "open_head": lambda t, h: t.open_head(PERSON, PLACE, None),
     "head_version": lambda t, h: t.head_version(PLACE, None),
+    "has_version": lambda t, h: t.has_version(PLACE, None, h.version),
+    "list_branches": lambda t, h: t.list_branches(PLACE),
     "seen_as": lambda t, h: t.seen_as(h, ColumnMap(SCHEMA, {"id": "id", "text": "text"})),
     "scan": lambda t, h: t.scan(h).read_all(),
     "read": lambda t, h: t.read(h),

@@ -405,7 +405,7 @@ def test_advice_to_run_a_missing_command_is_found() -> None:
     assert advised("omnigraph schema forget") == {"schema forget"}
     assert advised("`omnigraph schema plan` and omnigraph load --resumable, then upgrade omnigraph") == set()
     assert set().union(*map(advised, strings('f"{x}: run `omnigraph erase` {y}"'))) == {"erase"}
-    assert set().union(*map(advised, code_of_page("# a\n\n```sh\nomnigraph cleanup\n```\n"))) == {"cleanup"}
+    assert set().union(*map(advised, code_of_page("# a\n\n```sh\nomnigraph forget\n```\n"))) == {"forget"}
     assert set().union(*map(advised, code_of_page("see `omnigraph erase`"))) == {"erase"}
 
 

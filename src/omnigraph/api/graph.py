@@ -19,7 +19,7 @@ from omnigraph.api.schemas import Schemas
 from omnigraph.api.texts import in_file, source_text
 from omnigraph.api.upkeep import Upkeep
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.errors import BadRequest, SourceFailure, TargetConflict
+from omnigraph.core.errors import BadRequest, SourceFailure, StorageNotFound, TargetConflict
 from omnigraph.core.ids import normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
@@ -130,6 +130,8 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
             )
         except SourceFailure as error:
             raise in_file(error, file) from None
+        except StorageNotFound as error:
+            raise self._session.manifest.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
     def explain(
         self,
@@ -253,7 +255,11 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         """
         from omnigraph.engine.entities.lookup import find_entity  # noqa: PLC0415
 
-        return find_entity(self._session, self._state(branch, at), type_name, entity_id)
+        snapshot = self._state(branch, at)
+        try:
+            return find_entity(self._session, snapshot, type_name, entity_id)
+        except StorageNotFound as error:
+            raise self._session.manifest.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
     def snapshot(self, *, branch: str | None = None, at: str | None = None) -> Snapshot:
         """What a branch shows now, or showed at a commit or tag: the version and size of every table."""

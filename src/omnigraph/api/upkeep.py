@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.api.exports import Exports
+from omnigraph.core.cancel import NEVER
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
+    from omnigraph.core.cancel import Cancellation
+    from omnigraph.maintenance.cleanup_report import CleanupReport
     from omnigraph.maintenance.index_report import IndexesReport
     from omnigraph.maintenance.indices import IndexesEnsured
     from omnigraph.maintenance.optimize import OptimizeReport
@@ -73,6 +77,43 @@ class Upkeep(Exports):
         with WriteCourse(REPAIRING) as course:
             entering_write(self._session)
             return repair(self._session, target, confirm=confirm, force=force, restore=restore, course=course)
+
+    def cleanup(
+        self,
+        *,
+        keep: int | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+        cancel: Cancellation | None = None,
+    ) -> CleanupReport:
+        """Remove states that nobody wants any more, and every file that only they are read from.
+
+        ```python
+        report = graph.cleanup(keep=3, older_than=timedelta(days=7), dry_run=True)
+        ```
+
+        Every branch keeps its newest `keep` states, and those it showed within the time `older_than`; with
+        both given a state goes only if both let it. Heads, tags, what merges are based on and what is being
+        cloned always stay. So do files that nothing names while they are young: they may belong to a write
+        under way. Raises `BadRequest` without a bound, `RecoveryRequired` while an interrupted write waits,
+        `DriftError`, and `StoragePermanent` when a branch cannot be read: then nothing is removed.
+        """
+        from omnigraph.maintenance.cleanup import cleanup  # noqa: PLC0415  a reader never needs it
+        from omnigraph.maintenance.cleanup_report import Retention  # noqa: PLC0415
+        from omnigraph.pipeline.load.abandoned import JournaledLoads  # noqa: PLC0415
+
+        age = None if older_than is None else int(older_than.total_seconds())
+        retention = Retention(keep, age)
+        self._session.check_open()
+        if not dry_run or not self._session.read_only:
+            entering_write(self._session)
+        return cleanup(
+            self._session,
+            retention,
+            JournaledLoads(self._session),
+            dry_run=dry_run,
+            cancel=NEVER if cancel is None else cancel,
+        )
 
     def indexes(
         self, *, branch: str | None = None, at: str | None = None, types: Sequence[str] | None = None

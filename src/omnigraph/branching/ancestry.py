@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from omnigraph.core.errors import InternalError, MergeBaseGone, SnapshotNotFound
+from omnigraph.core.errors import InternalError, MergeBaseGone, SnapshotNotFound, VersionReclaimed
 from omnigraph.core.ids import show_branch
 from omnigraph.manifest.lineage import common_ancestors, maximal, possible_bases
 
@@ -54,6 +54,8 @@ def merge_bases(session: GraphSession, source: Snapshot, target: Snapshot) -> li
         raise InternalError(f"commits {source.head} and {target.head} have no ancestor in common")
     try:
         return [session.manifest.at_commit(commit_id) for commit_id in bases]
+    except VersionReclaimed:
+        raise
     except SnapshotNotFound as error:
         raise MergeBaseGone(
             source=show_branch(source.branch), target=show_branch(target.branch), commit_id=error.snapshot

@@ -50,6 +50,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("clone",): _COPY,
     ("optimize",): _DIRECT,
     ("repair",): _DIRECT,
+    ("cleanup",): _DIRECT,
     ("indexes",): _DIRECT,
     ("stats",): _DIRECT,
     ("mutate",): _WRITE,

@@ -6,11 +6,14 @@ import typer
 
 from omnigraph.cli import inspection, output
 from omnigraph.cli.exports import Silent
-from omnigraph.cli.opening import writing
-from omnigraph.cli.options import Branch, Json, Quiet, Store, teach
+from omnigraph.cli.opening import addressed, writing
+from omnigraph.cli.opening import confirm as ask
+from omnigraph.cli.options import Branch, Json, Quiet, Store, Yes, duration, teach
 from omnigraph.cli.progress import reporting
+from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from omnigraph.maintenance.cleanup_report import CleanupReport
     from omnigraph.maintenance.optimize import OptimizedTable
 
 SomeTypes = Annotated[list[str] | None, typer.Argument(metavar="[TYPE]...", help="Only these types.")]
@@ -72,6 +75,21 @@ def register(app: typer.Typer) -> None:
     )(repair)
     inspection.register(app)
 
+    app.command(
+        "cleanup",
+        help=teach(
+            "Remove old states, and every file that only they are read from.",
+            "omnigraph cleanup --keep 3 --older-than 7d --store kb.omni",
+            "omnigraph cleanup --keep 3 --dry-run --store kb.omni",
+            "omnigraph cleanup --keep 3 --older-than 7d --confirm --store kb.omni",
+            more=(
+                "Without --confirm it only looks. Each branch keeps its newest N states and those it showed"
+                " within the time; heads, tags and merge bases always stay. --dry-run says of every file"
+                " whether it goes, and why. Exit status 1 when a table failed; the others were cleaned."
+            ),
+        ),
+    )(cleanup)
+
 
 def clone(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A directory or s3://bucket/prefix.")],
@@ -128,6 +146,60 @@ def _said(table: "OptimizedTable") -> str:
         return f"nothing to do{pending}"
     removed = output.counted(table.fragments_removed, "fragment")
     return f"{removed} became {table.fragments_added}, indexes up to date{pending}"
+
+
+Keep = Annotated[
+    int | None, typer.Option("--keep", metavar="N", help="States of each branch that stay, the newest ones.")
+]
+OlderThan = Annotated[
+    str | None,
+    typer.Option("--older-than", metavar="TIME", help="Keep what was shown since; 12h, 7d, 4w."),
+]
+
+
+def cleanup(
+    keep: Keep = None,
+    older_than: OlderThan = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say of every file what happens to it.")] = False,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Remove something.")] = False,
+    store: Store = None,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old states and the files of them."""
+    from datetime import timedelta
+
+    if keep is None and older_than is None:
+        raise UsageError("nothing says what may go", hint="give --keep, --older-than, or both")
+    if dry_run and confirm:
+        raise UsageError("--dry-run and --confirm exclude each other", hint="give one of them")
+    age = None if older_than is None else timedelta(seconds=duration(older_than, "--older-than"))
+    if confirm:
+        ask("cleanup", addressed(store), yes=yes, as_json=as_json)
+    with writing(store, "cleanup", quiet=quiet) as graph:
+        uri, report = graph.uri, graph.cleanup(keep=keep, older_than=age, dry_run=not confirm)
+    if as_json:
+        output.document({"uri": uri, **report.to_dict(files=dry_run)})
+    else:
+        _tell_cleanup(report, files=dry_run)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _tell_cleanup(report: "CleanupReport", *, files: bool) -> None:
+    if files:
+        for each in report.fates:
+            output.line(f"{each.bytes:>12,}  {'goes ' if each.goes else 'stays'}  {each.name}  {each.why}")
+    for each in report.datasets:
+        if each.files or each.error is not None:
+            error = f"; {each.error}" if each.error is not None else ""
+            versions, count = output.counted(each.versions, "version"), output.counted(each.files, "file")
+            output.line(f"{each.name}: {versions}, {count}, {each.bytes:,} bytes{error}")
+    gone = report.removed
+    said = "would go; --confirm removes them" if report.dry_run else "removed"
+    size = sum(each.bytes for each in gone)
+    output.line(f"{output.counted(len(gone), 'file')} of {len(report.fates):,}, {size:,} bytes, {said}")
 
 
 def repair(

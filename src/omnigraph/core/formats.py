@@ -23,6 +23,8 @@ CLONE_FORMAT: Final = 1
 """Where a clone came from, `__clone.json`."""
 PIN_FORMAT: Final = 1
 """States that somebody copies, `__pins/`."""
+CLEANUP_FORMAT: Final = 1
+"""What a cleanup has released, `__cleanup.json`."""
 CACHE_FORMAT: Final = 3
 """Read structures, `__cache/`; files of another number are made anew."""
 FEED_TOKEN_FORMAT: Final = 2
@@ -40,6 +42,7 @@ FORMATS: Final[Mapping[str, int | str]] = {
     "schema_state": SCHEMA_STATE_FORMAT,
     "clone": CLONE_FORMAT,
     "pin": PIN_FORMAT,
+    "cleanup": CLEANUP_FORMAT,
     "cache": CACHE_FORMAT,
     "feed_token": FEED_TOKEN_FORMAT,
     "conflict_list": CONFLICT_LIST_FORMAT,

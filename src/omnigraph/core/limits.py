@@ -71,6 +71,11 @@ LEASE_CLOCK_SKEW_S_MAX: Final = 5
 PIN_EXPIRY_S: Final = 900
 """A pin not renewed for this long has no owner. It is renewed three times as often."""
 
+LEFTOVER_SECONDS_DEFAULT: Final = 24 * 60 * 60
+"""A file that nothing names and that is younger may belong to a write under way (a setting)."""
+CLEANUP_BATCH_FILES: Final = 512
+"""Objects a cleanup removes before it lets a writer pass, or looks whether it was stopped."""
+
 # History
 REQUEST_KEY_HOURS: Final = 24
 """How long the key of a write answers the same request; afterwards it may be used again."""

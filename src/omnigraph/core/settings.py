@@ -53,6 +53,8 @@ class Settings:
     many tasks run is Spark's affair; checks, exports and commits do not ask for it."""
     maintenance_concurrency: int = limits.MAINTENANCE_CONCURRENCY_DEFAULT
     maintenance_bytes: int = limits.MAINTENANCE_BYTES_DEFAULT
+    leftover_seconds: int = limits.LEFTOVER_SECONDS_DEFAULT
+    """How old a file that nothing names must be before a cleanup removes it: longer than any write takes."""
     merge_staging_dir: Path = field(default_factory=default_staging_dir)
     spark_master: str = "local[*,3]"
     spark_conf: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -118,6 +120,7 @@ class Settings:
                 "maintenance_concurrency", default.maintenance_concurrency
             ),
             maintenance_bytes=given.positive("maintenance_bytes", default.maintenance_bytes),
+            leftover_seconds=given.number("leftover_seconds", default.leftover_seconds, least=0),
             merge_staging_dir=Path(given.value("merge_staging_dir") or default.merge_staging_dir),
             spark_master=str(given.value("spark_master") or default.spark_master),
             spark_conf=given.texts_by_name("spark_conf"),

@@ -8,7 +8,6 @@ brought up to date loses it before the first version comes. Whatever stops a clo
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -61,7 +60,7 @@ from omnigraph.storage.layout import (
     branch_directory,
     tag_reference,
 )
-from omnigraph.storage.manifest_files import version_of
+from omnigraph.storage.manifest_files import HINT, hint_text, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -442,8 +441,7 @@ class _Clone:
             directory, _, file = name.rpartition("/")
             newest[directory] = max(newest.get(directory, 0), version_of(file) or 0)
         for directory, version in newest.items():
-            text = json.dumps({"version": version}, separators=(",", ":"))
-            self._target.adapter.write_text(f"{directory}/latest_version_hint.json", text)
+            self._target.adapter.write_text(f"{directory}/{HINT}", hint_text(version))
 
     def _check(self, plan: ClonePlan) -> None:
         """Every file has its size, and every branch shows what it should."""

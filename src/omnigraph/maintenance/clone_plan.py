@@ -19,6 +19,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.ids import Branch, BranchName, normalize_branch
 from omnigraph.engine.session import GraphSession
 from omnigraph.maintenance.pins import PinnedState
+from omnigraph.maintenance.stored_files import Line, StoredFiles
 from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.lineage import possible_bases
 from omnigraph.manifest.state import Snapshot
@@ -32,14 +33,11 @@ from omnigraph.storage.layout import (
     branch_reference,
     tag_reference,
 )
-from omnigraph.storage.manifest_files import version_of
 from omnigraph.storage.version_files import UsedFiles
 
 LOOKS_MAX: Final = 64
 """Looks at all branches until two in a row see the same; a writer has to publish between any two of them."""
 
-Line = tuple[str, Branch]
-"""A location and a Lance branch of the dataset there."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -216,16 +214,7 @@ class _Planner:
         adapter = session.adapter
         places = (*sorted(TABLE_DIRECTORIES), MANIFEST, SCHEMAS)
         self._listed = {name: size for place in places for name, size in adapter.sizes(place).items()}
-        self._versions: dict[str, dict[int, str]] = defaultdict(dict)
-        self._index_files: dict[str, list[str]] = defaultdict(list)
-        for name in self._listed:
-            directory, _, file = name.rpartition("/_versions/")
-            version = version_of(file) if directory else None
-            if version is not None:
-                self._versions[directory][version] = name
-            above, found, below = name.partition("/_indices/")
-            if found:
-                self._index_files[f"{above}/_indices/{below.partition('/')[0]}"].append(name)
+        self._files = StoredFiles(self._listed)
         self._plan = ClonePlan(cut)
 
     def plan(self) -> ClonePlan:
@@ -244,7 +233,7 @@ class _Planner:
     def _kept_states(self, branch: Branch) -> list[int]:
         head = self._cut.heads[branch]
         if self._cut.history:
-            there = self._versions[branch_directory(MANIFEST, branch)]
+            there = self._files.versions[branch_directory(MANIFEST, branch)]
             return sorted(number for number in there if number <= head.manifest_version)
         beside = (each for each in self._cut.beside if each.branch == branch)
         return sorted({head.manifest_version, *(each.manifest_version for each in beside)})
@@ -297,7 +286,7 @@ class _Planner:
         """
         if not self._cut.history:
             return sorted(shown)
-        there = self._versions[branch_directory(*line)]
+        there = self._files.versions[branch_directory(*line)]
         return sorted(shown.union(number for number in there if number <= max(shown)))
 
     def _table_files(self, line: Line, number: int, *, shown: set[int]) -> UsedFiles | None:
@@ -330,7 +319,7 @@ class _Planner:
         self._require(files)
         names = [*files.data, *files.deletions]
         for index in files.indexes:
-            names += self._index_files[index]
+            names += self._files.index_files[index]
         if files.transaction in self._listed:
             names.append(files.transaction)
         for name in names:
@@ -344,7 +333,7 @@ class _Planner:
     def _version_name(self, line: Line, number: int) -> str:
         directory = branch_directory(*line)
         try:
-            return self._versions[directory][number]
+            return self._files.versions[directory][number]
         except KeyError:
             address = self._session.adapter.address(f"{directory}/_versions")
             raise StorageNotFound(

@@ -156,7 +156,7 @@ def _reason(session: GraphSession, shown: Snapshot, entry: TableEntry) -> str | 
         return INHERITED
     if entry.row_count == 0:
         return EMPTY
-    head = session.storage.head_version(entry.location, entry.branch)
+    head = session.storage.head_version(entry.location, entry.branch, at_least=entry.version)
     if head < entry.version:
         raise InternalError(f"'{entry.table_key}' is shown at {entry.version}, its newest version is {head}")
     return DRIFT if head != entry.version else None
@@ -181,6 +181,6 @@ def _table(
         committed=before.entries[key] != entry,
         skipped=skipped,
         manifest_version=entry.version,
-        lance_head_version=session.storage.head_version(entry.location, entry.branch),
+        lance_head_version=session.storage.head_version(entry.location, entry.branch, at_least=entry.version),
         pending_indexes=tuple(each for each in pending if each.type_name == name),
     )

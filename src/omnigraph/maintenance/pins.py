@@ -9,8 +9,11 @@ import json
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, cast
 
+from omnigraph.core.errors import StoragePermanent
 from omnigraph.core.formats import PIN_FORMAT
 from omnigraph.core.ids import Branch, CommitId, new_ulid
 from omnigraph.core.limits import LEASE_CLOCK_SKEW_S_MAX, PIN_EXPIRY_S
@@ -70,14 +73,50 @@ class Pin:
         self._adapter.delete(self._name)
 
 
-def remove_expired(session: GraphSession) -> None:
-    """Remove the pins of owners that are gone. Cost: a listing, a read per pin."""
+@dataclass(frozen=True, slots=True)
+class LivePin:
+    """A pin that somebody has, as a cleanup reads it."""
+
+    name: str
+    purpose: str
+    history: bool
+    """Whether everything before the states is needed as well."""
+    states: tuple[tuple[Branch, int], ...]
+
+
+def live_pins(session: GraphSession) -> tuple[list[LivePin], list[str]]:
+    """The pins that are in force, and the names of those whose owners are gone.
+
+    Raises StoragePermanent for one that cannot be understood: what it needs is not known. Cost: a listing,
+    a read per pin.
+    """
     latest = session.clock.now_us() - LEASE_CLOCK_SKEW_S_MAX * 1_000_000
-    for name in session.adapter.list_dir(PINS):
-        text = session.adapter.read_text_if_exists(f"{PINS}/{name}")
+    live: list[LivePin] = []
+    over: list[str] = []
+    for file in session.adapter.list_dir(PINS):
+        name = f"{PINS}/{file}"
+        text = session.adapter.read_text_if_exists(name)
+        if text is None:
+            continue  # its owner has just let go
         try:
-            over = text is not None and int(json.loads(text)["expires_at"]) < latest
-        except (ValueError, TypeError, KeyError):
-            continue  # not one we know: somebody else's, who may still need it
-        if over:
-            session.adapter.delete(f"{PINS}/{name}")
+            members = cast("dict[str, Any]", json.loads(text))
+            if int(members["expires_at"]) < latest:
+                over.append(name)
+                continue
+            if members["format"] != PIN_FORMAT:
+                raise ValueError(f"it has format {members['format']}")  # noqa: TRY301
+            states = tuple((each["branch"], int(each["manifest_version"])) for each in members["states"])
+            live.append(LivePin(name, str(members["purpose"]), bool(members["history"]), states))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoragePermanent(
+                f"{session.adapter.address(name)}: the pin cannot be read: {error}",
+                hint="what it protects is not known; delete the file if nobody clones this graph",
+            ) from error
+    return live, over
+
+
+def remove_expired(session: GraphSession) -> None:
+    """Remove the pins of owners that are gone; one that cannot be read stays. Cost: as `live_pins`."""
+    with suppress(StoragePermanent):
+        for name in live_pins(session)[1]:
+            session.adapter.delete(name)

@@ -182,7 +182,7 @@ def _own(shown: Snapshot) -> list[TableEntry]:
 
 
 def _look(session: GraphSession, entry: TableEntry) -> RepairedTable:
-    head = session.storage.head_version(entry.location, entry.branch)
+    head = session.storage.head_version(entry.location, entry.branch, at_least=entry.version)
     if head < entry.version:
         raise InternalError(f"'{entry.table_key}' is shown at {entry.version}, its newest version is {head}")
     kind, operations = _classified(session, entry, head)

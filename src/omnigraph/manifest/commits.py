@@ -8,6 +8,7 @@ commit the table has.
 """
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
@@ -275,6 +276,18 @@ class CommitLog:
         wanted = {each for head in heads for each in lineage.distances(head)}
         stored = zip(table[KEY].to_pylist(), table["metadata"].to_pylist(), strict=True)
         return [record_from_json(text, row=key) for key, text in stored if key in wanted]
+
+    def times(self) -> dict[str, dict[int, int]]:
+        """When each known state was published (microseconds), by incarnation of its branch and by number."""
+        columns = ["manifest_incarnation", "manifest_version", "created_at"]
+        table = self._known_rows([KEY, *columns], kept_back_max=sys.maxsize)
+        found: dict[str, dict[int, int]] = {}
+        times = table["created_at"].cast(pa.int64())
+        for incarnation, version, time_us in zip(
+            table[columns[0]].to_pylist(), table[columns[1]].to_pylist(), times.to_pylist(), strict=True
+        ):
+            found.setdefault(incarnation, {})[version] = time_us
+        return found
 
     def head(self, branch: Branch) -> CommitRecord:
         """The newest commit of a branch."""

@@ -7,7 +7,6 @@ substrate's own retries are off.
 
 import json
 import os
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.formats import DATA_STORAGE_VERSION
 from omnigraph.core.ids import Branch, BranchName
 from omnigraph.manifest.fences import Fence, taken_back, unfenced
+from omnigraph.manifest.watch import Watch
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.bases import Bases
 from omnigraph.storage.checksums import NO_RECORD, PROPERTY, FileRecord, FileSum, record_text, sum_file
@@ -43,8 +43,8 @@ from omnigraph.storage.durability import (
     sync_directories,
 )
 from omnigraph.storage.failures import Circumstances, UnsyncedCommit, is_commit_conflict, substrate
-from omnigraph.storage.layout import GraphRoot, branch_directory, branch_reference, tag_reference
-from omnigraph.storage.manifest_files import manifest_object
+from omnigraph.storage.layout import CLEANUP, GraphRoot, branch_directory, branch_reference, tag_reference
+from omnigraph.storage.manifest_files import HINT, hinted_version, manifest_object, version_of
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
 from omnigraph.storage.torn_files import find_torn_manifest, is_cut_short_text, versions_found
@@ -53,9 +53,6 @@ from omnigraph.storage.version_files import UsedFiles, used_files
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceOperation
     from lance.fragment import DataFile, FragmentMetadata
-
-CLOCK_STEP_SECONDS_MAX: Final = 2.5
-"""File times move in shorter steps on every known file system; the longest known step is two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,66 +69,6 @@ class WrittenRows:
 def is_contention(error: BaseException) -> bool:
     """Whether a commit was refused because another one was first: the one classification of contention."""
     return is_commit_conflict(error)
-
-
-class Watch:
-    """Whether a state of a branch is still the newest, told by probes of local files.
-
-    Two probes tell it exactly: the file of the next version is absent, and the hint that every commit
-    rewrites is the one that was seen. A watch is made where the state was found to be the newest; while it is
-    at rest, so is the branch.
-
-    Both files lie in one directory. Once the directory has been left alone for longer than a step of the file
-    system's clock, the time of its last change tells as much as the two probes: every file that is made,
-    replaced or removed there from then on changes it. Before that, two changes could have the same time.
-    """
-
-    __slots__ = ("_directory", "_hint", "_next", "_seen", "_settled", "_settling")
-
-    def __init__(self, following: str, hint: str) -> None:
-        self._next = following
-        self._hint = hint
-        self._directory = os.path.dirname(hint)  # noqa: PTH120 - a path object costs more than the call
-        self._seen = _signs(hint)
-        # A stamp is only ever compared, so threads may set these in any order.
-        self._settling: tuple[int, int, float] | None = None
-        """A stamp of the directory, and when it will be older than a step of the clock."""
-        self._settled: tuple[int, int] | None = None
-        """The stamp with which the two probes found the branch at rest, when it was old enough."""
-
-    def is_seen_with(self, token: str | None) -> bool:
-        """Whether the hint was the one of this token (`newest_hint`) when the watch was made."""
-        seen = self._seen
-        return seen is not None and token == f"{seen[0]}-{seen[1]}-{seen[2]}"
-
-    def at_rest(self) -> bool:
-        """Whether nothing has happened since. Cost: one probe, or three before the directory has settled."""
-        try:
-            found = os.stat(self._directory)  # noqa: PTH116
-        except OSError:
-            return False
-        inode, changed = found.st_ino, found.st_mtime_ns
-        settled = self._settled
-        if settled is not None and settled[1] == changed and settled[0] == inode:
-            return True
-        if os.access(self._next, os.F_OK) or _signs(self._hint) != self._seen:
-            return False
-        # The stamp was read before the probes: a change that they missed has a later one.
-        settling, now = self._settling, time.monotonic()
-        if settling is None or settling[0] != inode or settling[1] != changed:
-            self._settling = (inode, changed, now + CLOCK_STEP_SECONDS_MAX)
-        elif now >= settling[2]:
-            self._settled = (inode, changed)
-        return True
-
-
-def _signs(path: str) -> tuple[int, int, int] | None:
-    """What tells one incarnation of a file from another; None when there is none."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a path object costs more than the call
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class ControlDataset:
@@ -188,12 +125,8 @@ class ControlDataset:
         """
         if not self._root.is_local:
             return None
-        try:
-            text = Path(self._root.local_path(self._hint_name(branch))).read_bytes()
-            version = json.loads(text)["version"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if not isinstance(version, int) or not self.has_version(branch, version):
+        version = hinted_version(self._hint_bytes(branch))
+        if version is None or not self.has_version(branch, version):
             return None
         for newest in range(version, version + WALK_STEPS_MAX):
             if not self.has_version(branch, newest + 1):
@@ -201,7 +134,7 @@ class ControlDataset:
         return None
 
     def _hint_name(self, branch: Branch) -> str:
-        return f"{branch_directory(self.location, branch)}/_versions/latest_version_hint.json"
+        return f"{branch_directory(self.location, branch)}/_versions/{HINT}"
 
     def open_version(self, branch: Branch, version: int) -> "LanceDataset":
         """One version of a branch, addressed by name: no listing."""
@@ -244,6 +177,11 @@ class ControlDataset:
             return os.access(self._root.local_path(name), os.F_OK)
         return self._adapter.identity(name) is not None
 
+    def versions(self, branch: Branch) -> list[int]:
+        """The versions of a branch that exist, oldest first. Cost: one listing."""
+        names = self._adapter.list_dir(f"{branch_directory(self.location, branch)}/_versions")
+        return sorted(number for name in names if (number := version_of(name)) is not None)
+
     def version_file(self, branch: Branch, version: int) -> str:
         """The graph-relative name of the file that makes a version exist."""
         return manifest_object(self.location, branch, version)
@@ -253,13 +191,30 @@ class ControlDataset:
         return self._adapter.identity(branch_reference(self.location, branch))
 
     def newest_hint(self, branch: Branch) -> str | None:
-        """A value that changes after every commit, where the store offers one cheaply, else None.
+        """A value that changes whenever the next version may be missing although there are newer ones.
 
-        Locally the substrate rewrites a small file after each commit; its identity is enough.
+        Locally the substrate rewrites a small file after each commit; its identity is enough, and there may
+        be none. Elsewhere a cleanup, which leaves gaps, rewrites its note before it removes anything.
         """
         if not self._root.is_local:
-            return None
+            return self._adapter.identity(CLEANUP) or "never"
         return self._adapter.identity(self._hint_name(branch))
+
+    def is_walked_to_end(self, branch: Branch, version: int, *, before: str | None, now: str | None) -> bool:
+        """Whether a walk from version to version that ended here did not end at a gap.
+
+        `before` and `now` are hints from before the walk and after it.
+        """
+        if not self._root.is_local:
+            return before == now
+        hinted = hinted_version(self._hint_bytes(branch))
+        return hinted is not None and hinted <= version
+
+    def _hint_bytes(self, branch: Branch) -> bytes | None:
+        try:
+            return Path(self._root.local_path(self._hint_name(branch))).read_bytes()
+        except OSError:
+            return None
 
     def watch(self, branch: Branch, version: int) -> Watch | None:
         """A watch on the newest version of a branch; None where the store has no cheap probes."""

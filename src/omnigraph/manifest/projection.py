@@ -55,7 +55,11 @@ class Projection:
             handle = self._fresh()
         if handle is None:
             return self._schema.empty_table().select(columns or self._schema.names)
-        return self._dataset.read(handle, columns, where)
+        try:
+            return self._dataset.read(handle, columns, where)
+        except StorageNotFound:
+            # A cleanup keeps the newest version only, and this one is not that any more.
+            return self._dataset.read(self._dataset.open_head(None), columns, where)
 
     def is_whole(self) -> bool:
         """Whether every declared column is there and can be read. Cost: the whole table."""

@@ -6,6 +6,7 @@ A branch of the graph is a Lance branch of `__manifest`; that reference alone de
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -24,6 +25,7 @@ from omnigraph.core.errors import (
     StoragePrecondition,
     StorageTransient,
     StorageUnknown,
+    VersionReclaimed,
 )
 from omnigraph.core.events import Warned, emit, listening
 from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
@@ -32,7 +34,7 @@ from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.changes import genesis_snapshot
 from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.commits import CommitLog
-from omnigraph.manifest.dataset import ControlDataset, Watch, is_contention
+from omnigraph.manifest.dataset import ControlDataset, is_contention
 from omnigraph.manifest.fences import Fence, unfenced
 from omnigraph.manifest.names import INTERNAL_NAMES, SCHEMA_APPLY_LOCK, unknown_branch
 from omnigraph.manifest.state import (
@@ -56,6 +58,8 @@ from omnigraph.storage.torn_files import find_torn_manifest, remove_torn_manifes
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+    from omnigraph.manifest.watch import Watch
 
 _SNAPSHOTS_KEPT_MAX: Final = 64
 _FIRST_STATE: Final = 3
@@ -244,7 +248,7 @@ class ManifestStore:
             if version - known.version >= WALK_STEPS_MAX:
                 return self._load_newest(branch, token)
         if version > known.version:
-            return self._load_version(branch, token, version)
+            return self._load_version(branch, token, version, known.hint)
         # Clean-up may have removed the next version while this one is kept by a tag. The hint shows that
         # something was committed since; without a hint the version itself must still be there.
         hint = self.dataset.newest_hint(branch)
@@ -262,7 +266,10 @@ class ManifestStore:
         return self._keep(branch, replace(known, hint=hint))
 
     def at_version(self, branch: Branch, manifest_version: int) -> Snapshot:
-        """What the branch showed at a manifest version. Raises SnapshotNotFound when that is gone."""
+        """What the branch showed at a manifest version.
+
+        Raises VersionReclaimed when a cleanup removed it, SnapshotNotFound when it never was.
+        """
         try:
             head = self.head(branch)
         except (StoragePermanent, StorageUnknown):
@@ -275,9 +282,12 @@ class ManifestStore:
         key = (branch, head.token, manifest_version)
         with self._lock:
             kept = self._past.get(key)
-        if kept is not None:
+        if kept is not None and self.dataset.has_version(branch, manifest_version):
             return kept
-        snapshot = self.read_version(branch, manifest_version)
+        try:
+            snapshot = self.read_version(branch, manifest_version)
+        except SnapshotNotFound as error:
+            raise self.gone(branch, manifest_version, error) from error
         with self._lock:
             self._past[key] = snapshot
             while len(self._past) > _SNAPSHOTS_KEPT_MAX:
@@ -292,6 +302,10 @@ class ManifestStore:
         record = self.commits.show(commit_id)
         try:
             snapshot = self.at_version(record.home, record.manifest_version)
+        except VersionReclaimed as error:
+            if record.incarnation != self.head(record.home).incarnation:
+                raise SnapshotNotFound(commit_id) from error
+            raise VersionReclaimed(commit_id, branch=error.branch, oldest=error.oldest) from error
         except OmnigraphError as error:
             raise SnapshotNotFound(commit_id) from error
         if snapshot.commit.id != commit_id:
@@ -302,16 +316,28 @@ class ManifestStore:
     def read_version(self, branch: Branch, version: int) -> Snapshot:
         """As `at_version`, always from storage."""
         try:
-            handle = self.dataset.open_version(branch, version)
+            rows = self.dataset.read(self.dataset.open_version(branch, version))
         except StorageNotFound as error:
             raise SnapshotNotFound(f"{show_branch(branch)}@{version}") from error
-        rows = self.dataset.read(handle)
         if rows.num_rows == 0:
             raise SnapshotNotFound(f"{show_branch(branch)}@{version}")
         return decode(rows, branch=branch, manifest_version=version)
 
-    def _load_version(self, branch: Branch, token: str | None, version: int) -> Head:
+    def gone(self, branch: Branch, version: int, error: OmnigraphError) -> OmnigraphError:
+        """What a failure to read a state means: VersionReclaimed when its version is not there any more."""
+        if self.dataset.has_version(branch, version):
+            return error
+        for number in self.dataset.versions(branch):
+            with suppress(SnapshotNotFound):
+                oldest = self.read_version(branch, number).head
+                name = show_branch(branch)
+                return VersionReclaimed(f"{name}@{version}", branch=name, oldest=oldest)
+        return error
+
+    def _load_version(self, branch: Branch, token: str | None, version: int, before: str | None) -> Head:
         hint = self.dataset.newest_hint(branch)
+        if not self.dataset.is_walked_to_end(branch, version, before=before, now=hint):
+            return self._load_newest(branch, token)
         try:
             handle = self.dataset.open_version(branch, version)
         except StorageNotFound:

@@ -1,8 +1,10 @@
 """The drift guard: a write never builds on a table whose HEAD is not what the branch shows."""
 
+from collections.abc import Mapping
+
 from omnigraph.core.errors import DRIFT_WAY_OUT, DriftError, InternalError, OmnigraphError, RecoveryRequired
 from omnigraph.core.ids import Branch, TableKey, show_branch
-from omnigraph.manifest.state import TableEntry
+from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.settle import waits_for_open
 from omnigraph.recovery.sidecar import Sidecar
@@ -19,9 +21,16 @@ def drift_guard(context: RecoveryContext, entry: TableEntry, branch: Branch) -> 
     """
     if entry.branch != branch:
         return
-    head = context.storage.head_version(entry.location, branch)
+    head = context.storage.head_version(entry.location, branch, at_least=entry.version)
     if head != entry.version:
         raise drift_failure(context, entry.table_key, branch, pin=entry.version, head=head)
+
+
+def refuse_drift(context: RecoveryContext, shown: Mapping[Branch, Snapshot]) -> None:
+    """Raise unless every table of these branches is where its branch shows it; as `drift_guard` for each."""
+    for branch, snapshot in shown.items():
+        for entry in snapshot.entries.values():
+            drift_guard(context, entry, branch)
 
 
 def drift_failure(

@@ -24,12 +24,12 @@ def fork_head(
     """
     branch = pin.table_branch
     if branch is None:
-        return context.storage.head_version(location, None)
+        return context.storage.head_version(location, None, at_least=pin.expected_version)
     if entry is not None and entry.branch == branch:
         _restore_reference(context, entry, branch)
-        return context.storage.head_version(location, branch)
+        return context.storage.head_version(location, branch, at_least=pin.expected_version)
     if _is_made(context, pin, location, branch):
-        return context.storage.head_version(location, branch)
+        return context.storage.head_version(location, branch, at_least=pin.expected_version)
     _remove_unmade(context, pin, location, branch)
     return None
 

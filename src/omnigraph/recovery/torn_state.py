@@ -220,7 +220,7 @@ def _put_back(torn: TornManifest, kept: bytes) -> None:
 def _unexplained_drift(context: RecoveryContext, branch: Branch, sidecars: tuple[Sidecar, ...]) -> bool:
     context.manifest.forget(branch)
     return any(
-        context.storage.head_version(each.location, each.branch) > each.version
+        context.storage.head_version(each.location, each.branch, at_least=each.version) > each.version
         for each in context.manifest.current(branch).entries.values()
         if each.branch == branch and not any(note.covers(each.table_key, branch) for note in sidecars)
     )

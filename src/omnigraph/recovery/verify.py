@@ -251,7 +251,7 @@ def _pin(
 ) -> Iterator[Violation]:
     where = f"{entry.table_key} on {show_branch(branch)}"
     if entry.branch == branch:
-        head = context.storage.head_version(entry.location, entry.branch)
+        head = context.storage.head_version(entry.location, entry.branch, at_least=entry.version)
         if head != entry.version:
             yield Violation(Rule.PIN_IS_HEAD, where, f"shows version {entry.version}, HEAD is {head}")
     if handle.row_count != entry.row_count:

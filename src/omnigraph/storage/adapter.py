@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,15 @@ CHUNK_BYTES: Final = 8 * MIB
 
 TEMPORARY: Final = re.compile(r"#\d+$")
 """The ending of the names that a local write uses until it is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """What a store tells of an object without reading it."""
+
+    size: int
+    modified_us: int
+    """By the clock of the store, in microseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,14 @@ class StorageAdapter(ABC):
     @abstractmethod
     def sizes(self, name: str = "") -> dict[str, int]:
         """Every object at any depth below, by its name from the root, with its bytes. Cost: one listing."""
+
+    @abstractmethod
+    def stored(self) -> dict[str, StoredObject]:
+        """Every object of the root, by its name; also those without a final name yet. Cost: one listing."""
+
+    @abstractmethod
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects that `stored` named, durably; absent ones are fine."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:

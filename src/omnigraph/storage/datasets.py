@@ -117,11 +117,19 @@ class DatasetPool:
         """
         return self.at_version(location, branch, self.head_version(location, branch))
 
-    def head_version(self, location: str, branch: Branch) -> int:
-        """The newest version. Raises StorageNotFound when there is no such dataset or branch."""
+    def head_version(self, location: str, branch: Branch, *, at_least: int = 0) -> int:
+        """The newest version. Raises StorageNotFound when there is no such dataset or branch.
+
+        `at_least`: a version that a branch shows. None after it was ever removed; before it, there may be
+        gaps that a walk from an older one would stop at.
+        """
         with self._lock:
             known = self._heads.get((location, branch))
             kept = self._opened.get((location, branch, known)) if known is not None else None
+        if at_least > (known or 0):
+            if self.adapter.identity(manifest_object(location, branch, at_least)) is None:
+                return self._newest_listed(location, branch)
+            return self._walk(location, branch, at_least)
         if known is not None and kept is not None:
             identity = self.adapter.identity(manifest_object(location, branch, known))
             if identity == kept.identity:

@@ -12,10 +12,17 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
-from omnigraph.storage.adapter import CHUNK_BYTES, TEMPORARY, PreparedText, StorageAdapter, VersionedText
+from omnigraph.storage.adapter import (
+    CHUNK_BYTES,
+    TEMPORARY,
+    PreparedText,
+    StorageAdapter,
+    StoredObject,
+    VersionedText,
+)
 from omnigraph.storage.durability import DurabilityMode, sync_directories
 from omnigraph.storage.failures import os_failure, translated
 
@@ -73,6 +80,33 @@ class LocalAdapter(StorageAdapter):
                 with contextlib.suppress(FileNotFoundError):  # somebody has just removed or renamed it
                     found[path[len(self.uri) + 1 :]] = os.path.getsize(path)
         return found
+
+    def stored(self) -> dict[str, StoredObject]:
+        emit(StorageCall("list_below", self.uri))
+        found: dict[str, StoredObject] = {}
+        with translated(self.uri):
+            for path in _files_below(self.uri, unfinished=True):
+                with contextlib.suppress(FileNotFoundError):  # somebody has just removed or renamed it
+                    seen = os.lstat(path)
+                    found[path[len(self.uri) + 1 :]] = StoredObject(seen.st_size, seen.st_mtime_ns // 1_000)
+        return found
+
+    def remove(self, names: Sequence[str]) -> None:
+        directories: set[str] = set()
+        emit(StorageCall("delete", self.uri))
+        with self._durable_step("delete", self.uri):
+            for name in names:
+                path = f"{self.uri}/{name}"
+                _unlink_if_there(path)
+                directories.add(os.path.dirname(path))
+            # Nobody ever writes into the directory of an index again.
+            for each in [each for each in directories if "/_indices/" in each]:
+                with contextlib.suppress(OSError):
+                    os.rmdir(each)
+                    directories.discard(each)
+                    directories.add(os.path.dirname(each))
+            there = [each for each in directories if os.path.isdir(each)]
+            sync_directories(there, self._durability)
 
     def write_text(self, name: str, text: str) -> None:
         self.place_text(self.prepare_text(name, text))
@@ -310,8 +344,10 @@ def _unlink_if_there(path: str) -> None:
         os.unlink(path)
 
 
-def _files_below(path: str) -> Generator[str]:
-    """Objects at any depth below a directory, temporary names left out. A directory that is gone has none."""
+def _files_below(path: str, *, unfinished: bool = False) -> Generator[str]:
+    """Objects at any depth below a directory, with temporary names only if `unfinished`. A directory that is
+    gone has none.
+    """
     try:
         with os.scandir(path) as entries:
             found = list(entries)
@@ -319,6 +355,6 @@ def _files_below(path: str) -> Generator[str]:
         return
     for entry in found:
         if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(entry.path)
-        elif not TEMPORARY.search(entry.name):
+            yield from _files_below(entry.path, unfinished=unfinished)
+        elif unfinished or not TEMPORARY.search(entry.name):
             yield entry.path

@@ -4,6 +4,7 @@ A file ends with a footer that says where the manifest message begins: a protoco
 length.
 """
 
+import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from omnigraph.storage.varints import as_varint, read_varint
 
 MANIFEST_MAGIC: Final = b"LANC"
 """The last bytes of every complete manifest file."""
+
+HINT: Final = "latest_version_hint.json"
+"""The file beside the versions that names the newest one. Lance writes it on local disks."""
 
 _VERSION_NAME_TOP: Final = 2**64 - 1
 
@@ -35,6 +39,20 @@ def version_of(name: str) -> int | None:
     if suffix != "manifest" or len(digits) != 20 or not digits.isdigit():
         return None
     return _VERSION_NAME_TOP - int(digits)
+
+
+def hint_text(version: int) -> str:
+    """What a hint says, as Lance writes it."""
+    return json.dumps({"version": version}, separators=(",", ":"))
+
+
+def hinted_version(text: str | bytes | None) -> int | None:
+    """The version a hint names; None when it says nothing that can be understood."""
+    try:
+        version = None if text is None else json.loads(text)["version"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, int) else None
 
 
 def is_whole_manifest(path: str) -> bool:

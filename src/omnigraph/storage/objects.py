@@ -11,14 +11,21 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
 from omnigraph.core.errors import StorageConfiguration
 from omnigraph.core.events import DurableOperation, StorageCall, emit
-from omnigraph.storage.adapter import CHUNK_BYTES, TEMPORARY, PreparedText, StorageAdapter, VersionedText
+from omnigraph.storage.adapter import (
+    CHUNK_BYTES,
+    TEMPORARY,
+    PreparedText,
+    StorageAdapter,
+    StoredObject,
+    VersionedText,
+)
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.failures import object_failure, translated
 from omnigraph.storage.layout import canonical_uri
@@ -185,6 +192,31 @@ class ObjectAdapter(StorageAdapter):
         with translated(self.address(name), self._reachable):
             pages = obstore.list(self._store, prefix=top)
             return {str(entry["path"]): int(entry["size"]) for page in pages for entry in page}
+
+    def stored(self) -> dict[str, StoredObject]:
+        import obstore  # noqa: PLC0415
+
+        emit(StorageCall("list_below", self.uri))
+        with translated(self.uri, self._reachable):
+            return {
+                str(entry["path"]): StoredObject(
+                    int(entry["size"]), int(entry["last_modified"].timestamp() * 1_000_000)
+                )
+                for page in obstore.list(self._store)
+                for entry in page
+            }
+
+    def remove(self, names: Sequence[str]) -> None:
+        import obstore  # noqa: PLC0415
+
+        emit(StorageCall("delete", self.uri))
+        with self._durable_step("delete", self.uri):
+            try:
+                obstore.delete(self._store, list(names))
+            except FileNotFoundError:  # some stores mind that one is gone already
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        obstore.delete(self._store, name)
 
     @contextlib.contextmanager
     def _durable_step(self, kind: str, path: str) -> Generator[None]:

@@ -98,9 +98,16 @@ class TableStorage:
         """The table at its newest version. Cost: two probes when the last known one is the newest."""
         return self._handle(table_key, location, branch, self._pool.at_head(location, branch), ())
 
-    def head_version(self, location: str, branch: Branch) -> int:
-        """The newest version. Cost: two probes when the last known one is the newest."""
-        return self._pool.head_version(location, branch)
+    def head_version(self, location: str, branch: Branch, *, at_least: int = 0) -> int:
+        """The newest version. Cost: two probes when the last known one is the newest.
+
+        Whoever knows that a branch shows a version says so by `at_least`: a cleanup leaves gaps before it.
+        """
+        return self._pool.head_version(location, branch, at_least=at_least)
+
+    def has_version(self, location: str, branch: Branch, version: int) -> bool:
+        """Whether a version exists. Cost: one probe."""
+        return self._pool.adapter.identity(manifest_object(location, branch, version)) is not None
 
     def seen_as(self, handle: SnapshotHandle, columns: ColumnMap) -> SnapshotHandle:
         """The table with the columns of another type: under its names, in its types, null where it has none.
@@ -425,6 +432,10 @@ class TableStorage:
     def branch_identifier(self, location: str, branch: Branch) -> BranchIdentifier | None:
         """The incarnation of a branch: () for main, None when there is no such reference."""
         return branches.branch_identifier(self._pool, location, branch)
+
+    def list_branches(self, location: str) -> dict[BranchName, BranchIdentifier]:
+        """Every branch reference of a table with its incarnation. Cost: a listing and a read per branch."""
+        return branches.list_branches(self._pool, location)
 
     def create_branch(
         self, table_key: TableKey, location: str, name: BranchName, from_branch: Branch, from_version: int

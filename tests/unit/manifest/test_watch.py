@@ -6,8 +6,8 @@ from pathlib import Path
 import lance
 import pytest
 
-from omnigraph.manifest import dataset
-from omnigraph.manifest.dataset import Watch
+from omnigraph.manifest import watch
+from omnigraph.manifest.watch import Watch
 from unit.manifest.ground import PERSON, advance, new_store, open_store
 
 
@@ -15,7 +15,7 @@ from unit.manifest.ground import PERSON, advance, new_store, open_store
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that have passed, in a list of one."""
     now = [100.0]
-    monkeypatch.setattr(dataset.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -34,7 +34,7 @@ def within_one_step(directory: Path, change: Path) -> None:
 def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     access = os.access
-    monkeypatch.setattr(dataset.os, "access", lambda path, mode: asked.append(path) or access(path, mode))
+    monkeypatch.setattr(watch.os, "access", lambda path, mode: asked.append(path) or access(path, mode))
     return asked
 
 

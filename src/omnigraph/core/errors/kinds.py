@@ -170,7 +170,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "not_this_product",
     ),
     "drops that reclaim the data at once": ("data_loss_not_allowed",),
-    "the removal of old versions": ("version_reclaimed",),
     "checksums of stored values": ("blob_integrity",),
 }
 """Kinds that nothing raises yet, by what will. Their numbers are fixed, so that callers may handle them."""

@@ -183,10 +183,21 @@ class SchemaContractMissing(NotFoundError):
         self.name = name
 
 
-class VersionReclaimed(NotFoundError):
-    """Clean-up removed what this snapshot needs."""
+class VersionReclaimed(SnapshotNotFound):
+    """A cleanup removed this state."""
 
     kind = "version_reclaimed"
+
+    def __init__(self, snapshot: str, *, branch: str, oldest: str) -> None:
+        NotFoundError.__init__(
+            self,
+            f"'{snapshot}' was removed by a cleanup",
+            hint=f"the oldest state of {branch} that is left is commit {oldest}; tag what has to stay",
+            details={"version_reclaimed": {"snapshot": snapshot, "branch": branch, "oldest": oldest}},
+        )
+        self.snapshot = snapshot
+        self.branch = branch
+        self.oldest = oldest
 
 
 class ManifestConflict(ConflictError):

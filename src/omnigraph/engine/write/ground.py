@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.engine.session import GraphSession
-    from omnigraph.engine.write.parts import TableWrite, WriteIntent
+    from omnigraph.engine.write.parts import Switch, TableWrite, WriteIntent
     from omnigraph.manifest.commit_record import RequestKey
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.manifest.store import Head
@@ -134,6 +134,18 @@ def check_pins(session: GraphSession, ground: Ground, current: Snapshot, touched
                 raise ReadSetMoved(mismatch)
             case _:
                 assert_never(ground.when_moved)
+
+
+def check_switches(session: GraphSession, switches: Mapping[TableKey, Switch]) -> None:
+    """Refuse to show a version that a cleanup removed since the write was prepared: nobody showed it then."""
+    for key, switch in sorted(switches.items()):
+        entry = switch.entry
+        if not session.storage.has_version(entry.location, entry.branch, entry.version):
+            raise ReadSetConflict(
+                "source",
+                message=f"version {entry.version} of '{key}' was removed by a cleanup meanwhile;"
+                " re-read and retry",
+            )
 
 
 def settled_on(

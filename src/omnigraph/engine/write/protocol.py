@@ -24,7 +24,14 @@ from omnigraph.core.failpoints import failpoint
 from omnigraph.core.formats import SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.write.forks import fork_table
-from omnigraph.engine.write.ground import check_authority, check_keys, check_pins, queue_keys, settled_on
+from omnigraph.engine.write.ground import (
+    check_authority,
+    check_keys,
+    check_pins,
+    check_switches,
+    queue_keys,
+    settled_on,
+)
 from omnigraph.engine.write.parts import LaterPart, Reshape, StagedPart, Windows
 from omnigraph.engine.write.records import (
     announced_changes,
@@ -223,6 +230,7 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
     check_authority(session, ground, head, intent, staged.course.what)
     check_keys(session, ground, current, intent.keys)
     check_pins(session, ground, current, staged.touched)
+    check_switches(session, staged.switches)
     try:
         tables = settled_on(session, ground, current, staged.tables)
     except DriftError as drift:

@@ -57,6 +57,11 @@ _REJECTS_NOTE: Final = "rejects"
 _LOCK_SUFFIXES: Final = (".lock", ".lock.next")
 
 
+def is_read_format(number: object) -> bool:
+    """Whether this program understands a journal of that format."""
+    return number in _FORMATS_READ
+
+
 @dataclass(frozen=True, slots=True)
 class InputFile:
     """One file of the input, as it was when the load was planned."""
