@@ -42,6 +42,15 @@ def test_a_flip_at_the_end_of_the_newest_state_does_not_pass_for_a_power_cut(who
     assert sum(verdicts.found.values()) == len(chosen)
 
 
+def test_a_flip_in_the_name_of_a_column_is_found(whole, tmp_path):
+    versions = (whole / "__manifest" / "tree" / "feat" / "_versions").glob("*.manifest")
+    older = str(max(versions).relative_to(whole))
+    chosen = [Flip(older, (whole / older).read_bytes().index(b"object_type"), bit) for bit in (0, 5)]
+    verdicts = judged(whole, tmp_path, chosen)
+    assert verdicts.bad == []
+    assert sum(verdicts.found.values()) == len(chosen)
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
 def test_two_thousand_flips(whole, tmp_path, capsys):

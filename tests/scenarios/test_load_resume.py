@@ -263,6 +263,19 @@ def test_a_failure_of_the_surroundings_names_the_load_to_resume(graph: Graph, so
     assert contents(graph) == LOADED
 
 
+def test_a_split_whose_note_has_a_flipped_bit_is_staged_again(graph: Graph, sources: list[Path]) -> None:
+    """A digit that became another one would publish other rows than were staged."""
+    failure = StorageTransient("the store is away")
+    interrupted(graph, sources, failure)
+    load_id = failure.details["load_id"]
+    note = min((Path(graph.uri) / "__loads" / load_id / "journal").glob("split-*.json"))
+    whole = note.read_text()
+    at = whole.index(str(PER_FILE))
+    note.write_text(whole[:at] + chr(ord(whole[at]) ^ 1) + whole[at + 1 :])
+    assert graph.load(sources, mode="append", resume=load_id, engine="local").splits_reused == FILES - 1
+    assert contents(graph) == LOADED
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LoadFormatError(line=1, message="x")])
 def test_an_interrupt_or_a_refusal_leaves_nothing(
     graph: Graph, sources: list[Path], error: BaseException

@@ -64,6 +64,12 @@ class WrittenRows:
     """Graph-relative names of the files."""
     sums: tuple[FileSum, ...] = ()
     """Their checksums."""
+    follows: int = 0
+    """The version they were written on."""
+    before: tuple[FileSum, ...] = ()
+    """The checksum of that version's file, which could not hold its own."""
+    shown: int | None = None
+    """The sum of the state that they show, where they show one."""
 
 
 def is_contention(error: BaseException) -> bool:
@@ -246,7 +252,8 @@ class ControlDataset:
         if self._root.is_local:
             sizes = written_sizes(fragments, self._root.local_path(directory))
             require_whole(sizes, sizes)
-        return WrittenRows(tuple(fragments), names, self.sums(names))
+        before = self._sum_before(handle, branch)
+        return WrittenRows(tuple(fragments), names, self.sums(names), handle.version, before)
 
     def last_fragment(self, handle: "LanceDataset") -> tuple[int, pa.Table] | None:
         """The newest fragment of an opened version, by number, with its rows; None when there is none."""
@@ -343,9 +350,12 @@ class ControlDataset:
 
         A version's file cannot hold its own sum; the next one does.
         """
-        before = self.sums_found([self.version_file(branch, handle.version)])
+        before = rows.before if rows.follows == handle.version else self._sum_before(handle, branch)
         kept = replace(record, files=(*rows.sums, *record.files), before=(*before, *record.before))
         return {PROPERTY: record_text(kept)}
+
+    def _sum_before(self, handle: "LanceDataset", branch: Branch) -> tuple[FileSum, ...]:
+        return self.sums_found([self.version_file(branch, handle.version)])
 
     def settle_contention(
         self, base_version: int, branch: Branch, rows: WrittenRows

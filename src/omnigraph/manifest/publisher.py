@@ -4,7 +4,7 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -145,7 +145,7 @@ class ManifestBatchPublisher:
         """
         base = self._ground(branch, intent)
         snapshot = self._plan(base, changes, expected_table_versions, intent, schema_lock)
-        rows = self._store.dataset.write_rows(base.handle, branch, encode(snapshot), replacing=True)
+        rows = self._write(base, snapshot)
         expected = dict(expected_table_versions)
         return PreparedPublish(branch, tuple(changes), expected, intent, schema_lock, base, snapshot, rows)
 
@@ -206,7 +206,7 @@ class ManifestBatchPublisher:
                 _wait(attempt)
             base = self._ground(branch, intent)
             snapshot = self._plan(base, changes, expected, intent, schema_lock)
-            rows = self._store.dataset.write_rows(base.handle, branch, encode(snapshot), replacing=True)
+            rows = self._write(base, snapshot)
             self._store.dataset.sync(*rows.names)
             landed = self._swap(base, snapshot, rows, files)
             if landed is not None:
@@ -264,7 +264,7 @@ class ManifestBatchPublisher:
             made = dataset.settle_contention(base.version, snapshot.branch, rows)
         else:
             made = dataset.commit_overwrite(
-                base.handle, snapshot.branch, _SCHEMA, rows, self._record(base, snapshot, files)
+                base.handle, snapshot.branch, _SCHEMA, rows, self._record(base, snapshot, rows, files)
             )
         if made is None:
             return None
@@ -277,12 +277,20 @@ class ManifestBatchPublisher:
         self._store.adopt(made, snapshot, base)
         return snapshot
 
-    def _record(self, base: Head, snapshot: Snapshot, files: Sequence[FileSum]) -> FileRecord:
+    def _write(self, base: Head, snapshot: Snapshot) -> WrittenRows:
+        """The rows of a snapshot in new files, with every sum that can be taken ahead of the publish."""
+        dataset = self._store.dataset
+        rows = dataset.write_rows(base.handle, snapshot.branch, encode(snapshot), replacing=True)
+        return replace(rows, shown=digest(snapshot))
+
+    def _record(
+        self, base: Head, snapshot: Snapshot, rows: WrittenRows, files: Sequence[FileSum]
+    ) -> FileRecord:
         """The checksums that go with a commit; the first one of a branch keeps that of its reference."""
         dataset, branch = self._store.dataset, snapshot.branch
         references = () if branch is None or base.snapshot.commit.home == branch else (branch,)
         before = dataset.sums_found(branch_reference(dataset.location, name) for name in references)
-        return FileRecord(tuple(files), before, digest(snapshot), snapshot.head)
+        return FileRecord(tuple(files), before, rows.shown, snapshot.head)
 
     def _refuse_dead_branch(self, base: Head) -> None:
         """Never acknowledge a publish on a branch that was deleted under it.

@@ -224,13 +224,16 @@ def decode(rows: pa.Table, *, branch: Branch, manifest_version: int) -> Snapshot
 
     Accepts more than one version row or tombstone per table (older writers kept them): the greatest version
     counts, and a tombstone hides versions up to its own. Raises InternalError naming the row when one is
-    damaged, when a version row has no registration, and when there is not exactly one commit row.
+    damaged, when a column is missing, when a version row has no registration, and when there is not exactly
+    one commit row.
     """
     registrations: dict[TableKey, str] = {}
     versions: dict[TableKey, _Row] = {}
     tombstones: dict[TableKey, int] = {}
     commits: list[_Row] = []
     newer_format = stamp_of(rows.schema) > STAMP
+    if not {*_COLUMNS} <= {*rows.column_names}:
+        raise InternalError(f"version {manifest_version} of the graph's manifest lacks a column")
     row: _Row
     for row in zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True):
         object_id, object_type, location, _, table_key, _, _, _ = row

@@ -14,6 +14,7 @@ from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION, SIDECAR_SCHEMA_V
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
 from omnigraph.core.limits import SIDECAR_BYTES_MAX
 from omnigraph.manifest.commit_record import RequestKey
+from omnigraph.storage.checksums import is_whole, sealed
 from omnigraph.storage.layout import RECOVERY, is_inside, location_below_any_root
 from omnigraph.storage.objects import PreparedText, StorageAdapter
 
@@ -201,6 +202,11 @@ def parse_sidecar(name: str, text: str) -> Sidecar:
             message=f"recovery note '{name}' has version {version}; "
             f"this program understands versions up to {SIDECAR_SCHEMA_VERSION}",
         )
+    if not is_whole(text):
+        raise SidecarSchemaError(
+            object=name,
+            message=f"recovery note '{name}' is malformed: it holds other bytes than were written",
+        )
     try:
         sidecar = _from_members(_Members(json.loads(text)), version)
     except _MalformedError as reason:
@@ -382,12 +388,12 @@ class SidecarStore:
     def write(self, sidecar: Sidecar) -> None:
         """Phase A: make the intent durable. When this raises, no table may be moved."""
         failpoint(Window.RECOVERY_SIDECAR_WRITE)
-        self._adapter.write_text(_path(sidecar.name), to_text(sidecar))
+        self._adapter.write_text(_path(sidecar.name), sealed(to_text(sidecar)))
         emit(SidecarWritten(sidecar.operation_id))
 
     def prepare(self, sidecar: Sidecar) -> PreparedText:
         """Write the sidecar durably under a name no listing shows; it covers nothing yet."""
-        return self._adapter.prepare_text(_path(sidecar.name), to_text(sidecar))
+        return self._adapter.prepare_text(_path(sidecar.name), sealed(to_text(sidecar)))
 
     def write_prepared(self, sidecar: Sidecar, prepared: PreparedText) -> None:
         """Phase A for a prepared sidecar: give it its name, durably. When this raises, no table may move."""
@@ -417,7 +423,7 @@ class SidecarStore:
         pins = tuple(replace(pin, confirmed_version=achieved[pin.table_key]) for pin in sidecar.tables)
         confirmed = replace(sidecar, tables=pins)
         failpoint(Window.RECOVERY_SIDECAR_CONFIRM)
-        self._adapter.write_text(_path(confirmed.name), to_text(confirmed))
+        self._adapter.write_text(_path(confirmed.name), sealed(to_text(confirmed)))
         emit(SidecarWritten(confirmed.operation_id))
         return confirmed
 

@@ -21,6 +21,8 @@ _SMALL_BYTES: Final = 64 * 1024
 _CHUNK_BYTES: Final = 4 * MIB
 _SEAL: Final = 8
 """Hexadecimal digits in front of a record: its own sum."""
+OWN_SUM: Final = "crc"
+"""The member of a sealed object that holds the sum of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,17 @@ def record_of(text: str) -> FileRecord:
         raise DamagedRecordError(
             "the record of checksums has another form than this program knows"
         ) from error
+
+
+def sealed(body: str) -> str:
+    """The text of a JSON object with its own sum as one more member, the last one."""
+    return f'{body[:-1]},"{OWN_SUM}":{zlib.crc32(body.encode())}}}'
+
+
+def is_whole(text: str) -> bool:
+    """Whether a sealed object is what was written. One that an older program wrote has no seal and passes."""
+    body, found, own = text.rpartition(f',"{OWN_SUM}":')
+    return not found or own == f"{zlib.crc32(f'{body}}}'.encode())}}}"
 
 
 def _members(sums: Iterable[FileSum]) -> dict[str, tuple[int, int]]:

@@ -239,3 +239,16 @@ def test_a_sidecar_covers_its_tables_on_their_branch_only():
     assert not sidecar.covers(PERSON, None)
     assert not sidecar.covers(TableKey("node:Company"), BranchName("b"))
     assert sidecar.queue_keys() == ((PERSON, "b"),)
+
+
+def test_a_note_with_a_flipped_bit_is_not_followed(tmp_path):
+    note = mutation()
+    SidecarStore(open_adapter(str(tmp_path))).write(note)
+    path = tmp_path / "__recovery" / note.name
+    whole = path.read_text()
+    path.write_text(whole.replace('"post_commit_pin": 8', '"post_commit_pin": 9'))
+    assert path.read_text() != whole
+    with pytest.raises(SidecarSchemaError, match="other bytes than were written"):
+        parse_sidecar(note.name, path.read_text())
+    path.write_text(whole)
+    assert parse_sidecar(note.name, path.read_text()) == note

@@ -1,16 +1,20 @@
 """Sums of files, and the records that keep them."""
 
+import json
 import zlib
 
 import pytest
 
 from omnigraph.core.errors import StorageNotFound
 from omnigraph.storage.checksums import (
+    OWN_SUM,
     DamagedRecordError,
     FileRecord,
     FileSum,
+    is_whole,
     record_of,
     record_text,
+    sealed,
     sum_file,
 )
 
@@ -53,3 +57,17 @@ def test_a_record_with_a_flipped_bit_is_refused():
 def test_a_record_of_another_form_is_refused(body):
     with pytest.raises(DamagedRecordError):
         record_of(f"{zlib.crc32(body.encode()):08x}{body}")
+
+
+def test_a_sealed_object_tells_every_flipped_bit():
+    body = json.dumps({"a": 1, "b": {"c": "größer"}}, ensure_ascii=False)
+    text = sealed(body)
+    assert {name: value for name, value in json.loads(text).items() if name != OWN_SUM} == json.loads(body)
+    assert is_whole(text)
+    assert is_whole(body), "an older program wrote it"
+    data = text.encode()
+    for at in range(len(body.encode()) - 1):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            assert not is_whole(damaged.decode(errors="replace"))

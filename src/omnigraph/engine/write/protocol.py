@@ -319,7 +319,8 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         *(handle for _, handle in switched if handle is not None),
         *(handle for _, handle in created),
     ]
-    sums = session.storage.sums(handles)
+    # While the device works: the sums cost a write no time.
+    sums = session.submit(session.storage.sums, handles)
     covered.syncs.finish([path for handle in handles for path in session.storage.new_files(handle)])
     if covered.sidecar is not None and _judged(write.intent) is ClassificationMode.CONFIRMED:
         _at(write.windows.pre_confirm)
@@ -332,7 +333,7 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         *(entry for entry, _ in created),
     ]
     changes = reshaped(covered.grounded.current, entries, write.reshape)
-    return Committed(covered, tuple(committed), changes, tuple(sums))
+    return Committed(covered, tuple(committed), changes, tuple(sums.result()))
 
 
 def _created(session: GraphSession, covered: Covered, new: NewTable) -> tuple[TableEntry, SnapshotHandle]:

@@ -38,6 +38,7 @@ from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, stage_sp
 from omnigraph.pipeline.plan import Split
 from omnigraph.pipeline.problems import Problem, ProblemLog
 from omnigraph.recovery.process_lock import FileLock, LockHeld, ObjectLock, ProcessLock
+from omnigraph.storage.checksums import OWN_SUM, is_whole, sealed
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.failures import translated
 from omnigraph.storage.fragments import remove_fragments
@@ -181,7 +182,7 @@ class Journal:
                 continue
             text = self._adapter.read_text_if_exists(f"{_entries(self.load_id)}/{name}")
             with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, FileNotFoundError):
-                members = orjson.loads(text or "")
+                members = _loaded(text)
                 sizes = {places.here(path): size for path, size in members["sizes"].items()}
                 result = _result_from(members, places)
                 if places.reach(result) and all(Path(p).stat().st_size == size for p, size in sizes.items()):
@@ -355,7 +356,15 @@ def _adapter(root: GraphRoot) -> StorageAdapter:
 
 
 def _dumped(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    return sealed(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode())
+
+
+def _loaded(text: str | None) -> dict[str, Any]:
+    """The members of an object. Raises JSONDecodeError when it is torn, KeyError when a bit of it flipped."""
+    members = orjson.loads(text or "")
+    if not is_whole(text or ""):
+        raise KeyError(text)
+    return {name: value for name, value in members.items() if name != OWN_SUM}
 
 
 # --- reading a record, and whether it still holds ---
@@ -412,7 +421,7 @@ def _record_members(record: LoadRecord, places: _Places) -> dict[str, Any]:
 def _record_from(text: str, root: GraphRoot) -> LoadRecord | None:
     """None for a torn record and for one of a format that is not read."""
     with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        members = orjson.loads(text)
+        members = _loaded(text)
         if members.pop("format") in _FORMATS_READ:
             places = _Places.of(root, members["id"], members["workspace"])
             for each in (*members["inputs"], *members["splits"]):
