@@ -344,6 +344,13 @@ ACTIONS = {
         ),
         Action("schema", 2, _plan_schema, _schema, _unchanged),
         Action("repair", 1, _plan_where, _repair, _unchanged),
+        Action(
+            "cleanup",
+            1,
+            _always,
+            lambda graph, _lane, _: graph.cleanup(keep=20),
+            _unchanged,
+        ),
         Action("clone", 0.5, _always, _clone, _unchanged),
     )
 }
