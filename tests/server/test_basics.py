@@ -9,7 +9,7 @@ import pytest
 from graphs import rows_of
 from omnigraph.api.graph import Graph
 from omnigraph.core.permission import READERS
-from server.conftest import ADD, BY_IMO, RENAME, Running, Serve
+from server.conftest import ADD, BY_IMO, RENAME, SHIPS, Running, Serve
 
 TOKENS = {"act-ines": "t1-secret", "act-tomas": "t2-secret"}
 
@@ -147,6 +147,92 @@ def test_a_load_is_one_commit_and_a_bad_record_changes_nothing(server: Running, 
     assert (absent.status_code, absent.json()["kind"]) == (404, "branch_not_found")
     assert harbor.branches.list() == ["main"]
     assert len(harbor.commits.list(upkeep=False)) == before + 1
+
+
+def test_a_write_with_a_key_is_carried_out_once(server: Running, harbor: Graph) -> None:
+    body = {"query": "query q($t: String) { insert Port { code: $t, name: $t } }", "params": {"t": "OPO"}}
+    key = {"Idempotency-Key": "once"}
+    first = server.post("/mutate", body, "act-tomas", headers=key)
+    before = len(harbor.commits.list())
+    again = server.post("/mutate", body, "act-tomas", headers=key)
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert again.json()["commit"] == first.json()["commit"]
+    other = server.post("/mutate", {**body, "params": {"t": "FAO"}}, "act-tomas", headers=key)
+    assert (other.status_code, other.json()["kind"]) == (409, "idempotency_mismatch")
+    assert len(harbor.commits.list()) == before
+    for path in ("/branches", "/query"):
+        refused = server.post(path, {"name": "x", "query": "x"}, "act-tomas", headers=key)
+        assert refused.status_code == 400
+    assert harbor.branches.list() == ["main"]
+
+
+def test_branches_tags_and_history_go_the_whole_way(server: Running, harbor: Graph) -> None:
+    def get(path: str):
+        answer = server.ask("GET", f"/graphs/harbor{path}", "act-tomas")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(path: str, body: dict[str, object]):
+        answer = server.post(path, body, "act-tomas")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    base = harbor.commits.head().id
+    post("/tags", {"name": "v1"})
+    assert get("/tags") == {"tags": {"v1": base}}
+    assert post("/branches", {"name": "topic/a"})["from"] == "main"
+    assert get("/branches") == {"branches": ["main", "topic/a"]}
+    done = post("/mutate", {"query": RENAME, "params": {"imo": "S1", "name": "Alba"}, "branch": "topic/a"})
+    commit = done["commit"]["graph_commit_id"]
+    assert get(f"/commits/{commit}")["actor_id"] == "act-tomas"
+    assert get("/commits?branch=topic/a&limit=1")["commits"][0]["graph_commit_id"] == commit
+    assert get(f"/commits/{commit}/changes")["changes"][0]["id"] == "S1"
+    changed = post("/diff", {"from": "main", "to": "topic/a"})
+    assert [each["id"] for each in changed["changes"]] == ["S1"]
+    direct = harbor.diff("main", "topic/a")
+    assert changed == {**direct.to_dict(), "changes": [each.to_dict() for each in direct]}
+    cursor = get("/changes?start=now")["cursor"]
+    assert post("/branches/preview", {"source": "topic/a"})["outcome"] == "fast_forward"
+    merged = post("/branches/merge", {"source": "topic/a"})
+    assert merged["actor_id"] == "act-tomas"
+    assert get(f"/changes?cursor={cursor}")["blocks"][0]["changes"][0]["id"] == "S1"
+    assert "topic" in str(get("/blame?type=Ship&id=S1")) or "act-tomas" in str(get("/blame?type=Ship&id=S1"))
+    assert get("/stats")["branches"]
+    assert post("/explain", {"query": BY_IMO, "params": {"imo": "S1"}})
+    at = {"query": BY_IMO, "params": {"imo": "S1"}, "at": "v1"}
+    assert post("/query", at)["rows"][0]["s.name"] == "Aurora"
+    post("/branches/restore", {"to": "v1"})
+    assert post("/query", {**at, "at": "main"})["rows"][0]["s.name"] == "Aurora"
+    plan = post(
+        "/schema/apply", {"schema_source": SHIPS + "node Crew { name: String @key }", "dry_run": True}
+    )
+    assert plan["steps"]
+    post("/optimize", {})
+    gone = server.ask("DELETE", "/graphs/harbor/branches/topic%2Fa", "act-tomas")
+    assert gone.status_code == 200, gone.text
+    assert server.ask("DELETE", "/graphs/harbor/tags/v1", "act-tomas").status_code == 200
+    assert (get("/branches"), get("/tags")) == ({"branches": ["main"]}, {"tags": {}})
+    for path, body, status in (
+        ("/branches", {"name": "main"}, 400),
+        ("/branches", {"name": "x", "from": "nope"}, 404),
+        ("/branches/merge", {"source": "main", "target": "main"}, 400),
+        ("/revert", {"commit": "nope"}, 404),
+    ):
+        assert server.post(path, body, "act-tomas").status_code == status, path
+
+
+def test_a_merge_with_conflicts_changes_nothing_and_tells_them(server: Running, harbor: Graph) -> None:
+    harbor.branches.create("topic")
+    for branch, name in (("main", "Alba"), ("topic", "Brisa")):
+        harbor.mutate(RENAME, {"imo": "S1", "name": name}, branch=branch)
+    head = harbor.commits.head().id
+    lost = server.post("/branches/merge", {"source": "topic"}, "act-tomas")
+    assert (lost.status_code, lost.json()["kind"]) == (409, "merge_conflicts")
+    assert lost.json()["merge_conflicts"][0]["kind"] == "divergent_update"
+    assert harbor.commits.head().id == head
+    won = server.post("/branches/merge", {"source": "topic", "on_conflict": {"Ship": "theirs"}}, "act-tomas")
+    assert won.status_code == 200
+    assert rows_of(harbor, "Ship")["S1"]["name"] == "Brisa"
 
 
 def test_an_export_is_what_the_graph_exports(server: Running, harbor: Graph) -> None:

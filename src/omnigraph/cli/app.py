@@ -17,6 +17,7 @@ _GROUPS: Final = {
     "tag": "Names of commits.",
     "blob": "Files that are kept as properties.",
     "spark": "The engine of bulk loads.",
+    "policy": "Who may do what with a served graph.",
     "profile": "Named graphs of config.yaml.",
     "config": "The settings in effect.",
 }
@@ -34,6 +35,7 @@ _MODULES: Final = (
     "changes",
     "feeds",
     "serve",
+    "policies",
     "personal",
     "completion",
 )
@@ -122,6 +124,10 @@ def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> 
             from omnigraph.cli import feeds
 
             feeds.register(app, groups["commit"])
+        case "policies":
+            from omnigraph.cli import policies
+
+            policies.register(groups["policy"])
         case "personal":
             from omnigraph.cli import personal
 

@@ -86,6 +86,9 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("config", "path"): _LOCAL,
     ("config", "show"): _LOCAL,
     ("serve",): _SERVE,
+    ("policy", "validate"): _LOCAL,
+    ("policy", "test"): _LOCAL,
+    ("policy", "explain"): _LOCAL,
     ("completion",): _LOCAL,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""

@@ -53,6 +53,9 @@ def serve(
     default: Annotated[
         Default | None, typer.Option("--default", help="What every holder of a token may do.")
     ] = None,
+    policy_file: Annotated[
+        str | None, typer.Option("--policy", metavar="FILE", help="The policy of the graph.")
+    ] = None,
     unauthenticated: Annotated[
         bool, typer.Option("--unauthenticated", help="Serve without tokens: everybody may do everything.")
     ] = False,
@@ -79,7 +82,7 @@ def serve(
     from omnigraph.server.tokens import read_tokens
 
     tokens = read_tokens(os.environ)
-    policy = _policy(default, unauthenticated=unauthenticated, tokens=bool(tokens))
+    policy = _policy(policy_file, default, unauthenticated=unauthenticated, tokens=bool(tokens))
     hosts = None if _open_to_others(bind) and not allowed_host else LOOPBACK | {*(allowed_host or ())}
     graphs = open_all(
         [GraphToServe(graph_id, store, policy, read_only=read_only)], effective_settings(), all_of_them=True
@@ -96,17 +99,28 @@ def serve(
         application.close()
 
 
-def _policy(default: Default | None, *, unauthenticated: bool, tokens: bool) -> "Policy":
+def _policy(file: str | None, default: Default | None, *, unauthenticated: bool, tokens: bool) -> "Policy":
     """What callers may do. Raises UsageError when nothing says it: that is never guessed."""
     from omnigraph.core.permission import READERS, WRITERS
 
+    if file is not None and not tokens:
+        raise UsageError(
+            "a policy is given, and no token is set: nobody could ever be let in", hint="set one"
+        )
+    if file is not None and default is not None:
+        raise UsageError("--policy and --default exclude each other", hint="give one of them")
     if not tokens and not unauthenticated:
         raise UsageError("no token is set", hint="set one, or pass --unauthenticated to let everybody in")
     if tokens and unauthenticated:
         raise UsageError("--unauthenticated and tokens exclude each other", hint="unset the tokens")
+    if file is not None:
+        from omnigraph.policy.decisions import load_policy
+
+        return load_policy(file)
     if tokens and default is None:
         raise UsageError(
-            "nothing says what holders of tokens may do", hint="pass --default read or --default write"
+            "nothing says what holders of tokens may do",
+            hint="pass --policy FILE, or --default read or write",
         )
     return READERS if default is Default.READ else WRITERS
 

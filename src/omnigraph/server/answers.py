@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -40,6 +41,23 @@ class Stream:
 def document(value: Mapping[str, Any]) -> Answer:
     """One JSON object."""
     return Answer(orjson.dumps(value))
+
+
+def listed(about: Mapping[str, Any], name: str, items: Iterator[Mapping[str, Any]]) -> Stream:
+    """One JSON object whose last member is a list that may be long."""
+    return Stream(_listed_pieces(about, name, items), JSON)
+
+
+def _listed_pieces(
+    about: Mapping[str, Any], name: str, items: Iterator[Mapping[str, Any]]
+) -> Iterator[bytes]:
+    head = orjson.dumps(about)[:-1] + (b"," if about else b"")
+    yield head + orjson.dumps(name) + b":["
+    first = True
+    while part := list(islice(items, RESPONSE_ROWS_AT_ONCE)):
+        yield (b"" if first else b",") + orjson.dumps(part)[1:-1]
+        first = False
+    yield b"]}"
 
 
 def rows_as_json(rows: Rows) -> Answer | Stream:

@@ -29,7 +29,7 @@ from omnigraph.core.limits import SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
 from omnigraph.core.permission import Everyone, Question
 from omnigraph.server import requests
 from omnigraph.server.answers import JSON, LINES, Answer, Stream
-from omnigraph.server.calls import Call
+from omnigraph.server.calls import At, Call
 from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
 from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
 from omnigraph.server.log import log
@@ -151,6 +151,9 @@ class Application:
                 said = requests.parameters_in(exchange.scope, route.said)
             await self._authorize(exchange, served, route, said, names)
             held.enter_context(self._place(exchange, route))
+            key = exchange.headers.get("idempotency-key")
+            if key is not None and not route.keyed:
+                raise BadRequest("this route takes no idempotency key", hint="leave the header out")
             call = Call(
                 served.graph,
                 said,
@@ -158,7 +161,7 @@ class Application:
                 exchange.actor,
                 exchange.headers.get("accept", ""),
                 Cancellation(),
-                key=exchange.headers.get("idempotency-key"),
+                key=key,
             )
             if route.carried is Carried.RECORDS:
                 requests.check_media_type(exchange.headers, LINES)
@@ -254,14 +257,12 @@ class Application:
     async def _authorize(
         self, exchange: Exchange, served: ServedGraph, route: GraphRoute, said: Any, names: Mapping[str, str]
     ) -> None:
-        at = cast("str | None", getattr(said, "at", None))
-        questions = route.asks(said, names)
-        hidden: OmnigraphError | None = None
-        if at is not None and not isinstance(served.policy, Everyone):
-            hidden = CommitNotFound(at)
-            branch = await self.workers[Lane.READS].run(_home_of, served, at, hidden)
-            questions = tuple(Question(each.action, branch, each.target) for each in questions)
-        for question in questions:
+        for asked in route.asks(said, names):
+            question, hidden = asked, None
+            if isinstance(asked.branch, At) and not isinstance(served.policy, Everyone):
+                hidden = CommitNotFound(asked.branch)
+                home = await self.workers[Lane.READS].run(_home_of, served, asked.branch, hidden)
+                question = Question(asked.action, home, asked.target)
             decision = served.policy.decide(exchange.actor, question)
             _audit(exchange, question, decision)
             if not decision.allowed:
@@ -278,6 +279,8 @@ class Application:
 
 def _home_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> str:
     """The branch that what `at` names belongs to."""
+    if at in served.graph.branches.list():
+        return at
     try:
         return served.graph.commits.show(at).branch
     except CommitNotFound:

@@ -56,3 +56,110 @@ class ExportBody(ReadTarget):
     """What of a graph is exported."""
 
     type_names: Names | None = None
+
+
+class ExplainBody(QueryBody, kw_only=True):
+    """A query that is explained, and with `analyze` run and measured."""
+
+    analyze: bool = False
+
+
+class CommitsParameters(Body):
+    """Which commits of a branch are listed."""
+
+    branch: str = "main"
+    actor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    before: str | None = None
+    since: Annotated[int, Meta(ge=0)] | None = None
+    until: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ChangesFilter(Body):
+    """Which changes are told."""
+
+    kind: Names = ()
+    type: Names = ()
+    op: Names = ()
+
+
+class CommitChangesParameters(ChangesFilter):
+    """One page of what a commit changed."""
+
+    page_token: Annotated[str, Meta(max_length=4_096)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=8_192)] = 1_000
+
+
+class FeedParameters(ChangesFilter):
+    """One page of what happened on a branch."""
+
+    branch: str = "main"
+    cursor: Annotated[str, Meta(max_length=4_096)] | None = None
+    start: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=8_192)] = 1_000
+
+
+class DiffBody(ChangesFilter, kw_only=True):
+    """Two states that are compared."""
+
+    old: Text = msgspec.field(name="from")
+    new: Text = msgspec.field(name="to")
+
+
+class BlameParameters(Body, kw_only=True):
+    """The entity somebody asks about."""
+
+    type: Text
+    id: Text
+    at: str = "main"
+
+
+class BranchBody(Body, kw_only=True):
+    """A branch that is made."""
+
+    name: Text
+    base: str = msgspec.field(default="main", name="from")
+
+
+class MergeBody(Body, kw_only=True):
+    """A merge: which branch into which, and who wins where both changed something."""
+
+    source: Text
+    target: str = "main"
+    on_conflict: Literal["ours", "theirs"] | dict[str, Literal["ours", "theirs"]] | None = None
+
+
+class TagBody(Body, kw_only=True):
+    """A name for a commit."""
+
+    name: Text
+    at: str = "main"
+
+
+class RevertBody(Body, kw_only=True):
+    """A commit whose changes are taken back."""
+
+    commit: Text
+    branch: str = "main"
+    parent: str | None = None
+
+
+class RestoreBody(Body, kw_only=True):
+    """A state that a branch shows again."""
+
+    to: Text
+    branch: str = "main"
+
+
+class SchemaBody(Body, kw_only=True):
+    """The schema a graph shall have."""
+
+    schema_source: Text
+    dry_run: bool = False
+
+
+class OptimizeBody(Body):
+    """What is optimized."""
+
+    branch: str = "main"
+    types: Names | None = None

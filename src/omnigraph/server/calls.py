@@ -49,16 +49,52 @@ def branch_named(name: str | None) -> str:
     return show_branch(normalize_branch("main" if name is None else name))
 
 
-def reads_target(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
-    """The question of a read that names a branch, or nothing for main."""
+class At(str):
+    """A reference instead of a branch: a commit, a tag or a branch. What it names is looked up before the
+    question is asked, and a refusal looks like a reference that names nothing.
+    """
+
+    __slots__ = ()
+
+
+def _state(said: Any) -> str:
+    return branch_named(said.branch) if said.at is None else At(said.at)
+
+
+def reads_state(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a read that names a branch, or a commit or tag, or nothing for main."""
+    del names
+    return (Question(Action.READ, _state(said)),)
+
+
+def reads_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a read of a branch itself."""
     del names
     return (Question(Action.READ, branch_named(said.branch)),)
 
 
-def exports_target(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+def reads_at(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a read of what `at` names."""
+    del names
+    return (Question(Action.READ, At(said.at)),)
+
+
+def reads_commit(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question about a commit in the path."""
+    del said
+    return (Question(Action.READ, At(names["commit"])),)
+
+
+def reads_both(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The questions of a comparison."""
+    del names
+    return (Question(Action.READ, At(said.old)), Question(Action.READ, At(said.new)))
+
+
+def exports_state(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
     """The question of an export."""
     del names
-    return (Question(Action.EXPORT, branch_named(said.branch)),)
+    return (Question(Action.EXPORT, _state(said)),)
 
 
 def reads_main(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
@@ -79,3 +115,62 @@ def loads_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
     if said.base is None:
         return (change,)
     return (change, Question(Action.BRANCH_CREATE, branch_named(said.base), change.branch))
+
+
+def takes_back(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The questions of a revert."""
+    return (*changes_branch(said, names), Question(Action.READ, At(said.commit)))
+
+
+def restores(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The questions of a restore."""
+    return (*changes_branch(said, names), Question(Action.READ, At(said.to)))
+
+
+def names_commit(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The questions of a new tag. Tags belong to the whole graph, as main does."""
+    del names
+    return (Question(Action.CHANGE, "main"), Question(Action.READ, At(said.at)))
+
+
+def changes_main(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a write that belongs to no other branch."""
+    del said, names
+    return (Question(Action.CHANGE, "main"),)
+
+
+def makes_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a new branch."""
+    del names
+    return (Question(Action.BRANCH_CREATE, branch_named(said.base), branch_named(said.name)),)
+
+
+def deletes_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a deletion."""
+    del said
+    return (Question(Action.BRANCH_DELETE, None, branch_named(names["branch"])),)
+
+
+def merges(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a merge."""
+    del names
+    return (Question(Action.BRANCH_MERGE, branch_named(said.source), branch_named(said.target)),)
+
+
+def previews(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The questions of a look at a merge."""
+    del names
+    sides = (said.source, said.target)
+    return tuple(Question(Action.READ, branch_named(each)) for each in sides)
+
+
+def applies_schema(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a schema change."""
+    del said, names
+    return (Question(Action.SCHEMA_APPLY, None, "main"),)
+
+
+def keeps_up(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of upkeep."""
+    del said, names
+    return (Question(Action.ADMIN),)

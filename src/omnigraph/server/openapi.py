@@ -11,7 +11,7 @@ import msgspec
 from omnigraph import __version__
 from omnigraph.server.answers import JSON, LINES
 from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
-from omnigraph.server.routes import GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
+from omnigraph.server.routes import GRAPH_ROUTES, PREFIX, Carried, GraphRoute
 
 _REF: Final = "#/components/schemas/{name}"
 _FAILURE: Final[dict[str, Any]] = {
@@ -82,7 +82,7 @@ def _of_graph(route: GraphRoute, schemas: dict[str, Any], *, secured: bool) -> d
         parameters += _parameters(schemas[route.said.__name__])
     if route.carried is Carried.RECORDS:
         described["requestBody"] = {"required": True, "content": {LINES: {"schema": {"type": "string"}}}}
-    if route.lane is Lane.WRITES:
+    if route.keyed:
         parameters.append(
             {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string"}}
         )

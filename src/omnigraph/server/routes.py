@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.server import bodies, reading, writing
+from omnigraph.server import calls as asking
 from omnigraph.server.answers import ARROW, JSON, LINES
-from omnigraph.server.calls import changes_branch, exports_target, loads_branch, reads_main, reads_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +51,8 @@ class GraphRoute:
     gives: tuple[str, ...] = (JSON,)
     statuses: tuple[int, ...] = (400,)
     """Statuses that are not common to all routes."""
+    keyed: bool = False
+    """Whether an idempotency key may come with it."""
 
 
 PREFIX: Final = "/graphs/{graph_id}"
@@ -58,30 +60,126 @@ PREFIX: Final = "/graphs/{graph_id}"
 GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     GraphRoute(
         "query", "POST", "/query", "Run a query that reads.",
-        bodies.QueryBody, Carried.BODY, Lane.READS, reads_target, reading.query,
+        bodies.QueryBody, Carried.BODY, Lane.READS, asking.reads_state, reading.query,
         gives=(JSON, ARROW), statuses=(400, 404, 413, 415, 424, 504),
     ),
     GraphRoute(
         "export", "POST", "/export", "Every record of a state, as lines of the load format.",
-        bodies.ExportBody, Carried.BODY, Lane.READS, exports_target, reading.export,
+        bodies.ExportBody, Carried.BODY, Lane.READS, asking.exports_state, reading.export,
         gives=(LINES,), statuses=(400, 404, 413, 415),
     ),
     GraphRoute(
         "getSchema", "GET", "/schema", "The accepted schema.",
-        bodies.Nothing, Carried.PARAMETERS, Lane.READS, reads_main, reading.schema,
+        bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_main, reading.schema,
     ),
     GraphRoute(
         "listBranches", "GET", "/branches", "All branches, by name.",
-        bodies.Nothing, Carried.PARAMETERS, Lane.READS, reads_main, reading.branches,
+        bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_main, reading.branches,
     ),
     GraphRoute(
         "mutate", "POST", "/mutate", "Run a query that writes, as one commit or not at all.",
-        bodies.MutateBody, Carried.BODY, Lane.WRITES, changes_branch, writing.mutate,
-        statuses=(400, 404, 409, 412, 413, 415, 424, 429),
+        bodies.MutateBody, Carried.BODY, Lane.WRITES, asking.changes_branch, writing.mutate,
+        statuses=(400, 404, 409, 412, 413, 415, 424, 429), keyed=True,
     ),
     GraphRoute(
         "load", "POST", "/load", "Load JSON lines as one commit or not at all.",
-        bodies.LoadParameters, Carried.RECORDS, Lane.WRITES, loads_branch, writing.load,
+        bodies.LoadParameters, Carried.RECORDS, Lane.WRITES, asking.loads_branch, writing.load,
         statuses=(400, 404, 409, 412, 413, 415, 429),
+    ),
+    GraphRoute(
+        "explain", "POST", "/explain", "How a query would be answered.",
+        bodies.ExplainBody, Carried.BODY, Lane.READS, asking.reads_state, reading.explain,
+        statuses=(400, 404, 413, 415, 424, 504),
+    ),
+    GraphRoute(
+        "getStats", "GET", "/stats", "How large the tables of a state are.",
+        bodies.ReadTarget, Carried.PARAMETERS, Lane.READS, asking.reads_state, reading.stats,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "listCommits", "GET", "/commits", "The commits of a branch, newest first.",
+        bodies.CommitsParameters, Carried.PARAMETERS, Lane.READS, asking.reads_branch, reading.commits,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "getCommitChanges", "GET", "/commits/{commit}/changes", "What a commit changed, a page at a time.",
+        bodies.CommitChangesParameters, Carried.PARAMETERS, Lane.READS,
+        asking.reads_commit, reading.commit_changes,
+        statuses=(400, 404, 409, 410),
+    ),
+    GraphRoute(
+        "getCommit", "GET", "/commits/{commit}", "One commit.",
+        bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_commit, reading.commit,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "pollChanges", "GET", "/changes", "What happened on a branch behind a cursor.",
+        bodies.FeedParameters, Carried.PARAMETERS, Lane.READS, asking.reads_branch, reading.changes,
+        statuses=(400, 404, 409, 410),
+    ),
+    GraphRoute(
+        "diff", "POST", "/diff", "What differs between two states.",
+        bodies.DiffBody, Carried.BODY, Lane.READS, asking.reads_both, reading.diff,
+        statuses=(400, 404, 409, 413, 415),
+    ),
+    GraphRoute(
+        "blame", "GET", "/blame", "Which commit gave each property its value.",
+        bodies.BlameParameters, Carried.PARAMETERS, Lane.READS, asking.reads_at, reading.blame,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "listTags", "GET", "/tags", "All tags.",
+        bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_main, reading.tags,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "previewMerge", "POST", "/branches/preview", "What a merge would do now.",
+        bodies.MergeBody, Carried.BODY, Lane.READS, asking.previews, reading.preview,
+        statuses=(400, 404, 409, 413, 415),
+    ),
+    GraphRoute(
+        "createBranch", "POST", "/branches", "Make a branch.",
+        bodies.BranchBody, Carried.BODY, Lane.WRITES, asking.makes_branch, writing.make_branch,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "mergeBranches", "POST", "/branches/merge", "Merge one branch into another.",
+        bodies.MergeBody, Carried.BODY, Lane.WRITES, asking.merges, writing.merge,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "restoreBranch", "POST", "/branches/restore", "Make a branch show an older state again.",
+        bodies.RestoreBody, Carried.BODY, Lane.WRITES, asking.restores, writing.show_again,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "deleteBranch", "DELETE", "/branches/{branch:path}", "Delete a branch.",
+        bodies.Nothing, Carried.PARAMETERS, Lane.WRITES, asking.deletes_branch, writing.drop_branch,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "createTag", "POST", "/tags", "Name a commit for good.",
+        bodies.TagBody, Carried.BODY, Lane.WRITES, asking.names_commit, writing.create_tag,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "deleteTag", "DELETE", "/tags/{tag:path}", "Forget a tag; the commit stays.",
+        bodies.Nothing, Carried.PARAMETERS, Lane.WRITES, asking.changes_main, writing.delete_tag,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "revert", "POST", "/revert", "Take back what one commit did.",
+        bodies.RevertBody, Carried.BODY, Lane.WRITES, asking.takes_back, writing.revert,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "applySchema", "POST", "/schema/apply", "Make a text the schema of the graph.",
+        bodies.SchemaBody, Carried.BODY, Lane.WRITES, asking.applies_schema, writing.apply_schema,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "optimize", "POST", "/optimize", "Keep a branch fast; no row changes.",
+        bodies.OptimizeBody, Carried.BODY, Lane.WRITES, asking.keeps_up, writing.optimize,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
     ),
 )  # fmt: skip

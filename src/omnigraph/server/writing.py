@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from omnigraph.api.texts import Text
 from omnigraph.server.answers import document
-from omnigraph.server.reading import query_text
 
 if TYPE_CHECKING:
+    from omnigraph.server import bodies
     from omnigraph.server.answers import Answer
     from omnigraph.server.bodies import LoadParameters, MutateBody
     from omnigraph.server.calls import Call
@@ -17,12 +18,13 @@ def mutate(call: Call[MutateBody]) -> Answer:
     """Run a query that writes."""
     said = call.said
     done = call.graph.mutate(
-        query_text(said.query),
+        Text(said.query),
         said.params,
         name=said.name,
         branch=said.branch,
         actor=call.actor,
         if_commit=said.if_commit,
+        idempotency_key=call.key,
     )
     return document(done.to_dict())
 
@@ -41,3 +43,65 @@ def load(call: Call[LoadParameters]) -> Answer:
         format="jsonl",
     )
     return document(report.to_dict())
+
+
+def make_branch(call: Call[bodies.BranchBody]) -> Answer:
+    """Make a branch."""
+    made = call.graph.branches.create(call.said.name, from_branch=call.said.base)
+    return document({**made.to_dict(), "actor_id": call.actor})
+
+
+def drop_branch(call: Call[bodies.Nothing]) -> Answer:
+    """Delete a branch."""
+    graph = call.graph
+    gone = graph.branches.delete(call.names["branch"])
+    return document({**gone.to_dict(), "actor_id": call.actor})
+
+
+def merge(call: Call[bodies.MergeBody]) -> Answer:
+    """Merge one branch into another."""
+    said = call.said
+    done = call.graph.branches.merge(
+        said.source, into=said.target, actor=call.actor, on_conflict=said.on_conflict
+    )
+    return document({**done.to_dict(), "actor_id": call.actor})
+
+
+def create_tag(call: Call[bodies.TagBody]) -> Answer:
+    """Name a commit."""
+    named = call.graph.tags.create(call.said.name, at=call.said.at)
+    return document({"name": call.said.name, "graph_commit_id": named, "actor_id": call.actor})
+
+
+def delete_tag(call: Call[bodies.Nothing]) -> Answer:
+    """Forget a name."""
+    graph = call.graph
+    graph.tags.delete(call.names["tag"])
+    return document({"name": call.names["tag"], "actor_id": call.actor})
+
+
+def revert(call: Call[bodies.RevertBody]) -> Answer:
+    """Take back what one commit did."""
+    said = call.said
+    done = call.graph.revert(said.commit, branch=said.branch, parent=said.parent, actor=call.actor)
+    return document(done.to_dict())
+
+
+def show_again(call: Call[bodies.RestoreBody]) -> Answer:
+    """Make a branch show an older state again."""
+    graph = call.graph
+    done = graph.branches.restore(call.said.branch, to=call.said.to, actor=call.actor)
+    return document(done.to_dict())
+
+
+def apply_schema(call: Call[bodies.SchemaBody]) -> Answer:
+    """Make a text the schema of the graph."""
+    said = call.said
+    done = call.graph.apply_schema(said.schema_source.encode(), actor=call.actor, dry_run=said.dry_run)
+    return document(done.to_dict())
+
+
+def optimize(call: Call[bodies.OptimizeBody]) -> Answer:
+    """Keep a branch fast."""
+    said = call.said
+    return document(call.graph.optimize(branch=said.branch, types=said.types, actor=call.actor).to_dict())

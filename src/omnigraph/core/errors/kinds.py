@@ -164,7 +164,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "blob_precondition_failed",
         "actor_required",
         "credentials_insecure",
-        "policy_evaluation_failed",
         "client_disconnected",
         "network",
         "not_this_product",
