@@ -27,7 +27,7 @@ import pyarrow.dataset  # noqa: E402, F401
 
 import omnigraph  # noqa: E402
 import omnigraph.api.graph  # noqa: E402
-from crash.people import SCHEMA, WRITERS, prepare, seed  # noqa: E402
+from crash.people import REPAIRS, SCHEMA, WRITERS, prepare, seed  # noqa: E402
 from omnigraph.branching import merge_writing  # noqa: E402
 from omnigraph.core import failpoints  # noqa: E402
 from omnigraph.core.events import DurableOperation, listen  # noqa: E402
@@ -59,7 +59,7 @@ class CutAt:
 
 def write(command):
     """Run one writer; say so in a file when the call has returned."""
-    writer = WRITERS[command["writer"]]
+    writer = (WRITERS | REPAIRS)[command["writer"]]
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
     if "shim" in command:
         writer.run(graph, command["tag"], command["branch"])

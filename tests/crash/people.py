@@ -238,10 +238,17 @@ RESTORE = Writer(
     _reverted,
     act=lambda graph, tag: graph.branches.restore("main", to=f"before-{tag}", actor="ana"),
 )
+OPTIMIZE = Writer("optimize", _insert, _unchanged, act=lambda graph, _tag: graph.optimize())
+REPAIR = Writer("repair", _insert, _unchanged, act=lambda graph, _tag: graph.repair(confirm=True))
+"""It publishes what moved a table; when it dies before, the table is as it was found."""
+RESTORING = Writer(
+    "restoring", _insert, _unchanged, act=lambda graph, _tag: graph.repair(confirm=True, restore=True)
+)
+"""It undoes what moved a table."""
 MUTATIONS = (INSERT, UPDATE, DELETE, BRANCH_INSERT)
 NAMES = (BRANCH_CREATE, BRANCH_DELETE, TAG_CREATE, TAG_DELETE)
 """Writers of references: a handful of durable operations each."""
-LONG = (FAST_FORWARD, THREE_WAY, INDICES, RESTORE, RECONCILED)
+LONG = (FAST_FORWARD, THREE_WAY, INDICES, RESTORE, RECONCILED, OPTIMIZE)
 """Writers of many durable operations, most of them of a hundred and more."""
 WRITERS = {
     each.name: each
@@ -256,8 +263,11 @@ WRITERS = {
         RESTORE,
         *NAMES,
         RECONCILED,
+        OPTIMIZE,
     )
 }
+REPAIRS = {each.name: each for each in (REPAIR, RESTORING)}
+"""What they work on is not healthy before they are done, so they are judged in their own way."""
 
 
 def prepare(graph: Any, writer: Writer, tag: str) -> str:
@@ -280,6 +290,11 @@ def prepare(graph: Any, writer: Writer, tag: str) -> str:
         for number in range(UNCOVERED_FRAGMENTS_MAX - 2):
             source, params = _insert(f"{tag}-{number}")
             graph.mutate(source, params)
+    if writer is OPTIMIZE:
+        for number in range(3):
+            source, params = _insert(f"{tag}-{number}")
+            graph.mutate(source, params)
+        graph.mutate("query d($n: String) { delete Person where name = $n }", {"n": f"a-{tag}-1"})
     if writer is RESTORE:
         graph.tags.create(f"before-{tag}")
     if writer in {REVERT, RESTORE}:

@@ -1,5 +1,6 @@
 """Optimize: few fragments, no deleted rows in files, indexes that know every row; nothing anybody reads changes."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from omnigraph.core.ids import OperationId, TableKey, new_ulid
 from omnigraph.core.limits import INDEX_SEGMENTS_MAX
 from omnigraph.maintenance import indices
 from omnigraph.maintenance.indices import IndexWork, ensure_indices
+from omnigraph.maintenance.optimize import optimize
 from omnigraph.manifest.recoveries import RecoveryKind
 from omnigraph.storage.handles import Stamp
 
@@ -248,6 +250,38 @@ def test_diff_after_compaction_is_empty(graph) -> None:
     before = graph.snapshot().head
     after = graph.optimize().commit_id
     assert len(graph.diff(before, after)) == 0
+
+
+class Elsewhere:
+    """Runs tasks as other processes would: nothing but what can be pickled arrives and comes back."""
+
+    name = "elsewhere"
+
+    def __init__(self):
+        self.tasks = 0
+
+    def map(self, _session, _stage, function, tasks):
+        self.tasks += len(tasks)
+        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in tasks]
+
+
+@pytest.mark.parametrize(("rows_max", "handed_on"), [(3, 2), (100, 0)])
+def test_large_tables_are_rewritten_elsewhere(tmp_path, rows_max, handed_on) -> None:
+    settings = replace(PROBING, bulk_rows_in_process_max=rows_max)
+    with graphs.make_graph(tmp_path / "large", SCHEMA, settings=settings) as graph:
+        graph.session.after_publish = None
+        for number in range(5):
+            add(graph, f"p{number}")
+            graphs.run(graph, f'insert Doc {{ name: "d{number}", file: "base64:aGVsbG8=" }}')
+        graphs.run(graph, 'delete P where name = "p3"')
+        rows, elsewhere = graph.export(), Elsewhere()
+        optimize(graph.session, None, bulk=elsewhere)
+        assert elsewhere.tasks == handed_on
+        assert [len(fragments(graph, key)) for key in (P, DOC)] == [1, 1]
+        assert [each.deleted_rows for each in fragments(graph)] == [0]
+        assert set(uncovered(graph).values()) == {0}
+        assert graph.export() == rows
+        assert graph.verify(deep=True).violations == ()
 
 
 def test_an_unknown_type_is_refused(graph) -> None:

@@ -94,7 +94,14 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "stage_delete": lambda t, h: t.stage_delete(h, STAMP, predicate="id = 'k1'"),
     "stage_rewrite": lambda t, h: t.stage_rewrite(h, h.fragment_ids, STAMP),
     "stage_columns": lambda t, h: t.stage_columns(h, ColumnMap(SCHEMA, {"id": "id", "text": "text"}), STAMP),
-    "stage_compaction": lambda t, h: t.stage_compaction(h, [h.fragment_ids], STAMP, bytes_max=MIB),
+    "since": lambda t, h: t.since(h, h),
+    "write_columns": lambda t, h: t.write_columns(
+        h, h.fragment_ids[0], ["text"], lambda batch: batch.rename_columns(["again"])
+    ),
+    "compact": lambda t, h: t.compact(h, h.fragment_ids, bytes_max=MIB),
+    "stage_compaction": lambda t, h: t.stage_compaction(
+        h, [t.compact(h, h.fragment_ids, bytes_max=MIB)], STAMP
+    ),
     "previewed": look_ahead,
     "stage_fragments": lambda t, h: t.stage_fragments(h, outside_fragments(t, h), "append", STAMP),
     "stage_indexes": lambda t, h: [

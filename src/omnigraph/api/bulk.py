@@ -16,7 +16,13 @@ Result = TypeVar("Result")
 
 
 class SparkWhenLarge:
-    """`BulkDeltas` and `BulkWork` that load the pipeline when the first large piece of work comes."""
+    """`BulkDeltas` and `BulkWork` that load the pipeline when the first large piece of work comes.
+
+    `operation` is what Spark calls the jobs.
+    """
+
+    def __init__(self, operation: str = "schema apply") -> None:
+        self._operation = operation
 
     @property
     def name(self) -> str:
@@ -47,7 +53,7 @@ class SparkWhenLarge:
         from omnigraph.pipeline.spark.session import spark_runtime  # noqa: PLC0415
 
         runtime = spark_runtime(session.settings)
-        return SparkExecutor(runtime, "schema apply").map(stage, function, tasks)
+        return SparkExecutor(runtime, self._operation).map(stage, function, tasks)
 
 
 SPARK_WHEN_LARGE: Final = SparkWhenLarge()

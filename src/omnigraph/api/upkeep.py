@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
+from omnigraph.api.bulk import SparkWhenLarge
 from omnigraph.api.exports import Exports
 from omnigraph.core.cancel import NEVER
 from omnigraph.engine.write.entering import entering_write
@@ -48,15 +49,16 @@ class Upkeep(Exports):
 
         No row changes, and one commit shows all of it; a second call finds nothing to do. Writes go on beside
         it: they wait for the commit only. `types` limits it to some types. The light form of this runs after
-        writes by itself; this one also rewrites what is large. Raises `TypeNotFound`, and `ResourceBusy` when
-        other writers moved the tables again and again.
+        writes by itself; this one also rewrites what is large, on Spark above the bounds for one process.
+        Raises `TypeNotFound`, and `ResourceBusy` when other writers moved the tables again and again.
         """
         from omnigraph.maintenance.optimize import OPTIMIZING, optimize  # noqa: PLC0415  a reader never needs it
 
         target = writable_branch(branch)
         with WriteCourse(OPTIMIZING) as course:
             entering_write(self._session, actor)
-            return optimize(self._session, target, types=types, actor=actor, course=course)
+            bulk = SparkWhenLarge("optimize")
+            return optimize(self._session, target, types=types, actor=actor, course=course, bulk=bulk)
 
     def repair(
         self, *, branch: str = "main", confirm: bool = False, force: bool = False, restore: bool = False

@@ -18,6 +18,7 @@ from omnigraph.engine.create import index_plans
 from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, check_pins, queue_keys
 from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
+from omnigraph.maintenance.compacting import compacted
 from omnigraph.maintenance.folding import compactable, foldable
 from omnigraph.planning.filters import HasValue, filter_text
 from omnigraph.recovery.outcome import WriteCourse
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import TableType
     from omnigraph.core.settings import Settings
+    from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.parts import Part
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -153,12 +155,13 @@ def ensure_indices(
     queue_wait_s_max: float | None = None,
     actor: str | None = None,
     course: WriteCourse | None = None,
+    bulk: BulkWork | None = None,
 ) -> IndexesEnsured:
     """Build the declared indexes that do not exist, in one commit, and whatever else `work` asks for.
 
     Steady state writes nothing at all. A vector column without a vector is reported as pending. Tables the
     branch inherits from main are left to main. Does not heal: a drifted table raises. `course` is told how
-    far the build has come.
+    far the build has come. `bulk` rewrites what is too large for this process.
     Cost: metadata when nothing is missing, else the indexed columns of the uncovered fragments.
     """
     chosen = None if tables is None else frozenset(tables)
@@ -175,7 +178,7 @@ def ensure_indices(
             if attempt == RESTAGES_MAX:
                 guards = held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
                 check_pins(session, ground, session.manifest.current(branch), [work.key for work in works])
-            staged = _stage_all(session, ground, course, works, actor)
+            staged = _stage_all(session, ground, course, works, actor, bulk)
             published = carry(session, staged, guards=guards, queue_wait_s_max=queue_wait_s_max).snapshot
             built = tuple((work.table_type.name, plan.name) for work in works for plan in work.plans)
             return IndexesEnsured(show_branch(branch), built, pending, published.head)
@@ -207,9 +210,9 @@ def _missing(
         folds = work is IndexWork.FOLDED and mine and not table_type.blob_columns
         folded = foldable(session.storage.fragments(handle)) if folds else ()
         compacts = work is IndexWork.ALL and mine
-        compacted = compactable(session.storage.fragments(handle)) if compacts else ()
-        if plans or folded or compacted:
-            works.append(_Work(table_type, entry, plans, folded, compacted=compacted))
+        groups = compactable(session.storage.fragments(handle)) if compacts else ()
+        if plans or folded or groups:
+            works.append(_Work(table_type, entry, plans, folded, compacted=groups))
     return works, tuple(pending)
 
 
@@ -256,7 +259,12 @@ def is_buildable(
 
 
 def _stage_all(
-    session: GraphSession, ground: Ground, course: WriteCourse, works: Sequence[_Work], actor: str | None
+    session: GraphSession,
+    ground: Ground,
+    course: WriteCourse,
+    works: Sequence[_Work],
+    actor: str | None,
+    bulk: BulkWork | None,
 ) -> Staged:
     """Stage every table, several at a time; what one of them reports is heard by this caller's listeners."""
     folds = any(work.folded or work.compacted for work in works)
@@ -270,7 +278,7 @@ def _stage_all(
         summary={work.key: _summary(work) for work in works},
     )
     tables = session.map_tables(
-        lambda key: _stage(session, ground.branch, by_key[key], intent.operation_id),
+        lambda key: _stage(session, ground.branch, by_key[key], intent.operation_id, bulk),
         list(by_key),
         threads=session.settings.maintenance_concurrency,
     )
@@ -278,7 +286,9 @@ def _stage_all(
     return Staged(intent, ground, course, dict(zip(by_key, tables, strict=True)), windows=windows)
 
 
-def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: OperationId) -> TableWrite:
+def _stage(
+    session: GraphSession, branch: Branch, work: _Work, operation_id: OperationId, bulk: BulkWork | None
+) -> TableWrite:
     handle = session.open_entry(work.entry)
     stamp = Stamp(operation_id, work.key)
     before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
@@ -292,7 +302,7 @@ def _stage(session: GraphSession, branch: Branch, work: _Work, operation_id: Ope
 
     parts: tuple[Part, ...]
     if work.compacted:
-        parts = _stage_compaction(session, handle, work.compacted, stamp, extend)
+        parts = _stage_compaction(session, handle, work.compacted, stamp, extend, bulk)
     elif work.folded:
         rewritten = session.storage.stage_rewrite(handle, work.folded, stamp)
         after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
@@ -314,15 +324,15 @@ def _stage_compaction(
     groups: Sequence[Sequence[int]],
     stamp: Stamp,
     extend: Callable[[SnapshotHandle], StagedHandle | None],
+    bulk: BulkWork | None,
 ) -> tuple[Part, ...]:
     """Rewrite a table and build the indexes of what it will be, so that only commits are left for Phase B.
 
     The indexes are built on the version that the rewrite would make. Its commit gives the fragments the same
     numbers, because it is made on the same version.
     """
-    settings = session.settings
-    share = settings.maintenance_bytes // settings.maintenance_concurrency
-    rewritten = session.storage.stage_compaction(handle, groups, stamp, bytes_max=share)
+    written = compacted(session, handle, groups, bulk)
+    rewritten = session.storage.stage_compaction(handle, written, stamp)
     with session.storage.previewed(handle, rewritten) as ahead:
         coming, built = ahead.fragment_ids, extend(ahead)
     # Now, not while other writers wait.
@@ -340,5 +350,5 @@ def _stage_compaction(
 
 def _summary(work: _Work) -> dict[str, int]:
     folded = {"folded": len(work.folded)} if work.folded else {}
-    compacted = {"compacted": sum(map(len, work.compacted))} if work.compacted else {}
-    return {"indexes": len(work.plans), **folded, **compacted}
+    rewritten = {"compacted": sum(map(len, work.compacted))} if work.compacted else {}
+    return {"indexes": len(work.plans), **folded, **rewritten}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from omnigraph.core.ids import Branch
+    from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
     from omnigraph.maintenance.indices import PendingIndex
     from omnigraph.manifest.state import Snapshot, TableEntry
@@ -97,12 +98,14 @@ def optimize(
     types: Sequence[str] | None = None,
     actor: str | None = None,
     course: WriteCourse | None = None,
+    bulk: BulkWork | None = None,
 ) -> OptimizeReport:
     """Compact the tables of a branch and bring their indexes up to date, as one commit or none.
 
     Tables that the branch only inherits are left to the branch that owns them. A table whose HEAD nobody
     published is skipped. Raises `TypeNotFound` for a type the branch does not have, `RecoveryRequired` while
     an interrupted write waits for an open.
+    `bulk` rewrites the tables that are too large for this process.
     Cost: metadata when nothing is to be done, else what is rewritten, in bounded memory.
     """
     course = WriteCourse(OPTIMIZING) if course is None else course
@@ -117,6 +120,7 @@ def optimize(
         work=IndexWork.ALL,
         actor=actor,
         course=course,
+        bulk=bulk,
     )
     before, after = shown, shown
     if done.commit_id is not None:

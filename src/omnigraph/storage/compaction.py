@@ -7,6 +7,7 @@ are; else it reads and writes rows again, in batches that are bounded by bytes.
 import contextlib
 import json
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from omnigraph.core.errors import InternalError
@@ -34,31 +35,45 @@ BATCH_ROWS_MAX: Final = 8_192
 COPY_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
-def stage_compaction(
-    pool: DatasetPool,
-    handle: SnapshotHandle,
-    groups: Sequence[Sequence[int]],
-    stamp: Stamp,
-    *,
-    bytes_max: int,
-) -> StagedHandle:
-    """Write each group of fragments, which are neighbours, as one; their deleted rows stay behind.
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A group of fragments that was written as one, as Lance describes both. It can be pickled."""
 
-    Indexes do not cover the new fragments. Tables with blobs are compacted like others. The rows in memory
-    have about `bytes_max` bytes.
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+def compact(pool: DatasetPool, handle: SnapshotHandle, group: Sequence[int], *, bytes_max: int) -> Compacted:
+    """Write a group of fragments, which are neighbours, as one; their deleted rows stay behind.
+
+    Nobody points at what is written, so it may be done anywhere, and twice. Tables with blobs are compacted
+    like others. The rows in memory have about `bytes_max` bytes.
     """
     from lance.optimize import CompactionTask  # noqa: PLC0415  a heavy package
 
     # A dataset of its own: a task borrows it, and readers of a shared one would wait.
     dataset = pool.private(handle.location, handle.branch, handle.version)
     emit(StorageCall("compact", str(dataset.uri)))
-    written: list[tuple[list[Any], list[Any]]] = []
     with substrate(lambda: circumstances(pool, handle, writes=True)):
-        for group in groups:
-            task = CompactionTask.from_json(_task(handle, group, bytes_max))
-            made = task.execute(dataset)
-            written.append((made.original_fragments, made.new_fragments))
+        made = CompactionTask.from_json(_task(handle, group, bytes_max)).execute(dataset)
+        return Compacted(_texts(made.original_fragments), _texts(made.new_fragments))
+
+
+def stage_compaction(
+    pool: DatasetPool, handle: SnapshotHandle, groups: Sequence[Compacted], stamp: Stamp
+) -> StagedHandle:
+    """The commit that shows what was compacted. Indexes do not cover the new fragments."""
+    from lance.fragment import FragmentMetadata  # noqa: PLC0415
+
+    def described(texts: Sequence[str]) -> list[Any]:
+        return [FragmentMetadata.from_json(text) for text in texts]
+
+    written = [(described(each.before), described(each.after)) for each in groups]
     return staged_rewrite(pool, handle, written, stamp)
+
+
+def _texts(fragments: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(json.dumps(each.to_json()) for each in fragments)
 
 
 def _task(handle: SnapshotHandle, group: Sequence[int], bytes_max: int) -> str:

@@ -17,6 +17,7 @@ from omnigraph.storage import branches, columns, compaction, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.checksums import FileSum, Summing, sum_file
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
+from omnigraph.storage.compaction import Compacted
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
 from omnigraph.storage.durability import DurabilityMode, make_durable
@@ -292,11 +293,15 @@ class TableStorage:
         """Write the live rows of these fragments as one fragment. Not for tables with blobs."""
         return staging.stage_rewrite(self._pool, handle, fragments, stamp)
 
+    def compact(self, handle: SnapshotHandle, group: Sequence[int], *, bytes_max: int) -> Compacted:
+        """Write neighbouring fragments as one, without their deleted rows. Nobody points at it yet."""
+        return compaction.compact(self._pool, handle, group, bytes_max=bytes_max)
+
     def stage_compaction(
-        self, handle: SnapshotHandle, groups: Sequence[Sequence[int]], stamp: Stamp, *, bytes_max: int
+        self, handle: SnapshotHandle, groups: Sequence[Compacted], stamp: Stamp
     ) -> StagedHandle:
-        """Write each group of neighbouring fragments as one, without their deleted rows."""
-        return compaction.stage_compaction(self._pool, handle, groups, stamp, bytes_max=bytes_max)
+        """Put what was compacted, here or by tasks elsewhere, in the place of the old fragments."""
+        return compaction.stage_compaction(self._pool, handle, groups, stamp)
 
     def previewed(
         self, handle: SnapshotHandle, staged: StagedHandle
