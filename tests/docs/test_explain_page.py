@@ -23,7 +23,7 @@ def test_the_page_lists_the_members_of_an_operator() -> None:
         ways=[{"access": "a"}],
         folded=True,
         estimated_rows=1,
-        actual_rows=1,
+        actual_rows=10,
         seconds=1.0,
         requests=1,
         bytes=1,
@@ -37,6 +37,6 @@ def test_the_page_lists_the_members_of_an_operator() -> None:
 
 
 def test_the_page_lists_the_members_of_an_explanation() -> None:
-    analyzed = Explanation("q", "c", (), analyzed=True).to_dict()
+    analyzed = Explanation("q", "c", (), "as written", analyzed=True).to_dict()
     assert members("member") == set(analyzed)
     assert [name for name in analyzed["analyze"] if f"`{name}`" not in PAGE] == []

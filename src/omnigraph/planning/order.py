@@ -9,7 +9,7 @@ cost of an order is the number of rows and pairs its steps would make.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir
@@ -55,7 +55,7 @@ class Measures(Protocol):
 class _State:
     bound: frozenset[str]
     via: dict[str, str]
-    """The edge type that led to a variable."""
+    """The edge type that led to a variable, or from it: its rows are those of busy nodes, most of all."""
     done: tuple[Move, ...]
     left: frozenset[int]
     """The traversals that are not done, by position."""
@@ -161,7 +161,7 @@ class _Search:
         return self._settled(
             state,
             state.bound | set(_bound_by(hop, end)),
-            {**state.via, end: hop.edge.name},
+            {**state.via, start: hop.edge.name, end: hop.edge.name},
             hop,
             left,
             tuple(rest),
@@ -218,9 +218,16 @@ def _share(condition: ir.Condition) -> float:
             return OTHER_SHARE
 
 
+class Chosen(NamedTuple):
+    """An order of a block, and why it is taken."""
+
+    moves: tuple[Move, ...]
+    why: str
+
+
 def by_cost(
     block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None, measures: Measures
-) -> tuple[Move, ...]:
+) -> Chosen:
     """The moves of a block in the cheapest order that was found; the written one unless that is dearer.
 
     `wanted` are the variables that something after the block reads, when equal rows are counted together;
@@ -228,7 +235,10 @@ def by_cost(
     """
     moves = written_order(block, bound)
     if len(moves) < 2 or len(block.traversals) > TRAVERSALS_MAX:
-        return moves
+        return Chosen(moves, "as written: there is no choice")
     search = _Search(block, bound, wanted, measures)
     best, written = search.best(), search.replay(moves)
-    return best.done if best.cost < written.cost * GAIN_MIN else moves
+    if best.cost < written.cost * GAIN_MIN:
+        told = f"about {best.cost:,.0f} rows and pairs, {written.cost:,.0f} as written"
+        return Chosen(best.done, f"by cost: {told}")
+    return Chosen(moves, f"as written: about {written.cost:,.0f} rows and pairs, no order found costs less")

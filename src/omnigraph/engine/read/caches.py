@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import SourceFailure
@@ -151,7 +151,7 @@ class ReadCaches:
         found = self._ordered.get(id(plan))
         if found is not None and found[0] == state and found[1].plan is plan:
             return found[1]
-        made = prepare(plan, measures.order)
+        made = replace(prepare(plan, measures.order), order=measures.reasons[0])
         with self._lock:
             self._ordered[id(plan)] = state, made
             while len(self._ordered) > PREPARED_KEPT_MAX:

@@ -14,9 +14,10 @@ from omnigraph.core.events import Event, StorageCall, TableRead
 from omnigraph.core.limits import GIB, KIB, MIB
 from omnigraph.engine.edges.choice import IN_MEMORY
 from omnigraph.engine.read.access import BY_KEY
+from omnigraph.engine.read.measures import OTHER_SHARE, TableMeasures
 from omnigraph.engine.search.choice import Access, coverage_of
 from omnigraph.engine.search.embedding import usable_embedder
-from omnigraph.planning import explain, ir, predicate, steps
+from omnigraph.planning import explain, ir, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.reading import Reading
     from omnigraph.planning.access import Choice, Way
 
-EQUALITY_SHARE: Final = 0.1
-OTHER_SHARE: Final = 0.33
-"""Shares of rows a test is guessed to keep; there are no statistics of values."""
+MISSED_FACTOR: Final = 10
+"""An analyzed plan warns of an estimate that is wrong by this factor or more."""
+GROUPED_SHARE: Final = 0.1
+"""The share of rows that is guessed to be the number of groups."""
 
 
 @dataclass(slots=True)
@@ -141,6 +143,18 @@ class Operator:
             self.actual_rows, self.seconds = cost.rows_out, cost.seconds
             self.requests, self.bytes = cost.requests, cost.bytes
 
+    @property
+    def warning(self) -> str | None:
+        """Of a run: that the estimate was far from what happened."""
+        if self.estimated_rows is None or self.actual_rows is None:
+            return None
+        guessed, actual = max(self.estimated_rows, 1), max(self.actual_rows, 1)
+        if max(guessed, actual) < MISSED_FACTOR * min(guessed, actual):
+            return None
+        if actual > guessed:
+            return f"{actual / guessed:,.0f} times as many rows as estimated"
+        return f"{guessed / actual:,.0f} times fewer rows than estimated"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; unknown members are left out."""
         members: dict[str, Any] = {
@@ -152,6 +166,7 @@ class Operator:
             "folded": self.folded,
             "estimated_rows": self.estimated_rows,
             "actual_rows": self.actual_rows,
+            "warning": self.warning,
             "seconds": self.seconds,
             "requests": self.requests,
             "bytes": self.bytes,
@@ -179,6 +194,8 @@ class Operator:
         if self.access:
             reason = f": {self.why}" if self.why else ""
             yield f"{'  ' * depth}    by {self.access}{reason}"
+        if self.warning is not None:
+            yield f"{'  ' * depth}    warning: {self.warning}"
         if self.folded:
             yield f"{'  ' * depth}    its rows are counted and summed, not made"
         if self.exact is not None:
@@ -213,6 +230,8 @@ class Explanation:
     query_name: str
     commit_id: str
     operators: tuple[Operator, ...]
+    order: str = ""
+    """In which order the clauses are run and why, when they could be run in another one."""
     analyzed: bool = False
     rows: int | None = None
     seconds: float | None = None
@@ -230,6 +249,8 @@ class Explanation:
             "graph_commit_id": self.commit_id,
             "operators": [each.to_dict() for each in self.operators],
         }
+        if self.order:
+            members["order"] = self.order
         if self.analyzed:
             members["analyze"] = {
                 "rows": self.rows,
@@ -243,6 +264,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [f"query {self.query_name} at {self.commit_id}"]
+        if self.order:
+            lines.append(f"  clauses {self.order}")
         for each in self.operators:
             lines.extend(each.lines(1))
         if self.analyzed:
@@ -268,7 +291,7 @@ def describe(
 
     `trace` and `result_rows` are what a run measured and gave.
     """
-    describer = _Describer(reading, trace)
+    describer = _Describer(reading, trace, TableMeasures(reading))
     operators, rows = describer.beginning(prepared.steps)
     rest, rows = describer.all(prepared.steps[describer.chained :], rows)
     operators += rest
@@ -284,7 +307,7 @@ def describe(
                 end = rows if plan.limit is None else min(rows - plan.offset, float(plan.limit))
                 rows = max(end, 0.0)
             case "aggregate":
-                rows = rows * EQUALITY_SHARE if plan.grouping else 1.0
+                rows = rows * GROUPED_SHARE if plan.grouping else 1.0
             case _:
                 pass
         if name in {"project", "aggregate"}:
@@ -301,6 +324,7 @@ def describe(
 class _Describer:
     reading: Reading
     trace: Trace | None
+    measures: TableMeasures
 
     @property
     def chained(self) -> int:
@@ -377,30 +401,42 @@ class _Describer:
 
     def _factor(self, step: steps.Step) -> float:
         """How many rows come out for each that goes in."""
+        measures = self.measures
         match step:
             case steps.Scan():
                 if step.key is not None:
                     return 1.0
-                return self.reading.image(step.node).row_count * share_of(step.test)
+                return measures.rows(step.node) * measures.share(step.node, step.test)
             case steps.Expand() if step.closes:
-                return OTHER_SHARE
+                return min(measures.degree(step.edge, step.direction) / self._ends(step), 1.0)
             case steps.Expand():
-                tables = self.reading.edge_tables(step.edge)
-                backward = step.direction is steps.Direction.BACKWARD
-                heads = (tables.targets if backward else tables.sources).row_count
-                degree = tables.edges.row_count / max(heads, 1)
+                degree = measures.degree(step.edge, step.direction)
                 reached = sum(degree**hop for hop in range(step.low, step.high + 1))
-                most = float((tables.sources if backward else tables.targets).row_count)
-                return min(reached, most) * share_of(step.test)
+                share = 1.0 if step.node is None else measures.share(step.node, step.test)
+                return min(reached, self._ends(step)) * share
             case steps.Intersect():
-                lead, *others = sorted(self._factor(arm) for arm in step.arms)
-                return lead * OTHER_SHARE ** len(others) * share_of(step.test)
+                lead, *others = sorted(step.arms, key=self._factor)
+                share = 1.0 if step.node is None else measures.share(step.node, step.test)
+                for arm in others:
+                    share *= min(self._factor(arm) / self._ends(arm), 1.0)
+                return self._factor(lead) * share
             case steps.Nothing():
                 return 0.0
-            case steps.Filter() | steps.Test() | steps.Without():
+            case steps.Test():
+                return measures.share(step.node, step.test)
+            case steps.Filter(condition=ir.Comparison() as condition):
+                test = steps.constant_test(condition)
+                return OTHER_SHARE if test is None else measures.share(test[0].owner, test[1])
+            case steps.Filter() | steps.Without():
                 return OTHER_SHARE
             case steps.Maybe():
                 return 1.0
+
+    def _ends(self, step: steps.Expand) -> float:
+        """How many nodes an edge can lead to."""
+        tables = self.reading.edge_tables(step.edge)
+        backward = step.direction is steps.Direction.BACKWARD
+        return float(max((tables.sources if backward else tables.targets).row_count, 1))
 
     def rank(self, operator: Operator, ranking: ir.Ranking) -> None:
         """Say how a ranking finds the best rows."""
@@ -448,19 +484,3 @@ class _Describer:
             operator.embedding = f"the text cannot be embedded: {error.message}"
         else:
             operator.embedding = f"the text is embedded by the model '{model}'"
-
-
-def share_of(test: ir.Predicate | None) -> float:
-    """The share of rows a predicate is guessed to keep."""
-    match test:
-        case None:
-            return 1.0
-        case ir.And():
-            share = 1.0
-            for part in test.parts:
-                share *= share_of(part)
-            return share
-        case ir.Compare() if test.op is predicate.Operator.EQ:
-            return EQUALITY_SHARE
-        case _:
-            return OTHER_SHARE

@@ -23,7 +23,8 @@ from omnigraph.arrays.weights import summed, times, total
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, lengths_of, spans
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.frame import WEIGHT, Frame
-from omnigraph.engine.read.limits import PAIR_ORDINALS
+from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
+from omnigraph.engine.read.pieces import PIECE_SHARE
 from omnigraph.planning import steps as plan
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 FLOW_ROWS: Final = 1 << 18
 """About how many rows a step makes at a time."""
+ROW_ORDINALS: Final = 8
+"""What a row is taken to have, for the size of a piece."""
 UNKNOWN_ROWS: Final = 1 << 16
 """Rows that a step is given at a time when nobody knows what it makes of them."""
 UNCUT_ROWS: Final = 16
@@ -68,6 +71,12 @@ class Flow:
     """For each step the variables that are wanted after it."""
     mode: Mode
 
+    @property
+    def piece(self) -> int:
+        """About how many rows a step makes at a time: so many that a few pieces fit the memory limit."""
+        most = self.matcher.reading.limits.memory_bytes_max // (PIECE_SHARE * ORDINAL_BYTES * ROW_ORDINALS)
+        return min(FLOW_ROWS, max(most, 1))
+
     def frames(self, frame: Frame, at: int = 0) -> Iterator[Frame]:
         """The rows of the frame joined with every way to match the steps from `at` on, in pieces."""
         for number in range(at, len(self.steps)):
@@ -81,11 +90,11 @@ class Flow:
             for part in parts:
                 made.append(self._run(number, frame.part(part)))
                 rows += made[-1].rows
-                if rows <= FLOW_ROWS:
+                if rows <= self.piece:
                     continue
                 merged = self._merged(made)
                 made, rows = [merged], merged.rows
-                if rows > FLOW_ROWS // 2:
+                if rows > self.piece // 2:
                     yield from self.frames(merged, number + 1)
                     made, rows = [], 0
             self.matcher.whole = 0
@@ -108,7 +117,7 @@ class Flow:
             case plan.Expand(closes=True) if step.edge_variable is None and step.single:
                 return None
             case plan.Expand() if step.single:
-                if frame.rows * self._degree(step) * SKEW < FLOW_ROWS:
+                if frame.rows * self._degree(step) * SKEW < self.piece:
                     return None
                 return self._cuts(frame, self._lengths(step, frame))
             case plan.Intersect():
@@ -127,15 +136,15 @@ class Flow:
         limits, found = self.matcher.reading.limits, max(len(self.matcher.found(step)), 1)
         limits.step, limits.width = step, PAIR_ORDINALS + len(frame.columns)
         limits.claim(frame.rows * found)
-        return _slices(frame.rows, max(FLOW_ROWS // found, 1))
+        return _slices(frame.rows, max(self.piece // found, 1))
 
     def _cuts(self, frame: Frame, lengths: Ordinals | None) -> list[slice] | None:
         if lengths is None:
             return _slices(frame.rows, UNKNOWN_ROWS)
         ends = np.cumsum(lengths)
-        if ends.item(-1) <= FLOW_ROWS:
+        if ends.item(-1) <= self.piece:
             return None
-        places = np.searchsorted(ends, np.arange(FLOW_ROWS, ends.item(-1), FLOW_ROWS), side="right")
+        places = np.searchsorted(ends, np.arange(self.piece, ends.item(-1), self.piece), side="right")
         edges = np.unique(np.concatenate([[0], places, [frame.rows]])).tolist()
         return [slice(begin, end) for begin, end in itertools.pairwise(edges)]
 

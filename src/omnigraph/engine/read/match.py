@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
+from omnigraph.arrays.weights import total
 from omnigraph.engine.edges.traverse import connected, expand, expand_edges, intersect, reach, reached
 from omnigraph.engine.read.access import incidence, neighbours, pair_filter, scanned
 from omnigraph.engine.read.flow import Flow, Mode
@@ -104,7 +105,7 @@ class Matcher:
             else:
                 with self.reading.measured(step) as done:
                     frame = self._step(step, frame, keep)
-                    done(frame.rows)
+                    done(frame.rows if self.reading.trace is None else total(frame.weights, frame.rows))
         return frame
 
     def _step(self, step: plan.Step, frame: Frame, keep: frozenset[str] | None) -> Frame:

@@ -77,7 +77,8 @@ class TableMeasures:
     """What is known of the tables at the snapshot of one run."""
 
     reading: Reading
-    _shares: dict[int, float] = field(default_factory=dict[int, float])
+    reasons: list[str] = field(default_factory=list[str])
+    """Why each block was given its order; the outermost first."""
 
     def rows(self, node: NodeType) -> float:
         """How many nodes of a type there are."""
@@ -182,7 +183,9 @@ class TableMeasures:
 
     def order(self, block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None) -> Sequence[Move]:
         """The moves of a block in the cheapest order."""
-        return by_cost(block, bound, wanted, self)
+        chosen = by_cost(block, bound, wanted, self)
+        self.reasons.append(chosen.why)
+        return chosen.moves
 
     def state(self, plan: ir.ReadPlan) -> tuple[int, ...]:
         """What an order depends on, coarsely: it is found again when this changes."""

@@ -61,6 +61,8 @@ class Prepared:
     """What the query returns or orders by, each once."""
     aggregate_columns: tuple[int | None, ...]
     """For each result column its place among the aggregates; None for a column of the group key."""
+    order: str = ""
+    """In which order the clauses are run and why, when they could be run in another one."""
 
 
 def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:

@@ -111,7 +111,7 @@ def explain_query(
     if not analyze:
         run.reading.accesses = decide(run.reading, run.prepared)
         operators = describe(run.reading, run.prepared)
-        return Explanation(run.prepared.plan.name, snapshot.commit.id, operators)
+        return Explanation(run.prepared.plan.name, snapshot.commit.id, operators, run.prepared.order)
     run.reading.trace = trace = Trace()
     begun = time.perf_counter()
     with listen(trace):
@@ -122,6 +122,7 @@ def explain_query(
         run.prepared.plan.name,
         snapshot.commit.id,
         measured,
+        run.prepared.order,
         analyzed=True,
         rows=rows,
         seconds=seconds,
