@@ -151,6 +151,15 @@ def test_integers_are_widened_and_renamed_with_their_index_and_their_past(graph)
     assert graph.verify(deep=True).violations == ()
 
 
+def test_an_insert_is_reverted_after_its_property_was_renamed_and_widened(tmp_path):
+    with omnigraph.init(tmp_path / "g", schema="node N { k: String @key  n: I32? }", settings=FAST) as graph:
+        graph.mutate('query q() { insert N { k: "a", n: 1 } }')
+        inserted = graph.commits.head().id
+        graph.apply_schema('node N { k: String @key  m: I64? @rename_from("n") }')
+        graph.revert(inserted)
+        assert list(graph.query("query q() { match { $n: N } return { $n.k } }")) == []
+
+
 def test_a_key_is_widened_and_keeps_its_ids(tmp_path):
     with omnigraph.init(tmp_path / "g", schema="node N { k: U32 @key  n: I32? }", settings=FAST) as graph:
         graph.mutate("query q() { insert N { k: 7, n: 1 } }")

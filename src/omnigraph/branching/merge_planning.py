@@ -245,7 +245,7 @@ def _plan_table(
     source_entry, target_entry = source.entries[key], target.entries.get(key)
     theirs = opened(source_entry)
     ours = None if target_entry is None else session.open_entry(target_entry)
-    bases = [None if origin is None else session.open_entry(origin) for origin in origins]
+    bases = [None if origin is None else opened(origin) for origin in origins]
     merges = [_merge_rows(session, deltas, action, base, theirs, ours) for base in bases]
     merge, held = agreed([merge for merge, _ in merges]), merges[0][1]
     sides = Sides(session.storage, theirs, ours, bases)
