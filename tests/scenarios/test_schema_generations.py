@@ -227,16 +227,19 @@ def test_a_killed_adoption_is_settled_and_repeated(graph, window, branch):
         assert again.verify().violations == ()
 
 
-def test_a_required_property_is_refused_where_rows_would_lack_it(tmp_path):
+def test_a_required_property_is_refused_where_rows_would_lack_it_and_its_default_fills_them(tmp_path):
     with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as graph:
         graph.mutate('query q() { insert Tour { code: "a", mood: "fun" } }')
         head = graph.commits.head().id
         tier = '  tier: String @default("basic")'
         for dry_run in (True, False):
-            with pytest.raises(MigrationUnsupported, match=r"'Tour\.tier' cannot be added to 1 rows"):
-                graph.apply_schema(TOURS.replace("stops: I32?", "stops: I32?" + tier), dry_run=dry_run)
+            with pytest.raises(MigrationUnsupported, match=r"'Tour\.tier' cannot be added without a default"):
+                graph.apply_schema(TOURS.replace("stops: I32?", "stops: I32?  tier: String"), dry_run=dry_run)
         assert graph.commits.head().id == head
-        assert graph.apply_schema(TOURS.replace("plate: String @key", "plate: String @key" + tier)).applied
+        both = TOURS.replace("plate: String @key", "plate: String @key" + tier)
+        assert graph.apply_schema(both.replace("stops: I32?", "stops: I32?" + tier)).applied
+        tiers = graph.query("query q() { match { $t: Tour } return { $t.tier } }")
+        assert [row["t.tier"] for row in tiers] == ["basic"]
         graph.mutate('query q() { insert Bus { plate: "x" } }')
         tiers = graph.query("query q() { match { $b: Bus } return { $b.tier } }")
         assert [row["b.tier"] for row in tiers] == ["basic"]
