@@ -395,6 +395,24 @@ def test_c50_a_baseline_that_fails_leaves_the_old_one(go: Run, place: Path) -> N
     assert names_in(place) == before
 
 
+def test_c43_cleanup_previews_unless_confirmed(go: Run, place: Path) -> None:
+    go("mutate", "-e", 'query q() { insert Ship { imo: "S4", name: "Dawn" } }', *STORE)
+    files = sorted(str(each) for each in (place / "harbor.omni").rglob("*.manifest"))
+    assert "--confirm removes them" in go("cleanup", "--keep", "1", *STORE).out
+    assert sorted(str(each) for each in (place / "harbor.omni").rglob("*.manifest")) == files
+    done = go("cleanup", "--keep", "1", "--confirm", *STORE, "--json").json
+    types = {each["type_key"] for each in done["datasets"]}
+    assert {"node:Ship", "node:Port", "edge:CallsAt", "edge:SisterOf"} <= types
+    assert sum(each["old_versions_removed"] for each in done["datasets"]) > 0
+    assert len(list((place / "harbor.omni").rglob("*.manifest"))) < len(files)
+
+
+def test_c44_cleanup_needs_a_bound(go: Run, place: Path) -> None:
+    refused = go("cleanup", *STORE, "--confirm", rc=2)
+    assert "--keep" in refused.err
+    assert "--older-than" in refused.err
+
+
 def test_c45_commits_for_people(go: Run, place: Path) -> None:
     go("mutate", "add_ship", "--query", "harbor.gq", "-p", "imo=S8", "-p", "name=X", *STORE)
     lines = go("commit", "list", *STORE).out.splitlines()

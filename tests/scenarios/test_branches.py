@@ -257,6 +257,9 @@ def test_branch_delete_survives_reclaim_failure(graph):
     assert forks(graph, TableKey("node:Company")) == {"topic"}
     assert forks(graph) == set()
     assert graph.verify().violations == ()
+    graph.cleanup(keep=100)
+    assert forks(graph, TableKey("node:Company")) == set()
+    assert graph.verify().violations == ()
 
 
 def test_branch_create_rolls_back_on_commit_branch_failure(graph):

@@ -400,6 +400,8 @@ def test_merge_then_delete_source_keeps_rows(graph):
         assert ages(again)["Dan"] == 9
         assert again.verify().violations == ()
         assert again.commits.show(again.commits.head().merged_parent).branch == "topic"
+        again.cleanup(keep=1)
+        assert ages(again)["Dan"] == 9
 
 
 def test_a_target_that_inherits_gets_the_rows_and_does_not_depend_on_the_source(graph):

@@ -1,0 +1,463 @@
+"""Cleanups beside writers, readers, clones, loads and each other; locally and on an object store."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import omnigraph
+from graphs import FAST, PEOPLE, make_graph, rows_of, run
+from omnigraph.api.graph import Graph
+from omnigraph.core.cancel import Cancellation
+from omnigraph.core.clock import SYSTEM_CLOCK
+from omnigraph.core.errors import (
+    Cancelled,
+    LoadNotFound,
+    OmnigraphError,
+    ReadSetConflict,
+    ResourceBusy,
+    SnapshotNotFound,
+)
+from omnigraph.core.events import Warned, listen
+from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Window, activate
+from omnigraph.core.settings import Settings
+from omnigraph.engine.session import open_session
+from omnigraph.maintenance import cleanup_sweep
+from omnigraph.maintenance.pins import Pin, PinnedState
+from omnigraph.storage.layout import CHECKSUMS, CLEANUP
+from stores import TABLE_STORES, Store
+
+SCHEMA = (
+    "node P { name: String @key  n: I32?  face: Blob? }\nnode Q { name: String @key }\nedge Likes: P -> Q"
+)
+AT_ONCE = Settings(durability="os", leftover_seconds=0)
+
+
+def made(store: Store) -> Graph:
+    graph = omnigraph.init(store.uri, schema=SCHEMA, settings=FAST, storage_options=store.storage_options)
+    graph.session.after_publish = None
+    return graph
+
+
+def reopened(graph: Graph, settings: Settings = FAST) -> Graph:
+    return omnigraph.open(graph.uri, settings=settings, storage_options=graph.session.root.storage_options)
+
+
+def insert(graph, name, *, branch="main"):
+    run(graph, f'insert P {{ name: "{name}" }}', branch=branch)
+
+
+def objects(graph) -> dict[str, int]:
+    found = graph.session.adapter.sizes()
+    return {
+        name: size for name, size in found.items() if not name.startswith((CLEANUP, CHECKSUMS, "__lease"))
+    }
+
+
+def is_sound(graph) -> None:
+    report = graph.verify(deep=True)
+    assert (report.violations, report.corrupt) == ((), ())
+
+
+@pytest.fixture
+def graph(tmp_path):
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
+        graph.session.after_publish = None
+        yield graph
+
+
+@pytest.fixture(params=TABLE_STORES, ids=str)
+def stored(request, tmp_path):
+    with made(request.param.make(tmp_path)) as graph:
+        yield graph
+
+
+BETWEEN = {
+    "tag": lambda graph, old: graph.tags.create("late", at=old),
+    "branch": lambda graph, _: graph.branches.create("late"),
+    "branch and a write": lambda graph, _: (graph.branches.create("late"), insert(graph, "x", branch="late")),
+    "write": lambda graph, _: [insert(graph, f"w{number}") for number in range(3)],
+}
+
+
+@pytest.mark.parametrize(
+    "window", [Window.CLEANUP_POST_NOTE_PRE_STATES, Window.CLEANUP_POST_VERSIONS_PRE_FILES]
+)
+@pytest.mark.parametrize("what", BETWEEN)
+def test_what_appears_between_mark_and_sweep_is_safe(graph, what, window) -> None:
+    for number in range(6):
+        insert(graph, f"p{number}")
+    old = graph.commits.list()[3].id
+    rows, shown = graph.export(at=old), graph.export()
+    refused = []
+
+    def between(_window):
+        try:
+            BETWEEN[what](graph, old)
+        except SnapshotNotFound as error:
+            refused.append(error)
+
+    with activate(window, Callback(between)):
+        graph.cleanup(keep=1)
+    is_sound(graph)
+    late = what == "tag" and window is Window.CLEANUP_POST_VERSIONS_PRE_FILES
+    assert bool(refused) == late
+    if what == "tag" and not late:
+        assert graph.export(at="late") == rows
+    if what == "branch":
+        assert graph.export(branch="late") == shown
+    with reopened(graph) as other:
+        is_sound(other)
+        insert(other, "after")
+
+
+def test_a_merge_shows_no_version_that_went_while_it_was_prepared(graph) -> None:
+    insert(graph, "a")
+    graph.branches.create("lazy")
+    insert(graph, "b")
+
+    def between(_window):
+        insert(graph, "c")
+        graph.cleanup(keep=1)
+
+    with (
+        activate(Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE, Callback(between)),
+        pytest.raises(ReadSetConflict, match="removed by a cleanup"),
+    ):
+        graph.branches.merge("main", into="lazy")
+    is_sound(graph)
+    graph.branches.merge("main", into="lazy")
+    assert graph.export(branch="lazy") == graph.export()
+    is_sound(graph)
+
+
+def test_two_cleanups_at_once(graph) -> None:
+    for number in range(4):
+        insert(graph, f"p{number}")
+
+    def between(_window):
+        with reopened(graph) as other, pytest.raises(ResourceBusy, match="another cleanup"):
+            other.cleanup(keep=1)
+
+    with activate(Window.CLEANUP_POST_NOTE_PRE_STATES, Callback(between)):
+        assert graph.cleanup(keep=1).removed
+    is_sound(graph)
+
+
+def test_a_cleanup_that_is_stopped_is_finished_by_the_next(graph, monkeypatch) -> None:
+    monkeypatch.setattr(cleanup_sweep, "CLEANUP_BATCH_FILES", 2)
+    for number in range(6):
+        insert(graph, f"p{number}")
+    planned = graph.cleanup(keep=1, dry_run=True)
+    stop = Cancellation()
+    with activate(Window.CLEANUP_TABLE_GC, Callback(lambda _: stop.request())), pytest.raises(Cancelled):
+        graph.cleanup(keep=1, cancel=stop)
+    is_sound(graph)
+    assert {each.name for each in planned.fates if not each.goes} <= graph.session.adapter.stored().keys()
+    graph.cleanup(keep=1)
+    assert not {each.name for each in planned.removed} & graph.session.adapter.stored().keys()
+    is_sound(graph)
+
+
+class SlowClock:
+    """A clock that is two days behind."""
+
+    def now_us(self) -> int:
+        return SYSTEM_CLOCK.now_us() - 2 * 86_400 * 1_000_000
+
+
+def test_a_clock_that_is_behind_removes_nothing_it_should_not(graph) -> None:
+    insert(graph, "a")
+    stray = Path(graph.uri, graph.snapshot().entries["node:P"].location, "data", "stray.lance")
+    stray.write_bytes(b"x")
+    heard = []
+    with Graph(open_session(graph.uri, settings=FAST, clock=SlowClock())) as slow, listen(heard.append):
+        slow.cleanup(keep=1)
+    assert stray.exists()
+    warned = [each for each in heard if isinstance(each, Warned)]
+    assert ["clock of this machine is behind" in each.message for each in warned] == [True]
+    is_sound(graph)
+
+
+def test_cancelled_during_stage_leaves_only_files(graph) -> None:
+    insert(graph, "a")
+    before, rows = objects(graph), graph.export()
+    with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Raise()), pytest.raises(InjectedFailure):
+        insert(graph, "b")
+    left = objects(graph).keys() - before.keys()
+    assert left
+    assert graph.export() == rows
+    graph.cleanup(keep=9)
+    assert left <= objects(graph).keys()  # they are young: their writer might live
+    with reopened(graph, AT_ONCE) as other:
+        went = {each.name for each in other.cleanup(keep=9).removed}
+    assert left <= went
+    assert not left & objects(graph).keys()
+    assert graph.export() == rows
+    is_sound(graph)
+
+
+DYING_LOAD = """
+import sys, omnigraph
+with omnigraph.open(sys.argv[1]) as graph:
+    graph.load(sys.argv[2], mode="append", engine="local")
+"""
+
+
+@pytest.mark.crash
+def test_what_a_resumable_load_staged_stays_until_it_is_old(tmp_path) -> None:
+    source = tmp_path / "people.jsonl"
+    lines = [{"type": "Person", "data": {"name": f"n{number}"}} for number in range(9)]
+    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with make_graph(tmp_path / "g", PEOPLE) as graph:
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, "-c", DYING_LOAD, graph.uri, str(source)],
+                env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{Window.LOAD_POST_STAGE.value}=kill"},
+                check=False,
+                timeout=120,
+            )
+            assert done.returncode == -signal.SIGKILL
+        first, second = [each.id for each in graph.resumable_loads()]
+        why = {each.name: each.why for each in graph.cleanup(keep=1).fates}
+        staged = [name for name, reason in why.items() if reason == f"staged by load {first}"]
+        assert staged
+        assert why[f"__loads/{first}.json"] == f"load {first}"
+        graph.load(resume=first, engine="local")
+        assert len(rows_of(graph, "Person")) == 9
+        with reopened(graph, AT_ONCE) as other:
+            went = {each.name: each.why for each in other.cleanup(keep=1).removed}
+        assert went[f"__loads/{second}.json"] == "load that nobody resumed"
+        with pytest.raises(LoadNotFound):
+            graph.load(resume=second, engine="local")
+        assert not any("__loads" in name for name in objects(graph))
+        assert len(rows_of(graph, "Person")) == 9
+        is_sound(graph)
+
+
+def test_a_pin_keeps_what_a_clone_copies(graph) -> None:
+    for number in range(5):
+        insert(graph, f"p{number}")
+    old = graph.commits.list()[2]
+    rows = graph.export(at=old.id)
+    state = PinnedState(None, old.manifest_version, old.id)
+    pin = Pin(graph.session, "clone", [state], history=False)
+    pin.renew()
+    assert "pin of a clone" in {each.why for each in graph.cleanup(keep=1).fates}
+    assert graph.export(at=old.id) == rows
+    everything = Pin(graph.session, "clone", [state], history=True)
+    everything.renew()
+    insert(graph, "more")
+    assert not any(
+        "_versions" in each.name for each in graph.cleanup(keep=1).removed if "_graph" not in each.name
+    )
+    pin.release()
+    everything.release()
+    graph.cleanup(keep=1)
+    with pytest.raises(SnapshotNotFound):
+        graph.export(at=old.id)
+    is_sound(graph)
+
+
+def test_handles_on_a_kept_version_see_what_comes_after_a_gap(stored) -> None:
+    """A tag keeps a state, the one after it goes: neither readers nor writers stop at the gap."""
+    graph = stored
+    graph.branches.create("side")
+    for branch in ("main", "side"):
+        insert(graph, f"{branch}0", branch=branch)
+    with reopened(graph) as reader, reopened(graph) as writer:
+        for branch in ("main", "side"):
+            assert reader.export(branch=branch) == writer.export(branch=branch) == graph.export(branch=branch)
+            insert(writer, f"{branch}1", branch=branch)
+            reader.export(branch=branch)
+            graph.tags.create(f"kept-{branch}", at=branch)
+            for number in range(2, 6):
+                insert(graph, f"{branch}{number}", branch=branch)
+        graph.cleanup(keep=1)
+        for branch in ("main", "side"):
+            assert reader.export(branch=branch) == graph.export(branch=branch)
+            insert(writer, f"{branch}6", branch=branch)
+            assert reader.export(branch=branch) == graph.export(branch=branch)
+            assert len(rows_of(reader, "P", branch=branch)) == 7
+        is_sound(reader)
+
+
+def test_three_kept_states_of_312_commits_need_few_files(tmp_path) -> None:
+    with make_graph(tmp_path / "g", "node P { name: String @key }\nnode Q { name: String @key }") as graph:
+        for number in range(20):
+            insert(graph, f"p{number}")
+        graph.tags.create("v1")
+        graph.branches.create("lazy")
+        graph.branches.create("forked")
+        for number in range(11):
+            insert(graph, f"f{number}", branch="forked")
+        graph.branches.merge("forked")
+        for number in range(280):
+            insert(graph, f"q{number}")
+        before = objects(graph)
+        shown = {name: graph.export(at=name) for name in ("main", "lazy", "forked", "v1")}
+        assert len(before) > 2_000
+        graph.cleanup(keep=3)
+        after = objects(graph)
+        assert len(after) <= 350, (len(before), len(after))
+        assert {name: graph.export(at=name) for name in shown} == shown
+        is_sound(graph)
+
+
+# --- at random ------------------------------------------------------------------------------------------
+
+
+class Life:
+    """A graph that lives at random, and what every state of it must show."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph = graph
+        self.random = random.Random(seed)
+        self.states: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
+        self.gone: set[str] = set()
+        self.number = 0
+
+    def step(self) -> None:
+        act = self.random.choices(
+            [
+                self.insert,
+                self.change,
+                self.branch,
+                self.tag,
+                self.merge,
+                self.drop,
+                self.die,
+                self.tidy,
+                self.clean,
+            ],
+            [8, 4, 2, 1, 2, 1, 1, 1, 3],
+        )[0]
+        act()
+
+    def name(self) -> str:
+        self.number += 1
+        return f"x{self.number}"
+
+    def anywhere(self) -> str:
+        return self.random.choice(self.graph.branches.list())
+
+    def remember(self, branch: str) -> None:
+        self.states[self.graph.commits.head(branch=branch).id] = self.graph.export(branch=branch)
+
+    def insert(self) -> None:
+        branch, name = self.anywhere(), self.name()
+        blob = ', face: "base64:QUJDRA=="' if self.number % 5 == 0 else ""
+        run(
+            self.graph,
+            f'insert P {{ name: "{name}"{blob} }} insert Q {{ name: "{name}" }}'
+            f' insert Likes {{ from: "{name}", to: "{name}" }}',
+            branch=branch,
+        )
+        self.remember(branch)
+
+    def change(self) -> None:
+        branch = self.anywhere()
+        names = sorted(rows_of(self.graph, "P", branch=branch))
+        if names:
+            name = self.random.choice(names)
+            what = self.random.choice(
+                [
+                    f'delete P where name = "{name}"',
+                    f'update P set {{ n: {self.number} }} where name = "{name}"',
+                ]
+            )
+            run(self.graph, what, branch=branch)
+            self.remember(branch)
+
+    def branch(self) -> None:
+        if len(self.graph.branches.list()) < 6:
+            name = self.name()
+            self.graph.branches.create(name, from_branch=self.anywhere())
+
+    def tag(self) -> None:
+        branch, name = self.anywhere(), self.name()
+        self.graph.tags.create(name, at=branch)
+        self.tags[name] = self.graph.export(branch=branch)
+
+    def merge(self) -> None:
+        source, target = self.anywhere(), self.anywhere()
+        if source != target:
+            self.graph.branches.merge(source, into=target, on_conflict="theirs")
+            self.remember(target)
+
+    def drop(self) -> None:
+        branch = self.anywhere()
+        if branch != "main":
+            try:
+                with activate(Window.BRANCH_DELETE_BEFORE_TABLE_CLEANUP, Raise()):
+                    self.graph.branches.delete(branch)
+            except OmnigraphError:
+                return  # others need it
+
+    def die(self) -> None:
+        """A writer that stops half-way; the next open settles what it left."""
+        branch, name = self.anywhere(), self.name()
+        window = self.random.choice([Window.MUTATION_POST_STAGE_PRE_QUEUE, Window.MUTATION_POST_TABLE_COMMIT])
+        with activate(window, Raise()), pytest.raises((InjectedFailure, OmnigraphError)):
+            run(self.graph, f'insert P {{ name: "{name}" }} insert Q {{ name: "{name}" }}', branch=branch)
+        with reopened(self.graph):
+            pass
+
+    def tidy(self) -> None:
+        self.graph.optimize(branch=self.anywhere())
+
+    def clean(self) -> None:
+        keep = self.random.randint(1, 4)
+        dry = self.graph.cleanup(keep=keep, dry_run=True)
+        before = objects(self.graph)
+        assert {each.name: each.bytes for each in dry.fates if each.name in before} == before
+        done = self.graph.cleanup(keep=keep)
+        assert done.removed == dry.removed
+        went = {each.name for each in done.removed}
+        now = objects(self.graph)
+        assert {n: s for n, s in now.items() if "_graph_commit" not in n} == {
+            n: s for n, s in before.items() if n not in went and "_graph_commit" not in n
+        }
+        self.judge(keep)
+
+    def judge(self, keep: int) -> None:
+        """Every state that has to be there shows what it showed; what is gone says so."""
+        with reopened(self.graph) as fresh:
+            for branch in fresh.branches.list():
+                history = fresh.commits.list(branch=branch)
+                own = [each.id for each in history if each.branch == branch][:keep]
+                for commit in own:
+                    if commit in self.states and commit not in self.gone:
+                        assert fresh.export(at=commit) == self.states[commit], (branch, commit)
+            for tag, rows in self.tags.items():
+                assert fresh.export(at=tag) == rows, tag
+            for commit, rows in self.states.items():
+                try:
+                    assert fresh.export(at=commit) == rows
+                except SnapshotNotFound:
+                    self.gone.add(commit)
+            is_sound(fresh)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lives_at_random_keep_every_state_they_should(graph, seed) -> None:
+    life = Life(graph, seed)
+    for _ in range(40):
+        life.step()
+    life.clean()
+
+
+@pytest.mark.s3
+def test_a_life_at_random_on_an_object_store(tmp_path) -> None:
+    (case,) = [each.values[0] for each in TABLE_STORES if hasattr(each, "values")]
+    with made(case.make(tmp_path)) as graph:
+        life = Life(graph, 11)
+        for _ in range(20):
+            life.step()
+        life.clean()
