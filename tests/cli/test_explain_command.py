@@ -30,7 +30,8 @@ VECTOR = ("-p", "v=[1,0]")
 def first_commit(tmp_path: Path) -> str:
     """A graph beside its queries, indexes built; the commit before the indexes."""
     (tmp_path / "docs.gq").write_text(QUERIES)
-    with og.init(tmp_path / "docs.omni", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    settings = Settings(durability="os", vector_probes=1)  # an index of vectors is built where it is used
+    with og.init(tmp_path / "docs.omni", schema=SCHEMA, settings=settings) as graph:
         graph.mutate(SEED)
         seeded = graph.commits.head().id
         graph.ensure_indices()

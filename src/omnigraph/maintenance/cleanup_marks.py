@@ -142,7 +142,7 @@ class Marker:
                 if branch is not None and not manifest.branch_exists(branch):
                     continue  # deleted since the listing
                 raise StoragePermanent(
-                    f"{show_branch(branch)} cannot be read, so nothing may be removed: {error}",
+                    f"{show_branch(branch)} cannot be read, so nothing may be removed: {error.message}",
                     hint="run `omnigraph verify`; restore the branch from a backup, or delete it",
                 ) from error
         return found

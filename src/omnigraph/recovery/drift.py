@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from omnigraph.core.errors import DRIFT_WAY_OUT, DriftError, InternalError, OmnigraphError, RecoveryRequired
+from omnigraph.core.errors.base import said
 from omnigraph.core.ids import Branch, TableKey, show_branch
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext
@@ -45,7 +46,7 @@ def drift_failure(
         covering = [each for each in context.sidecars.pending() if each.covers(table_key, branch)]
     except Exception as error:  # noqa: BLE001  whatever stops the listing, the write must not go on
         return RecoveryRequired(
-            f"{found}; the recovery notes could not be listed ({error}): either {_REOPEN},"
+            f"{found}; the recovery notes could not be listed ({said(error)}): either {_REOPEN},"
             " or none explains it",
             hint=f"reopen the graph read-write; if the write is refused again: {DRIFT_WAY_OUT}",
         )

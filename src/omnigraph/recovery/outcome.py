@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from omnigraph.core.errors import RecoveryRequired, RowLevelCasContention, UnpublishedWrite
+from omnigraph.core.errors.base import said
 from omnigraph.core.ids import OperationId
 
 
@@ -25,7 +26,7 @@ def left_to_recovery(what: str, operation_id: OperationId, *, moved: Callable[[]
             raise
         if isinstance(error, RowLevelCasContention):
             raise UnpublishedWrite(operation_id, attempts=error.attempts) from error
-        message = f"{what} stopped half-way and must be recovered: {error}"
+        message = f"{what} stopped half-way and must be recovered: {said(error)}"
         raise RecoveryRequired(message, operation_id) from error
 
 

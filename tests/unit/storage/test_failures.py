@@ -50,7 +50,7 @@ def in_child(place: Path, body: str) -> dict[str, str]:
             try:
                 call()
             except OmnigraphError as error:
-                print(f"{name}={error.kind}|{error}", flush=True)
+                print(f"{name}={error.kind}|{error.message}", flush=True)
             else:
                 print(f"{name}=done", flush=True)
     """) + textwrap.dedent(body)
