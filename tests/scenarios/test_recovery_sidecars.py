@@ -67,7 +67,8 @@ def test_sidecar_list_failure_is_loud(path):
 def test_sidecar_list_failure_in_drift_guard_names_both_paths(path):
     graph = opened(path)
     accept = raw_drift(path)
-    failing = Sequence([Pass(), Raise(IoFailure("no second listing"))])
+    fails = Raise(IoFailure("no second listing"))
+    failing = Sequence([Pass(), fails, Pass(), fails])  # a mutation settles what waits and tries once more
     with activate(Window.RECOVERY_SIDECAR_LIST, failing), pytest.raises(RecoveryRequired) as caught:
         graph.mutate(ADD, {"n": "new"})
     for part in ("none explains it", "reopen the graph read-write", "no second listing"):
@@ -84,24 +85,34 @@ TIE = 'query tie() { insert Knows { from: "ada", to: "bob", since: 77 } }'
 TIED = ("ada", "bob", 77)
 
 
-def met_a_stopped_write(path, graph, window):
-    """Tie two people by `graph` while a write of another handle stops at `window`; returns the refusal."""
+def beside_a_stopped_write(path, window):
+    """While this holds, the next write meets one of another handle that stops at `window`."""
 
     def stop(_window):
         with activate(window, Raise(IoFailure("stopped"))), pytest.raises(RecoveryRequired):
             INSERT.run(opened(path), "other")
 
-    meanwhile = activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([Callback(stop)]))
-    with meanwhile, pytest.raises(RecoveryRequired) as caught:
-        graph.mutate(TIE)
+    return activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Sequence([Callback(stop)]))
+
+
+def met_a_stopped_write(path, window, write):
+    """The refusal of a write that meets one of another handle that stops at `window`."""
+    with beside_a_stopped_write(path, window), pytest.raises(RecoveryRequired) as caught:
+        write()
     assert caught.value.operation_id == pending(path)[0]
     return caught.value
 
 
-def test_a_write_that_meets_a_finished_one_is_told_to_come_again(path):
+def test_a_write_that_meets_a_finished_one_is_told_to_come_again(path, tmp_path):
     graph = opened(path)
     before = shown(path)
-    told = met_a_stopped_write(path, graph, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER)
+    lines = tmp_path / "tie.jsonl"
+    lines.write_text('{"edge": "Knows", "from": "ada", "to": "bob", "data": {"since": 77}}\n')
+    told = met_a_stopped_write(
+        path,
+        Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
+        lambda: graph.load(lines, mode="append", engine="local"),
+    )
     assert "rolled forward by the next write — send the write again" in str(told)
     assert "rollback" not in str(told)
     assert "send it again" in told.hint
@@ -113,10 +124,23 @@ def test_a_write_that_meets_a_finished_one_is_told_to_come_again(path):
     assert_recovered(path, told.operation_id, RecoveryKind.ROLLED_FORWARD)
 
 
+def test_a_mutation_that_meets_a_finished_one_completes_it_and_goes_on(path):
+    graph = opened(path)
+    before = shown(path)
+    with beside_a_stopped_write(path, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER):
+        graph.mutate(TIE)
+    after = INSERT.after(before, "other")
+    after.knows[TIED] += 1
+    assert shown(path) == after
+    assert pending(path) == []
+    (settled,) = graph.recoveries()
+    assert_recovered(path, settled.operation_id, RecoveryKind.ROLLED_FORWARD)
+
+
 def test_a_write_that_meets_a_half_finished_one_is_told_to_reopen(path):
     graph = opened(path)
     before = shown(path)
-    told = met_a_stopped_write(path, graph, Window.MUTATION_POST_TABLE_COMMIT)
+    told = met_a_stopped_write(path, Window.MUTATION_POST_TABLE_COMMIT, lambda: graph.mutate(TIE))
     assert "a pending recovery sidecar requires rollback — reopen the graph read-write" in str(told)
     assert "reopen the graph read-write" in told.hint
     with pytest.raises(RecoveryRequired, match="requires rollback"):
