@@ -222,7 +222,7 @@ def test_damaged_files_are_made_again(tmp_path, monkeypatch):
 def test_files_of_another_version_are_made_again(tmp_path, monkeypatch):
     path = tmp_path / "g"
     with monkeypatch.context() as patched:
-        patched.setattr(cache_files, "FORMAT", 99)
+        patched.setattr(cache_files, "CACHE_FORMAT", 99)
         with omnigraph.init(path, schema=SCHEMA, settings=FAST) as graph:
             expected = history(graph, Program(8), 5)
             BACKGROUND.drain(graph.session.root.identity)
