@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_report import MergePreview, MergeReport
     from omnigraph.catalog.blobs import BlobReference
+    from omnigraph.client.remote import RemoteGraph, connect
     from omnigraph.core import errors, events
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.errors import OmnigraphError
@@ -59,11 +60,13 @@ _HOMES: Final[Mapping[str, str]] = {
     "MutationResult": "omnigraph.engine.write.requests",
     "OmnigraphError": "omnigraph.core.errors",
     "Picture": "omnigraph.notebook.picture",
+    "RemoteGraph": "omnigraph.client.remote",
     "Rows": "omnigraph.engine.read.result",
     "Settings": "omnigraph.core.settings",
     "Text": "omnigraph.api.texts",
     "VerifyReport": "omnigraph.recovery.verify",
     "clone": "omnigraph.api.clones",
+    "connect": "omnigraph.client.remote",
     "init": "omnigraph.api.graph",
     "open": "omnigraph.api.graph",
     "open_read_only": "omnigraph.api.graph",
@@ -94,6 +97,7 @@ __all__ = [
     "OmnigraphError",
     "OptimizeReport",
     "Picture",
+    "RemoteGraph",
     "RepairReport",
     "Rows",
     "Settings",
@@ -101,6 +105,7 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "clone",
+    "connect",
     "errors",
     "events",
     "init",

@@ -157,7 +157,7 @@ def test_another_content_type_is_refused(server: Running) -> None:
 def test_bytes_that_are_no_request_get_json(server: Running) -> None:
     for request in (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
         b"GET\r\n\r\n",
     ):
         status, body = raw(server, request)

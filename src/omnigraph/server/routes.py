@@ -102,13 +102,13 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         statuses=(400, 404),
     ),
     GraphRoute(
-        "getCommitChanges", "GET", "/commits/{commit}/changes", "What a commit changed, a page at a time.",
+        "getCommitChanges", "GET", "/commits/{commit:path}/changes", "What a commit changed, by pages.",
         bodies.CommitChangesParameters, Carried.PARAMETERS, Lane.READS,
         asking.reads_commit, reading.commit_changes,
         statuses=(400, 404, 409, 410),
     ),
     GraphRoute(
-        "getCommit", "GET", "/commits/{commit}", "One commit.",
+        "getCommit", "GET", "/commits/{commit:path}", "One commit.",
         bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_commit, reading.commit,
         statuses=(400, 404),
     ),

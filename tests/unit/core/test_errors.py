@@ -62,6 +62,7 @@ SPECIFIED = [
     "tag_exists",
     "load_not_found",
     "route_not_found",
+    "not_remote",
     "load_not_resumable",
     "clone_target",
     "branch_prefix_clash",

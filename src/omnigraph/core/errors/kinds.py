@@ -46,6 +46,7 @@ _CODES: Final[Mapping[int, str]] = {
 # kind, HTTP status, exit status, retry. A "!" before the kind: something may have happened.
 _TABLE: Final = """
 usage                         -    2   never
+not_remote                    -    2   never
 bad_request                   400  1   never
 query_syntax                  400  1   never
 query_type                    400  1   never
@@ -165,8 +166,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "actor_required",
         "credentials_insecure",
         "client_disconnected",
-        "network",
-        "not_this_product",
     ),
     "drops that reclaim the data at once": ("data_loss_not_allowed",),
     "checksums of stored values": ("blob_integrity",),

@@ -46,6 +46,12 @@ class AmbiguousTarget(RequestError):
 TargetConflict = AmbiguousTarget
 
 
+class NotRemote(RequestError, AttributeError):
+    """A graph behind a server does not have this; one that is opened by its storage has."""
+
+    kind = "not_remote"
+
+
 class UnsupportedMediaType(RequestError):
     """The content type of the body is not accepted here."""
 

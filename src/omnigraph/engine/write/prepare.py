@@ -26,6 +26,7 @@ from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, Pen
 from omnigraph.engine.write.known_edges import KnownEdges
 from omnigraph.engine.write.known_rows import KnownRows, named_id
 from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pending
+from omnigraph.engine.write.requests import InsertedEntity
 from omnigraph.engine.write.rows import constant, pending_schema, row_table
 from omnigraph.engine.write.rules import missing_value
 from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
@@ -50,15 +51,6 @@ if TYPE_CHECKING:
     from omnigraph.storage.blob_sources import BlobSources
 
 _LOAD_HINT: Final = "use load, which has no ceiling"
-
-
-@dataclass(frozen=True, slots=True)
-class InsertedEntity:
-    """An entity an insert statement wrote, and whether the engine drew its id."""
-
-    type_name: str
-    id: str
-    generated: bool
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from omnigraph.core.clock import Clock
     from omnigraph.core.ids import Branch, CommitId
-    from omnigraph.engine.write.prepare import InsertedEntity
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.planning.ir import MutationPlan
     from omnigraph.planning.values import Value
@@ -79,6 +78,15 @@ def request_key(key: str | None, actor: str | None, *request: object) -> Request
 def time_of(clock: Clock) -> dt.datetime:
     """What `now()` is in a call that begins now."""
     return as_instant(dt.datetime.fromtimestamp(clock.now_us() / 1_000_000, dt.UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedEntity:
+    """An entity an insert statement wrote, and whether the engine drew its id."""
+
+    type_name: str
+    id: str
+    generated: bool
 
 
 @dataclass(frozen=True, slots=True)

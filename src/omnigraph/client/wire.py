@@ -1,0 +1,169 @@
+"""What goes over the wire: failures back into errors, objects back into results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import orjson
+
+from omnigraph.core.errors import KINDS, NotThisProduct, OmnigraphError, Retry
+from omnigraph.core.ids import BranchName, CommitId, TableKey
+from omnigraph.engine.write.requests import InsertedEntity, MutationResult
+from omnigraph.manifest.commit_record import CommitRecord
+from omnigraph.pipeline.report import LoadReport, TypeCount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from omnigraph.api.branches import BranchCreation
+    from omnigraph.branching.branches import BranchDeletion
+    from omnigraph.branching.merge_report import MergeReport
+    from omnigraph.engine.read.result import Rows
+
+Result = TypeVar("Result")
+ARROW: Final = "application/vnd.apache.arrow.stream"
+LINES: Final = "application/x-ndjson"
+_SAID_APART: Final = frozenset({"error", "code", "kind", "hint", "retry", "request_id"})
+
+
+def failure_of(status: int, content: bytes) -> OmnigraphError:
+    """The error behind an answer: the class of its kind where that is known. Never raises."""
+    try:
+        body: Any = orjson.loads(content)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not isinstance(cast("dict[str, Any]", body).get("error"), str):
+        return NotThisProduct(
+            f"the server answered {status}, and not as this product does", hint="check the address"
+        )
+    said = cast("dict[str, Any]", body)
+    kind = str(said.get("kind") or said.get("code") or "internal")
+    details = {name: value for name, value in said.items() if name not in _SAID_APART}
+    if "request_id" in said:
+        details["request_id"] = said["request_id"]
+    known = KINDS.get(kind)
+    cls = OmnigraphError if known is None else known.cls
+    error = cls.__new__(cls, said["error"])
+    # Constructors take facts; an error that comes from elsewhere is set as it was told.
+    OmnigraphError.__init__(
+        error, kind, said["error"], hint=said.get("hint"), retry=_retry(said.get("retry")), details=details
+    )
+    return error
+
+
+def _retry(told: object) -> str | None:
+    return told if isinstance(told, str) and told in set(Retry) else None
+
+
+def told(content: bytes, result: Callable[[Any], Result]) -> Result:
+    """What the JSON of an answer means. Raises NotThisProduct for an answer that means nothing here."""
+    try:
+        return result(orjson.loads(content))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise _strange() from error
+
+
+def _strange() -> NotThisProduct:
+    return NotThisProduct("the server answered, and not as this product does", hint="check the address")
+
+
+def rows_of(content: bytes) -> Rows:
+    """The result of a query, from an Arrow stream. Raises NotThisProduct."""
+    import pyarrow as pa  # noqa: PLC0415  only a reader needs it
+
+    from omnigraph.engine.read.result import Rows  # noqa: PLC0415  as above
+
+    try:
+        table = pa.ipc.open_stream(content).read_all()
+        said = orjson.loads((table.schema.metadata or {})[b"omnigraph"])
+        name, target, commit = said["query_name"], said["target"], said["graph_commit_id"]
+        branch, snapshot = target["branch"], target["snapshot"]
+    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise _strange() from error
+    columns = [column.combine_chunks() for column in table.columns]
+    return Rows(columns, pa.schema(list(table.schema)), name, branch, snapshot, commit)
+
+
+def commit_of(said: Mapping[str, Any]) -> CommitRecord:
+    """A commit. What a server does not tell, such as the schema's hash, is empty."""
+    parents = (said.get("parent_commit_id"), said.get("merged_parent_commit_id"))
+    branch = str(said["graph_branch"])
+    return CommitRecord(
+        id=CommitId(said["graph_commit_id"]),
+        parents=tuple(CommitId(each) for each in parents if each is not None),
+        actor=said.get("actor_id"),
+        operation=str(said["operation"]),
+        time_us=int(said["created_at"]),
+        home=None if branch == "main" else BranchName(branch),
+        manifest_version=int(said["graph_manifest_version"]),
+        schema_hash="",
+        requests=int(said.get("requests", 1)),
+    )
+
+
+def mutation_of(said: Mapping[str, Any]) -> MutationResult:
+    """The result of a mutation."""
+    return MutationResult(
+        branch=said["branch"],
+        query_name=said["query_name"],
+        affected_nodes=said["affected_nodes"],
+        affected_edges=said["affected_edges"],
+        actor=said["actor_id"],
+        commit=None if said["commit"] is None else commit_of(said["commit"]),
+        inserted=tuple(
+            InsertedEntity(each["type"], each["id"], generated=False) for each in said["inserted"]
+        ),
+        repeated=bool(said.get("repeated", False)),
+    )
+
+
+def creation_of(said: Mapping[str, Any]) -> BranchCreation:
+    """A branch that was made."""
+    from omnigraph.api.branches import BranchCreation  # noqa: PLC0415  it brings the table format along
+
+    return BranchCreation(said["name"], said["from"], commit_of(said["commit"]))
+
+
+def deletion_of(said: Mapping[str, Any]) -> BranchDeletion:
+    """A branch that is gone."""
+    from omnigraph.branching.branches import BranchDeletion  # noqa: PLC0415  it brings the table format along
+
+    return BranchDeletion(said["name"], tuple(TableKey(each) for each in said["unreclaimed"]))
+
+
+def merge_of(said: Mapping[str, Any]) -> MergeReport:
+    """The report of a merge."""
+    from omnigraph.branching.merge_planning import MergeOutcome  # noqa: PLC0415  it brings the table format
+    from omnigraph.branching.merge_report import MergeReport  # noqa: PLC0415  as above
+
+    return MergeReport(
+        source=said["source"],
+        target=said["target"],
+        outcome=MergeOutcome(said["outcome"]),
+        actor=said["actor_id"],
+        commit=None if said["commit"] is None else commit_of(said["commit"]),
+        stats=said["stats"],
+        engine=said["engine"],
+    )
+
+
+def load_of(said: Mapping[str, Any]) -> LoadReport:
+    """The report of a load."""
+    return LoadReport(
+        branch=said["branch"],
+        base_branch=said["base_branch"],
+        branch_created=said["branch_created"],
+        mode=said["mode"],
+        engine=said["engine"],
+        nodes=tuple(TypeCount(**each) for each in said["nodes"]),
+        edges=tuple(TypeCount(**each) for each in said["edges"]),
+        records_read=said["records_read"],
+        records_refused=said["records_refused"],
+        bytes_read=said["bytes_read"],
+        seconds=said["seconds"],
+        actor=said["actor_id"],
+        commit=None if said["commit"] is None else commit_of(said["commit"]),
+        load_id=said["load_id"],
+        splits=said["splits"],
+        splits_reused=said["splits_reused"],
+    )
