@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,21 +13,32 @@ import pytest
 import omnigraph
 from crash.crowd_child import send
 from graphs import PEOPLE
-from omnigraph.core.failpoints import Window
+from omnigraph.core.failpoints import Callback, Window, activate
 
 CHILD = Path(__file__).with_name("crowd_child.py")
 THREADS = 64
 CHILD_S_MAX = 300
 WINDOWS = [
+    Window.RECOVERY_SIDECAR_LIST,
     Window.MUTATION_POST_STAGE_PRE_QUEUE,
     Window.RECOVERY_SIDECAR_WRITE,
     Window.MUTATION_POST_SIDECAR_PRE_COMMIT,
+    Window.MUTATION_POST_TABLE_COMMIT,
     Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
     Window.PUBLISH_AFTER_STATE_LOAD,
+    Window.PUBLISH_RETRYABLE_CONTENTION,
     Window.GRAPH_PUBLISH_AFTER_MANIFEST_COMMIT,
     Window.GRAPH_PUBLISH_BEFORE_COMMIT_APPEND,
     Window.RECOVERY_SIDECAR_DELETE,
 ]
+"""Those that every such write passes, in this order."""
+AFTER_MANY_COMMITS = [
+    Window.COMMIT_PROJECTION_BEFORE_APPEND,
+    Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE,
+    Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX,
+    Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT,
+]
+"""Those of what is done beside the writes when enough of them have gathered."""
 pytestmark = pytest.mark.crash
 
 
@@ -95,7 +107,24 @@ def test_a_crowd_of_writers_killed_in_a_window(tmp_path: Path, window: Window) -
 def test_a_crowd_of_writers_killed_two_hundred_times(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path)
     chosen = random.Random(20)
+    windows = [*WINDOWS, *AFTER_MANY_COMMITS]
+    rounds, unknown = Counter[str](), 0
     for number in range(200):
-        window, arrival = WINDOWS[number % len(WINDOWS)], chosen.randint(1, 12)
+        window = windows[number % len(windows)]
+        arrival = 1 if window in AFTER_MANY_COMMITS else chosen.randint(1, 12)
         crowd.kill(number, window, arrival)
-        crowd.judge(f"round {number}: {window.value}, arrival {arrival}")
+        unknown += crowd.judge(f"round {number}: {window.value}, arrival {arrival}")
+        rounds[window.value] += 1
+        print(f"round {number}: {window.value}, {unknown} answers were not known so far", flush=True)
+    assert rounds.total() == 200
+    assert len(rounds) == len(windows)
+
+
+def test_every_window_that_such_a_write_passes_is_among_them(tmp_path: Path) -> None:
+    seen: list[Window] = []
+    with omnigraph.init(tmp_path / "g", schema=PEOPLE) as graph, ExitStack() as heard:
+        for window in Window:
+            heard.enter_context(activate(window, Callback(seen.append)))
+        for number in range(3):
+            send(graph, str(number))
+    assert set(seen) == set(WINDOWS)

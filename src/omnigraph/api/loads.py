@@ -45,6 +45,7 @@ class Loads:
         format: str | None = None,  # noqa: A002  the word of the command line
         type_name: str | None = None,
         if_commit: str | None = None,
+        idempotency_key: str | None = None,
         spark: Any = None,
         cancel: Cancellation | None = None,
         **form: Unpack[ColumnWords],
@@ -63,6 +64,9 @@ class Loads:
         For CSV there are `delimiter`, `columns` where there is no header, and further `nulls`; `rename` maps
         columns of the file to properties, and `ignore_extra` passes over those the type does not have.
         `resume` goes on from what the load of this id had staged when its process died, with its options.
+        With an `idempotency_key` the load happens once: sent again by the same actor within 24 hours it gets
+        the first commit for an answer, and another load with this key is refused; files are compared by name
+        and size.
         """
         with WriteCourse("the load") as course:
             from omnigraph.pipeline.load.load import RunBy, load_files  # noqa: PLC0415  only a load needs it
@@ -77,6 +81,7 @@ class Loads:
                 rejects=rejects,
                 max_rejects=max_rejects,
                 on_duplicate=on_duplicate,
+                idempotency_key=idempotency_key,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
             files = partial(load_files, format_=format, type_name=type_name, columns=ColumnForm.of(**form))
@@ -105,6 +110,7 @@ class Loads:
         rename: Mapping[str, str] | None = None,
         ignore_extra: bool = False,
         if_commit: str | None = None,
+        idempotency_key: str | None = None,
         spark: Any = None,
         cancel: Cancellation | None = None,
     ) -> LoadReport:
@@ -133,6 +139,7 @@ class Loads:
                 rejects=rejects,
                 max_rejects=max_rejects,
                 on_duplicate=on_duplicate,
+                idempotency_key=idempotency_key,
             )
             by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
             form = ColumnForm.of(rename=rename, ignore_extra=ignore_extra)

@@ -11,6 +11,7 @@ from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import OmnigraphError, SourceFailure
 from omnigraph.core.ids import CommitId
 from omnigraph.engine.write.entering import entering_write
+from omnigraph.manifest.request_keys import request_key
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Mutations:
         session = self._session
         with WriteCourse("the mutation") as course:
             from omnigraph.engine.write.mutate import run_mutation  # noqa: PLC0415 - loads the query language
-            from omnigraph.engine.write.requests import MutationRequest, request_key, time_of  # noqa: PLC0415
+            from omnigraph.engine.write.requests import MutationRequest, time_of  # noqa: PLC0415
 
             # First of all: what is healed may be a schema change, and the query is checked against that.
             contract = entering_write(session, actor, waits=False)

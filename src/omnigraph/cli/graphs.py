@@ -11,6 +11,7 @@ from omnigraph.cli.options import (
     At,
     BlobSource,
     Branch,
+    IdempotencyKey,
     Json,
     Quiet,
     ReadBranch,
@@ -109,10 +110,7 @@ def mutate(
     if_commit: Annotated[
         str | None, typer.Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
     ] = None,
-    idempotency_key: Annotated[
-        str | None,
-        typer.Option("--idempotency-key", metavar="KEY", help="Sent again with this key, it happens once."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
     blob_source: BlobSource = None,
     actor: Actor = None,
     quiet: Quiet = False,

@@ -11,7 +11,7 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
 from omnigraph.cli.opening import addressed, confirm, reading, writing
-from omnigraph.cli.options import Actor, BlobSource, Branch, Json, Quiet, Store, Yes, teach
+from omnigraph.cli.options import Actor, BlobSource, Branch, IdempotencyKey, Json, Quiet, Store, Yes, teach
 from omnigraph.cli.sources import STDIN
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
@@ -20,6 +20,7 @@ from omnigraph.core.load_options import ColumnWords, EngineName, LoadMode, OnDup
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from omnigraph.api.graph import Graph
     from omnigraph.core.settings import Settings
     from omnigraph.pipeline.report import LoadReport
 
@@ -141,6 +142,7 @@ def load(
     spark_conf: SparkConf = None,
     blob_source: BlobSource = None,
     actor: Actor = None,
+    idempotency_key: IdempotencyKey = None,
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -153,11 +155,7 @@ def load(
     sources = _sources(mode, data, resume)
     if mode is LoadMode.OVERWRITE:
         confirm("load --mode overwrite", uri, yes=yes, as_json=as_json)
-    settings = spark_settings(spark_master, spark_conf)
-    before = partial(_start_spark, settings, data) if engine is EngineName.SPARK else None
-    opened = writing(
-        uri, "load", quiet=quiet, engine=engine, settings=settings, blob_sources=blob_source, before=before
-    )
+    opened = _opened(uri, engine, spark_settings(spark_master, spark_conf), data, blob_source, quiet=quiet)
     with _telling_problems(as_json=as_json), opened as graph:
         report = graph.load(
             sources,
@@ -171,12 +169,29 @@ def load(
             max_rejects=max_rejects,
             on_duplicate=None if on_duplicate is None else on_duplicate.value,
             resume=resume,
+            idempotency_key=idempotency_key,
             format=None if form is None else form.value,
             type_name=type_name,
             **_form(delimiter, columns, null, rename, ignore_extra=ignore_extra),
         )
     _show(uri, report, as_json=as_json)
     return 1 if report.records_refused and not report.total_entities else 0
+
+
+def _opened(
+    uri: str,
+    engine: EngineName,
+    settings: "Settings",
+    data: list[str] | None,
+    blob_sources: list[str] | None,
+    *,
+    quiet: bool,
+) -> "contextlib.AbstractContextManager[Graph]":
+    """The graph, open for writing once Spark is on its way."""
+    before = partial(_start_spark, settings, data) if engine is EngineName.SPARK else None
+    return writing(
+        uri, "load", quiet=quiet, engine=engine, settings=settings, blob_sources=blob_sources, before=before
+    )
 
 
 def _form(
@@ -284,6 +299,9 @@ def load_dict(uri: str, report: "LoadReport") -> dict[str, Any]:
 def _show(uri: str, report: "LoadReport", *, as_json: bool) -> None:
     if as_json:
         output.document(load_dict(uri, report))
+        return
+    if report.repeated and report.commit is not None:
+        output.line(f"loaded nothing: commit {report.commit.id} is of an earlier load with this key")
         return
     for line in str(report).splitlines():
         output.line(line)

@@ -31,6 +31,10 @@ Ops = Annotated[
 Kinds = Annotated[
     list[str] | None, typer.Option("--kind", metavar="KIND", help="Only node or edge. Repeatable.")
 ]
+IdempotencyKey = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="Sent again with this key, it happens once."),
+]
 Actor = Annotated[
     str | None,
     typer.Option(

@@ -135,6 +135,8 @@ class LoadOptions:
     """How many records may be set aside; None for any number."""
     on_duplicate: OnDuplicate | None = None
     """None refuses them, except that in a merge the last record of an id that is no key wins."""
+    idempotency_key: str | None = None
+    """What the caller calls this load, so that it happens once however often it is sent."""
 
     @classmethod
     def of(
@@ -149,6 +151,7 @@ class LoadOptions:
         rejects: "str | os.PathLike[str] | None" = None,
         max_rejects: int | None = None,
         on_duplicate: str | None = None,
+        idempotency_key: str | None = None,
     ) -> "LoadOptions":
         """The options a caller says in words. Raises BadRequest for an unknown one."""
         return cls(
@@ -161,6 +164,7 @@ class LoadOptions:
             rejects=None if rejects is None else Path(rejects),
             max_rejects=max_rejects,
             on_duplicate=None if on_duplicate is None else word(OnDuplicate, on_duplicate, "on_duplicate"),
+            idempotency_key=idempotency_key,
         )
 
     def chosen_mode(self) -> LoadMode:
@@ -203,4 +207,5 @@ class LoadOptions:
             rejects=members["rejects"],
             max_rejects=members.get("max_rejects"),
             on_duplicate=members.get("on_duplicate"),
+            idempotency_key=members.get("idempotency_key"),
         )

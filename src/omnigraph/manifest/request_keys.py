@@ -1,17 +1,34 @@
 """The keys callers gave their writes: which commit answers a request that is sent again."""
 
+import hashlib
+import json
 import threading
 from dataclasses import dataclass, field
+from typing import cast
 
 from omnigraph.core.clock import Clock
+from omnigraph.core.errors import BadRequest, IdempotencyMismatch
 from omnigraph.core.ids import Branch, CommitId
-from omnigraph.core.limits import REQUEST_KEY_HOURS
+from omnigraph.core.limits import REQUEST_KEY_CHARACTERS_MAX, REQUEST_KEY_HOURS
 from omnigraph.manifest.commit_record import CommitRecord, RequestKey
 from omnigraph.manifest.commits import CommitLog
 from omnigraph.manifest.state import Snapshot
 
 Answer = tuple[CommitRecord, RequestKey]
 _WINDOW_US = REQUEST_KEY_HOURS * 3_600_000_000
+
+
+def request_key(key: str | None, actor: str | None, *request: object) -> RequestKey | None:
+    """The key a caller gives a request, with a digest of what is asked for. Raises BadRequest."""
+    if key is None:
+        return None
+    if not isinstance(cast("object", key), str) or not key or len(key) > REQUEST_KEY_CHARACTERS_MAX:
+        raise BadRequest(
+            f"an idempotency key is a text of 1 to {REQUEST_KEY_CHARACTERS_MAX} characters",
+            hint="use a random id per request, and send it again with the same request only",
+        )
+    asked = json.dumps(request, ensure_ascii=True, sort_keys=True, default=repr)
+    return RequestKey(actor, key, hashlib.sha256(asked.encode()).hexdigest())
 
 
 @dataclass(slots=True)
@@ -36,6 +53,16 @@ class RequestKeys:
         self._clock = clock
         self._known: dict[Branch, _Known] = {}
         self._lock = threading.Lock()
+
+    def answer(self, snapshot: Snapshot, asked: RequestKey) -> Answer | None:
+        """The commit that answers this request, if an earlier one with its key was carried out.
+
+        Raises `IdempotencyMismatch` when that was another request.
+        """
+        found = self.find(snapshot, asked.actor, asked.key)
+        if found is not None and found[1].digest != asked.digest:
+            raise IdempotencyMismatch(asked.key, found[0].id)
+        return found
 
     def find(self, snapshot: Snapshot, actor: str | None, key: str) -> Answer | None:
         """The commit that carries this key of this actor, if the state contains one.

@@ -94,6 +94,10 @@ class LoadReport:
     """The directory of the refused records, when it was asked for."""
     problems: tuple[Problem, ...] = ()
     problem_totals: Mapping[str, int] = field(default_factory=dict[str, int])
+    repeated: bool = False
+    """Whether an earlier load with the same idempotency key made `commit`, and this one did nothing. Then the
+    counts are those of that commit.
+    """
 
     @property
     def total_entities(self) -> int:
@@ -137,6 +141,7 @@ class LoadReport:
             "splits": self.splits,
             "splits_reused": self.splits_reused,
             "commit": None if self.commit is None else commit_dict(self.commit),
+            **({"repeated": True} if self.repeated else {}),
         }
         if self.rejects is not None:
             body["rejects"] = self.rejects

@@ -217,15 +217,16 @@ def _prepared(
 def _answered(session: GraphSession, snapshot: Snapshot, call: Call) -> bool:
     """Whether an earlier request with the same key has been carried out; then that is the outcome."""
     request, key = call.request, call.request.key
-    found = None if key is None else session.request_keys.find(snapshot, key.actor, key.key)
-    if key is None or found is None:
+    try:
+        found = None if key is None else session.request_keys.answer(snapshot, key)
+    except IdempotencyMismatch as mismatch:
+        call.fail(mismatch)
+        return True
+    if found is None:
         return False
     commit, first = found
-    if first.digest != key.digest:
-        call.fail(IdempotencyMismatch(key.key, commit.id))
-    else:
-        counts = PreparedMutation(affected_nodes=first.nodes, affected_edges=first.edges)
-        call.succeed(replace(_result(request, counts, commit), repeated=True))
+    counts = PreparedMutation(affected_nodes=first.nodes, affected_edges=first.edges)
+    call.succeed(replace(_result(request, counts, commit), repeated=True))
     return True
 
 

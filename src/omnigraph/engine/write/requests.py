@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from omnigraph.catalog.scalars import as_instant
 from omnigraph.core.cancel import NEVER, Cancellation
-from omnigraph.core.errors import BadRequest
-from omnigraph.core.limits import REQUEST_KEY_CHARACTERS_MAX
 from omnigraph.manifest.commit_record import RequestKey, commit_dict
 from omnigraph.planning.ir import InsertOp
 
@@ -60,19 +56,6 @@ class MutationRequest:
             and len(self.parameter_sets) == 1
             and all(isinstance(each, InsertOp) for each in self.plan.statements)
         )
-
-
-def request_key(key: str | None, actor: str | None, *request: object) -> RequestKey | None:
-    """The key a caller gives a request, with a digest of what is asked for. Raises BadRequest."""
-    if key is None:
-        return None
-    if not isinstance(cast("object", key), str) or not key or len(key) > REQUEST_KEY_CHARACTERS_MAX:
-        raise BadRequest(
-            f"an idempotency key is a text of 1 to {REQUEST_KEY_CHARACTERS_MAX} characters",
-            hint="use a random id per request, and send it again with the same request only",
-        )
-    asked = json.dumps(request, ensure_ascii=True, sort_keys=True, default=repr)
-    return RequestKey(actor, key, hashlib.sha256(asked.encode()).hexdigest())
 
 
 def time_of(clock: Clock) -> dt.datetime:

@@ -33,6 +33,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.formats import LOAD_JOURNAL_FORMAT
 from omnigraph.core.ids import CommitId, OperationId, show_branch
 from omnigraph.core.load_options import ColumnForm, LoadMode, LoadOptions, SourceFormat
+from omnigraph.manifest.commit_record import RequestKey
 from omnigraph.pipeline.checks.exchange import IN_STORE
 from omnigraph.pipeline.load.stage_split import SplitResult, StageTask, stage_split
 from omnigraph.pipeline.plan import Split
@@ -97,6 +98,14 @@ class LoadRecord:
     partitions: int
     inputs: tuple[InputFile, ...]
     splits: tuple[Split, ...]
+    digest: str = ""
+    """Of the request, where it has a key."""
+
+    @property
+    def request(self) -> RequestKey | None:
+        """What the caller calls the load."""
+        key = self.options.idempotency_key
+        return None if key is None else RequestKey(self.options.actor, key, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +446,7 @@ def _record_from(text: str, root: GraphRoot) -> LoadRecord | None:
 
 def _options_from(members: dict[str, Any]) -> LoadOptions:
     if "options" not in members:  # formats 2 and 3 have them among the other members
-        members["options"] = {each.name: members.pop(each.name) for each in fields(LoadOptions)}
+        members["options"] = {each.name: members.pop(each.name, None) for each in fields(LoadOptions)}
     return LoadOptions.from_members(members["options"])
 
 

@@ -3,13 +3,13 @@
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
 from omnigraph.core.cancel import NEVER, Cancellation
-from omnigraph.core.errors import BadRequest
+from omnigraph.core.errors import BadRequest, LoadNotFound
 from omnigraph.core.events import tidying
 from omnigraph.core.ids import OperationId, new_ulid, normalize_branch
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
@@ -17,6 +17,8 @@ from omnigraph.core.load_options import ColumnForm, EngineName, LoadMode, LoadOp
 from omnigraph.engine.evolve.adopt import adopt_schema
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
+from omnigraph.manifest.commit_record import RequestKey
+from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.input.sources import (
     expand,
     input_bytes,
@@ -26,6 +28,7 @@ from omnigraph.pipeline.input.sources import (
     spool_pipes,
     stream_name,
 )
+from omnigraph.pipeline.load.answers import answer, answer_of_key, requested
 from omnigraph.pipeline.load.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.load.journal import (
     Differences,
@@ -85,6 +88,7 @@ def load_files(
         raise BadRequest("a load needs an input, or the id of a load to resume")
     kind = None if format_ is None else word(SourceFormat, format_, "format")
     cut = partial(plan_splits, format_=kind, type_name=type_name, columns=columns)
+    form = (format_, type_name, None if columns is None else asdict(columns))
     if _is_stream(sources):
         stream = sources
 
@@ -92,7 +96,7 @@ def load_files(
             path = spool(stream, _seen_by_tasks(workspace) / "stdin.jsonl")
             return cut([path], names=[stream_name(stream)])
 
-        return _load(session, spooled, 0, options, by)
+        return _load(session, spooled, 0, options, by, requested(options, form, ()))
     files = expand(_listed(sources))
     if any(read_once(path) for path in files):
 
@@ -100,9 +104,10 @@ def load_files(
             paths = spool_pipes(files, _seen_by_tasks(workspace))
             return cut(paths, names=[str(path) for path in files])
 
-        return _load(session, copied, 0, options, by)
+        return _load(session, copied, 0, options, by, requested(options, form, ()))
     splits = cut(files)
-    return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), options, by)
+    request = requested(options, form, files)
+    return _load(session, lambda _workspace, _executor: splits, input_bytes(splits), options, by, request)
 
 
 def load_frames(
@@ -130,7 +135,8 @@ def load_frames(
         spooled = spool_frames(frames, _seen_by_tasks(workspace), runtime)
         return [replace(split, columns=columns) for split in spooled]
 
-    return _load(session, splits, 0, options, by)
+    request = requested(options, (sorted(frames), asdict(columns)), ())
+    return _load(session, splits, 0, options, by, request)
 
 
 def _enter(session: GraphSession, options: LoadOptions) -> None:
@@ -147,23 +153,58 @@ def _load(
     size: int,
     options: LoadOptions,
     by: RunBy,
+    request: RequestKey | None,
 ) -> LoadReport:
     options.chosen_mode()
     load_id = OperationId(new_ulid())
+    repeated = _answer(session, options, request)
+    if repeated is not None:
+        return repeated
     _refuse_taken_rejects(session, options, load_id)
     _enter(session, options)
     executor = _executor(session, by, size)
     with own_files(session.root, load_id), only_driver(session, load_id, new=True):
         workspace = _workspace(session, executor, load_id)
-        load = Load(session, options, executor, workspace, load_id, cancel=by.cancel, course=by.course)
+        load = Load(
+            session,
+            options,
+            executor,
+            workspace,
+            load_id,
+            cancel=by.cancel,
+            course=by.course,
+            request=request,
+        )
         return _run(load, partial(make_splits, workspace, executor))
+
+
+def _answer(session: GraphSession, options: LoadOptions, request: RequestKey | None) -> LoadReport | None:
+    """The report of an earlier load with this key, before anything is read or started for this one."""
+    snapshot = _entered_state(session, options)
+    return None if snapshot is None else answer(session, snapshot, options, request)
+
+
+def _entered_state(session: GraphSession, options: LoadOptions) -> Snapshot | None:
+    """What the branch shows, with what dead processes had finished; None without a key or a branch."""
+    if options.idempotency_key is None:
+        return None
+    _enter(session, options)
+    branch = normalize_branch(options.branch)
+    return session.manifest.current(branch) if session.manifest.branch_exists(branch) else None
 
 
 def _resume(
     session: GraphSession, load_id: str, sources: "Sources | None", asked: LoadOptions, by: RunBy
 ) -> LoadReport:
     """Go on with a load that ended before its commit. Raises LoadNotResumable when one fact differs."""
-    record = read_record(session, load_id)
+    try:
+        record = read_record(session, load_id)
+    except LoadNotFound:
+        snapshot = _entered_state(session, asked)
+        repeated = None if snapshot is None else answer_of_key(session, snapshot, asked)
+        if repeated is None:
+            raise
+        return repeated
     files = None if sources is None or _is_stream(sources) else expand(_listed(sources))
     if sources is not None and (files is None or any(read_once(path) for path in files)):
         raise BadRequest("a stream is kept by the load that read it; resume it without an input")
@@ -172,6 +213,12 @@ def _resume(
     check_inputs(record, named, differences)
     differences.raise_if_any(load_id)
     options = record.options
+    request = record.request
+    repeated = _answer(session, options, request)
+    if repeated is not None:
+        with tidying(f"files of the load {load_id} remain"):
+            Journal(session.root, load_id).end()
+        return repeated
     _refuse_taken_rejects(session, options, load_id)
     _enter(session, options)
     with own_files(session.root, load_id), only_driver(session, load_id, new=False):
@@ -188,6 +235,7 @@ def _resume(
             earlier=record,
             cancel=by.cancel,
             course=by.course,
+            request=request,
         )
         return _run(load, lambda: list(record.splits))
 

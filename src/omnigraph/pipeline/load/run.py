@@ -6,6 +6,7 @@ Phase A with everything proven. A load that dies earlier leaves unreferenced fil
 """
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,13 +32,7 @@ from omnigraph.core.errors import (
 )
 from omnigraph.core.events import Event, Published, listen
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import (
-    CommitId,
-    OperationId,
-    TableKey,
-    new_ulid,
-    show_branch,
-)
+from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import MIB, REPREPARE_ATTEMPTS_MAX
 from omnigraph.core.load_options import LoadMode, LoadOptions
 from omnigraph.engine.session import GraphSession
@@ -45,13 +40,14 @@ from omnigraph.engine.write.commit import finalize
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.ground import ReadSetMoved
 from omnigraph.engine.write.parts import WriteIntent
-from omnigraph.manifest.commit_record import CommitRecord
+from omnigraph.manifest.commit_record import CommitRecord, RequestKey
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.checks.exchange import IN_STORE, merged
 from omnigraph.pipeline.checks.probe import KeyIndexes
 from omnigraph.pipeline.checks.verify import Verified, Verifier
 from omnigraph.pipeline.input.columns import type_to_replace
 from omnigraph.pipeline.input.sources import text_bytes
+from omnigraph.pipeline.load.answers import answer, counted
 from omnigraph.pipeline.load.journal import (
     InputFile,
     Journal,
@@ -144,11 +140,13 @@ class Load:
         course: WriteCourse,
         earlier: LoadRecord | None = None,
         cancel: Cancellation = NEVER,
+        request: RequestKey | None = None,
     ) -> None:
         self.session = session
         self.options = options
         self.mode = options.chosen_mode()
         self.cancel = cancel
+        self.request = request
         self.executor = executor
         self.local = LocalExecutor("load")
         self.workspace = workspace
@@ -178,6 +176,9 @@ class Load:
             with own_files(self.session.root, self.operation_id):
                 for _attempt in range(REPREPARE_ATTEMPTS_MAX):
                     snapshot = self.target.snapshot()
+                    if (told := answer(self.session, snapshot, self.options, self.request)) is not None:
+                        self._clean_up(staged)
+                        return told
                     if staged is not None and self._still_fits(staged, snapshot):
                         # The facts on disk are cut into as many partitions as before.
                         plan = self._plan(snapshot)
@@ -336,6 +337,7 @@ class Load:
             partitions=plan.partitions,
             inputs=tuple(InputFile.of(path) for path in dict.fromkeys(split.path for split in self.splits)),
             splits=tuple(self.splits),
+            digest="" if self.request is None else self.request.digest,
         )
 
     # --- verify ---
@@ -367,7 +369,7 @@ class Load:
             small=self.local,
             touched=staged.touched,
             input_facts=merged(result.facts for result in staged.results),
-            given_ids=_summed([result.given_ids for result in staged.results]),
+            given_ids=_summed(result.given_ids for result in staged.results),
             records=staged.records,
             indexes=indexes,
         )
@@ -454,6 +456,7 @@ class Load:
             actor=options.actor,
             if_commit=options.if_commit,
             summary=summary,
+            keys=() if self.request is None else (counted(self.request, summary),),
         )
         try:
             self._entered_commit = True
@@ -571,9 +574,5 @@ class Load:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - began
 
 
-def _summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    whole: dict[str, int] = {}
-    for part in parts:
-        for key, count in part.items():
-            whole[key] = whole.get(key, 0) + count
-    return whole
+def _summed(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    return sum((Counter(part) for part in parts), Counter[str]())
