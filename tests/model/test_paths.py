@@ -16,7 +16,7 @@ from omnigraph.core.events import PathTaken, listen
 from omnigraph.core.settings import Settings
 from omnigraph.engine.edges import choice as edge_choice
 from omnigraph.engine.edges.adjacency import AdjacencyCache
-from omnigraph.engine.read import access, chains, query
+from omnigraph.engine.read import access, chains, measures, query
 from omnigraph.engine.search import choice as search_choice
 
 numbers = itertools.count()
@@ -31,7 +31,7 @@ STILL = [
 ]
 WAYS = {
     "small tables": [],
-    "filters in the table format": [(access, "SCANNED_IN_MEMORY_ROWS_MAX", -1)],
+    "filters in the table format": [(each, "SCANNED_IN_MEMORY_ROWS_MAX", -1) for each in (access, measures)],
     "chains that are left": [(chains, "FEW_LINKS", 1)],
     "few nodes by probes, more by the adjacency": [
         *STILL,
@@ -156,7 +156,8 @@ def test_queries_that_begin_at_one_node_take_the_ways_that_explain_names(crowd, 
 @pytest.mark.model
 def test_a_chain_is_one_operator_that_counts_the_rows_of_its_steps(crowd, monkeypatch):
     text = 'query q() { match { $a: A { k: "n5" } $a e $b $b e $c $c.n >= 0 } return { $c.k } }'
-    planned, analyzed = check_paths(crowd, text, WARM)
+    along = 'query q() { match { $a: A { k: "n5" } $a e $b } return { $b } }'
+    planned, analyzed = check_paths(crowd, text, [*WARM, along])
     assert [(op.name, op.access) for op in planned.operators] == [
         ("chain", "lists of nodes"),
         ("project", ""),

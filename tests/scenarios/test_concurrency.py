@@ -418,7 +418,7 @@ if child == 0:
         try:
             call()
         except omnigraph.OmnigraphError as error:
-            print(error.kind, error, error.hint, sep="; ", flush=True)
+            print(error.kind, error.message, error.hint, sep="; ", flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 graph.mutate(add, {"name": "later"})

@@ -90,33 +90,44 @@ def live_pins(session: GraphSession) -> tuple[list[LivePin], list[str]]:
     Raises StoragePermanent for one that cannot be understood: what it needs is not known. Cost: a listing,
     a read per pin.
     """
-    latest = session.clock.now_us() - LEASE_CLOCK_SKEW_S_MAX * 1_000_000
     live: list[LivePin] = []
     over: list[str] = []
-    for file in session.adapter.list_dir(PINS):
-        name = f"{PINS}/{file}"
-        text = session.adapter.read_text_if_exists(name)
-        if text is None:
-            continue  # its owner has just let go
-        try:
-            members = cast("dict[str, Any]", json.loads(text))
-            if int(members["expires_at"]) < latest:
-                over.append(name)
-                continue
-            if members["format"] != PIN_FORMAT:
-                raise ValueError(f"it has format {members['format']}")  # noqa: TRY301
-            states = tuple((each["branch"], int(each["manifest_version"])) for each in members["states"])
-            live.append(LivePin(name, str(members["purpose"]), bool(members["history"]), states))
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoragePermanent(
-                f"{session.adapter.address(name)}: the pin cannot be read: {error}",
-                hint="what it protects is not known; delete the file if nobody clones this graph",
-            ) from error
+    for name in _names(session):
+        found = _read(session, name)
+        if isinstance(found, LivePin):
+            live.append(found)
+        elif found:
+            over.append(name)
     return live, over
 
 
 def remove_expired(session: GraphSession) -> None:
     """Remove the pins of owners that are gone; one that cannot be read stays. Cost: as `live_pins`."""
-    with suppress(StoragePermanent):
-        for name in live_pins(session)[1]:
-            session.adapter.delete(name)
+    for name in _names(session):
+        with suppress(StoragePermanent):
+            if _read(session, name) is True:
+                session.adapter.delete(name)
+
+
+def _names(session: GraphSession) -> list[str]:
+    return [f"{PINS}/{file}" for file in session.adapter.list_dir(PINS)]
+
+
+def _read(session: GraphSession, name: str) -> LivePin | bool:
+    """One pin; otherwise whether it is there and its time is over. Raises StoragePermanent."""
+    text = session.adapter.read_text_if_exists(name)
+    if text is None:
+        return False  # its owner has just let go
+    try:
+        members = cast("dict[str, Any]", json.loads(text))
+        if int(members["expires_at"]) < session.clock.now_us() - LEASE_CLOCK_SKEW_S_MAX * 1_000_000:
+            return True
+        if members["format"] != PIN_FORMAT:
+            raise ValueError(f"it has format {members['format']}")  # noqa: TRY301
+        states = tuple((each["branch"], int(each["manifest_version"])) for each in members["states"])
+        return LivePin(name, str(members["purpose"]), bool(members["history"]), states)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoragePermanent(
+            f"{session.adapter.address(name)}: the pin cannot be read: {error}",
+            hint="what it protects is not known; delete the file if nobody clones this graph",
+        ) from error
