@@ -156,8 +156,8 @@ def test_queries_that_begin_at_one_node_take_the_ways_that_explain_names(crowd, 
 @pytest.mark.model
 def test_a_chain_is_one_operator_that_counts_the_rows_of_its_steps(crowd, monkeypatch):
     text = 'query q() { match { $a: A { k: "n5" } $a e $b $b e $c $c.n >= 0 } return { $c.k } }'
-    along = 'query q() { match { $a: A { k: "n5" } $a e $b } return { $b } }'
-    planned, analyzed = check_paths(crowd, text, [*WARM, along])
+    warm = [*WARM, 'query q() { match { $a: A { k: "n5" } $a e $b } return { $b } }']
+    planned, analyzed = check_paths(crowd, text, warm)
     assert [(op.name, op.access) for op in planned.operators] == [
         ("chain", "lists of nodes"),
         ("project", ""),
@@ -174,7 +174,7 @@ def test_a_chain_is_one_operator_that_counts_the_rows_of_its_steps(crowd, monkey
     assert chain.seconds > 0
     assert all(operator.seconds is None for operator in chain.inner)
     monkeypatch.setattr(chains, "FEW_LINKS", 0)
-    _, left = check_paths(crowd, text, WARM)
+    _, left = check_paths(crowd, text, warm)
     assert [op.name for op in left.operators] == ["chain", "expand", "expand", "filter", "project"]
     assert left.operators[0].why == "left after 1 of 4 steps, for more than 0 nodes"
     assert [op.actual_rows for op in left.operators] == [1, 1, 1, 1, 1]
