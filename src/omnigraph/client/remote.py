@@ -148,7 +148,7 @@ class _Link:
         """The answer of a write that is sent once."""
         return self.ask("POST", path, writes=True, again=False, json=_given(body))
 
-    def delete(self, path: str) -> bytes:
+    def remove(self, path: str) -> bytes:
         """The answer of a deletion."""
         return self.ask("DELETE", path, writes=True, again=False)
 
@@ -386,7 +386,7 @@ class RemoteBranches(_Part):
 
     def delete(self, name: str) -> BranchDeletion:
         """Delete a branch."""
-        return told(self._link.delete(f"/branches/{quote(name, safe='')}"), deletion_of)
+        return told(self._link.remove(f"/branches/{quote(name, safe='')}"), deletion_of)
 
     def merge(
         self, source: str, *, into: str = "main", on_conflict: str | Mapping[str, str] | None = None
@@ -458,7 +458,7 @@ class RemoteTags(_Part):
 
     def delete(self, name: str) -> None:
         """Forget a name; the commit stays."""
-        self._link.delete(f"/tags/{quote(name, safe='')}")
+        self._link.remove(f"/tags/{quote(name, safe='')}")
 
 
 def _plain(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
