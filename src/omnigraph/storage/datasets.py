@@ -121,12 +121,13 @@ class DatasetPool:
         """The newest version. Raises StorageNotFound when there is no such dataset or branch.
 
         `at_least`: a version that a branch shows. None after it was ever removed; before it, there may be
-        gaps that a walk from an older one would stop at.
+        gaps that a walk from an older one would stop at. The first look of a process lists: a power cut may
+        have taken a version and left a later one.
         """
         with self._lock:
             known = self._heads.get((location, branch))
             kept = self._opened.get((location, branch, known)) if known is not None else None
-        if at_least > (known or 0):
+        if known is not None and at_least > known:
             if self.adapter.identity(manifest_object(location, branch, at_least)) is None:
                 return self._newest_listed(location, branch)
             return self._walk(location, branch, at_least)
