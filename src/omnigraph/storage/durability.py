@@ -2,8 +2,9 @@
 
 The substrate never syncs. Everything an acknowledged commit needs is synced here, in rounds: the files of a
 round and the directories that name them go to the device side by side, so a round takes about as long as one
-flush. A power cut inside a round may leave a name without its content; that was promised to nobody. On an
-object store an acknowledged write is already durable, so nothing here applies to it.
+flush; where a flush is shorter than a thread takes to begin, they go in turn. A power cut inside a round may
+leave a name without its content; that was promised to nobody. On an object store an acknowledged write is
+already durable, so nothing here applies to it.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from omnigraph.core.events import DurableOperation, emit, listening
 from omnigraph.storage.failures import os_failure, translated
-from omnigraph.storage.parallel import all_at_once
+from omnigraph.storage.parallel import all_waited_for
 
 FILES_KNOWN_MAX: Final = 4096
 """Synced files one process remembers; a forgotten one is synced again, which is cheap when it is clean."""
@@ -53,13 +54,13 @@ def sync_files(paths: Sequence[str], mode: DurabilityMode = DurabilityMode.FULL)
         with translated(paths[0]):
             _sync_file_system(paths)
     else:
-        all_at_once(_sync_file, paths)
+        all_waited_for(_sync_file, paths)
 
 
 def sync_directories(paths: Sequence[str], mode: DurabilityMode = DurabilityMode.FULL) -> None:
     """Return once the entries of every named local directory are on the device. Cost: about one flush."""
     if mode is not DurabilityMode.OS:
-        all_at_once(_sync_directory, paths)
+        all_waited_for(_sync_directory, paths)
 
 
 def _sync_round(files: Sequence[str], directories: Sequence[str], mode: DurabilityMode) -> None:
@@ -71,7 +72,7 @@ def _sync_round(files: Sequence[str], directories: Sequence[str], mode: Durabili
         sync_directories(directories, mode)
     else:
         steps = [(_sync_file, path) for path in files] + [(_sync_directory, path) for path in directories]
-        all_at_once(lambda step: step[0](step[1]), steps)
+        all_waited_for(lambda step: step[0](step[1]), steps)
 
 
 def _sync_directory(path: str) -> None:

@@ -3,6 +3,7 @@
 import contextvars
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -15,6 +16,10 @@ EACH_MIN: Final = 4
 """From this many pieces of work, a second thread is worth starting."""
 WAITING_THREADS: Final = 24
 """Threads of a process that may wait for a device on behalf of others."""
+SHORT_WAIT_S: Final = 0.0005
+"""A device that answers within this time is waited for in turn: a hand-over to a thread takes as long."""
+ROUNDS_ON_THREADS: Final = 64
+"""After two rounds with a longer wait, this many go to threads before the device is tried in turn again."""
 
 
 def side_by_side(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
@@ -94,6 +99,8 @@ class _Waiting:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._on_threads = 0
+        self._waited_long = False
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
         with self._lock:
@@ -102,13 +109,30 @@ class _Waiting:
             pool = self._pool
         return pool.submit(contextvars.copy_context().run, work)
 
+    def in_turn(self, work: Callable[[A], Any], items: Sequence[A]) -> Sequence[A]:
+        """Do the items one after the other while the device answers at once. Those that are left."""
+        if self._on_threads:
+            self._on_threads -= 1
+            return items
+        for number, item in enumerate(items, 1):
+            begun = time.perf_counter()
+            work(item)
+            if time.perf_counter() - begun > SHORT_WAIT_S:
+                # Once may be chance; the rest of this round is shared all the same.
+                self._on_threads = ROUNDS_ON_THREADS if self._waited_long else 0
+                self._waited_long = True
+                return items[number:]
+        self._waited_long = False
+        return ()
+
 
 _waiting = _Waiting()
 
 
-def all_at_once(work: Callable[[A], Any], items: Sequence[A]) -> None:
-    """Do what mostly waits for a device, for all items side by side, as `shared` does."""
-    shared(work, items, threads=WAITING_THREADS + 1, submit=_waiting.submit)
+def all_waited_for(work: Callable[[A], Any], items: Sequence[A]) -> None:
+    """Do what mostly waits for a device: in turn while its waits are short, else as `shared` does."""
+    left = _waiting.in_turn(work, items)
+    shared(work, left, threads=WAITING_THREADS + 1, submit=_waiting.submit)
 
 
 def _start_afresh_in_child() -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from omnigraph.core.errors import StorageNotFound
 from omnigraph.core.events import DurableOperation, Event, listen
 from omnigraph.core.settings import Settings
+from omnigraph.storage import parallel
 from omnigraph.storage.durability import DurabilityMode, make_durable, sync_directories, sync_files
 from omnigraph.storage.handles import SnapshotHandle
 from omnigraph.storage.indexes import IndexKind, IndexPlan
@@ -106,13 +107,24 @@ def test_every_new_file_and_directory_is_synced(tmp_path: Path, mode: str) -> No
     assert len(done) == 8
 
 
-def test_the_files_of_a_round_and_their_directories_are_synced_side_by_side(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    files = [root / name / part for name in ("one", "two") for part in ("a", "b", "c")]
+def new_files(root: Path, names: Iterable[str]) -> list[str]:
+    files = [root / name / part for name in names for part in ("a", "b", "c")]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
-    wanted = {*map(str, files), *(str(file.parent) for file in files), str(root)}
+    return [str(file) for file in files]
+
+
+def test_a_round_for_a_slow_device_is_synced_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_waiting", parallel._Waiting())
+    monkeypatch.setattr(parallel, "SHORT_WAIT_S", 0.0)  # every wait is long
+    root = tmp_path / "root"
+    for name in ("first", "second"):
+        make_durable(new_files(root, [name]), DurabilityMode.FULL, root=str(root))
+    files = new_files(root, ["one", "two"])
+    wanted = {*files, *(str(Path(file).parent) for file in files), str(root)}
     # Nobody passes before everybody has come: a round that waits for one sync before the next never ends.
     everybody = threading.Barrier(len(wanted), timeout=60)
     ended: list[str] = []
@@ -124,8 +136,40 @@ def test_the_files_of_a_round_and_their_directories_are_synced_side_by_side(tmp_
             ended.append(event.path)
 
     with listen(hear):
-        make_durable([str(file) for file in files], DurabilityMode.FULL, root=str(root))
+        make_durable(files, DurabilityMode.FULL, root=str(root))
     assert sorted(ended) == sorted(wanted), "every one has ended when the round returns, each once"
+
+
+def test_a_round_for_a_fast_device_is_synced_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_waiting", parallel._Waiting())
+    monkeypatch.setattr(parallel, "SHORT_WAIT_S", 3600.0)  # every wait is short
+    files = new_files(tmp_path, ["one", "two"])
+    heard: list[tuple[str, str, bool]] = []
+    here = threading.get_ident()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, DurableOperation):
+            heard.append((event.path, event.moment, threading.get_ident() == here))
+
+    with listen(hear):
+        make_durable(files, DurabilityMode.FULL, root=str(tmp_path))
+    paths = [*files, str(tmp_path / "one"), str(tmp_path / "two"), str(tmp_path)]
+    assert heard == [(path, moment, True) for path in paths for moment in ("before", "after")]
+
+
+def test_one_long_wait_shares_the_rest_of_its_round_and_a_second_one_the_rounds_to_come() -> None:
+    waiting = parallel._Waiting()
+    long = threading.Event()
+
+    def work(item: str) -> None:
+        if item == "slow":
+            long.wait(parallel.SHORT_WAIT_S * 2)
+
+    assert waiting.in_turn(work, ["slow", "b", "c"]) == ["b", "c"]
+    assert waiting.in_turn(work, ["slow", "b"]) == ["b"]
+    for _ in range(parallel.ROUNDS_ON_THREADS):
+        assert waiting.in_turn(work, ["a", "b"]) == ["a", "b"]
+    assert waiting.in_turn(work, ["slow"]) == [], "the device is tried again"
 
 
 def test_a_round_in_which_one_sync_fails_ends_with_nothing_under_way(tmp_path: Path) -> None:
@@ -147,6 +191,7 @@ def test_a_round_in_which_one_sync_fails_ends_with_nothing_under_way(tmp_path: P
 def test_a_forked_child_syncs_with_threads_of_its_own(tmp_path: Path) -> None:
     program = """
 import os, pathlib, sys
+from omnigraph.storage import parallel
 from omnigraph.storage.durability import DurabilityMode, make_durable
 root = pathlib.Path(sys.argv[1])
 def sync(name):
