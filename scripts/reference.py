@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -29,7 +29,7 @@ def commands_page() -> str:
 
 def help_of(path: tuple[str, ...]) -> str:
     """The help text of one command, at a fixed width."""
-    command = typer.main.get_command(tree())
+    command: Any = typer.main.get_command(tree())
     context = command.make_context(
         "omnigraph", [], resilient_parsing=True, max_content_width=100, terminal_width=100
     )
@@ -38,7 +38,7 @@ def help_of(path: tuple[str, ...]) -> str:
         context = command.make_context(
             word, [], parent=context, resilient_parsing=True, max_content_width=100, terminal_width=100
         )
-    return command.get_help(context).rstrip()
+    return str(command.get_help(context)).rstrip()
 
 
 def errors_page() -> str:
@@ -75,6 +75,10 @@ PYTHON_HEAD = """# Python
 Made by `make docs` from the names of the package `omnigraph` and their docstrings. Import from the top
 package only; everything else may change. Importing it loads no table format, no Arrow and no Spark; that
 happens when a graph is opened.
+
+Calls that read or write take limits, shown as `**limits`: `timeout_s`, the seconds the call may take;
+`memory_bytes`, what it may hold at once; `cancel`, a `Cancellation` by which another thread stops it. They
+are those of this call alone. A write is never stopped after its first effect.
 """
 
 
@@ -125,7 +129,8 @@ def class_parts(name: str, cls: type) -> Iterator[str]:
             f"`{each.name}`" for each in dataclasses.fields(cls) if not each.name.startswith("_")
         )
         yield f"Fields: {fields}.\n"
-    for member, value in sorted(inspect.getmembers(cls)):
+    members: list[tuple[str, Any]] = inspect.getmembers(cast("Any", cls))
+    for member, value in sorted(members):
         if member.startswith("_"):
             continue
         if isinstance(value, property):
@@ -150,6 +155,9 @@ def signature_text(function: Any) -> str:
             continue
         if each.kind is each.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
+        if each.kind is each.VAR_KEYWORD:
+            parts.append(f"**{each.name.removeprefix('_')}")
+            continue
         given = "" if each.default is each.empty else f" = {each.default!r}"
         parts.append(f"{each.name}: {type_text(each.annotation)}{given}")
     returned = type_text(signature.return_annotation)
@@ -176,7 +184,8 @@ def event_parts(module: ModuleType) -> Iterator[str]:
     """How to listen, and what is heard."""
     yield member_text("omnigraph.events.listen", module.listen, level=3)
     yield "| event | fields | when |\n|---|---|---|"
-    for name, cls in sorted(inspect.getmembers(module, inspect.isclass)):
+    classes: list[tuple[str, Any]] = inspect.getmembers(module, inspect.isclass)
+    for name, cls in sorted(classes):
         if issubclass(cls, module.Event) and cls is not module.Event:
             fields = ", ".join(f"`{each.name}`" for each in dataclasses.fields(cls))
             first = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")

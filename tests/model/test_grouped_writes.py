@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs import make_graph, rows_of
+from omnigraph.core import bounds
 from omnigraph.core.cancel import Cancellation
-from omnigraph.core.errors import Cancelled, ConstraintViolation, KeyConflict
+from omnigraph.core.errors import Cancelled, ConstraintViolation, DeadlineExceeded, KeyConflict
 from waiting_calls import PERSON, behind_a_commit
 
 NEW = "query n($name: String, $nick: String?) { insert new Person { name: $name, nick: $nick } }"
@@ -21,6 +22,7 @@ EDGE = "query e($from: String, $to: String) { insert Knows { from: $from, to: $t
 BOTH = """query b($name: String, $nick: String?, $to: String) {
   insert Person { name: $name, nick: $nick }
   insert Knows { from: $name, to: $to } }"""
+STOPS = {"cancelled": Cancelled, "overdue": DeadlineExceeded}
 NAMES = st.sampled_from("abcd")
 NICKS = st.sampled_from([None, "x", "y"])
 
@@ -31,7 +33,18 @@ class Asked:
 
     query: str
     params: tuple[tuple[str, str | None], ...]
-    cancelled: bool = False
+    stopped: str = ""
+    """While it waits: it is cancelled, or its time is over."""
+
+
+class Clock:
+    """The monotonic clock of time limits, moved on by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 @dataclass
@@ -64,9 +77,10 @@ def params(**values: Any) -> Any:
     return st.fixed_dictionaries(values).map(lambda found: tuple(found.items()))
 
 
+STOPPED = st.sampled_from(["", "", "cancelled", "overdue"])
 CALLS = st.one_of(
-    st.builds(Asked, st.sampled_from([PERSON, NEW]), params(name=NAMES, nick=NICKS), st.booleans()),
-    st.builds(Asked, st.just(EDGE), params(**{"from": NAMES, "to": NAMES})),
+    st.builds(Asked, st.sampled_from([PERSON, NEW]), params(name=NAMES, nick=NICKS), STOPPED),
+    st.builds(Asked, st.just(EDGE), params(**{"from": NAMES, "to": NAMES}), STOPPED),
     st.builds(Asked, st.just(BOTH), params(name=NAMES, nick=NICKS, to=NAMES)),
 )
 
@@ -80,19 +94,22 @@ def test_grouped_calls_equal_some_order_of_them(calls: list[Asked]) -> None:
         pytest.MonkeyPatch.context() as monkeypatch,
         make_graph(Path(place) / "g") as graph,
     ):
-        cancels = [Cancellation() for _ in calls]
+        cancels, clock = [Cancellation() for _ in calls], Clock()
+        monkeypatch.setattr(bounds, "time", clock)
 
-        def cancel() -> None:
+        def stop() -> None:
+            clock.now = 5.0
             for asked, each in zip(calls, cancels, strict=True):
-                if asked.cancelled:
+                if asked.stopped == "cancelled":
                     each.request()
 
         def call(asked: Asked, cancel: Cancellation) -> Any:
-            return graph.mutate(asked.query, dict(asked.params), cancel=cancel)
+            timeout_s = 5 if asked.stopped == "overdue" else 3600
+            return graph.mutate(asked.query, dict(asked.params), cancel=cancel, timeout_s=timeout_s)
 
         with behind_a_commit(graph, monkeypatch) as outcomes:
             works = [partial(call, *each) for each in zip(calls, cancels, strict=True)]
-            results = outcomes(*works, before=cancel)
+            results = outcomes(*works, before=stop)
         shown = {name: row.get("nick") for name, row in rows_of(graph, "Person").items()}
         knows = sorted((row["from"], row["to"]) for row in rows_of(graph, "Knows").values())
         versions = {each.id: each.manifest_version for each in graph.commits.list()}
@@ -117,10 +134,10 @@ def test_grouped_calls_equal_some_order_of_them(calls: list[Asked]) -> None:
     assert (shown, knows) == (states[-1].people, sorted(states[-1].knows))
     for asked, result in zip(calls, results, strict=True):
         if isinstance(result, BaseException):
-            assert isinstance(result, (Cancelled, ConstraintViolation, KeyConflict)), repr(result)
-            if isinstance(result, Cancelled):
-                assert asked.cancelled
+            assert isinstance(result, (*STOPS.values(), ConstraintViolation, KeyConflict)), repr(result)
+            if isinstance(result, tuple(STOPS.values())):
+                assert type(result) is STOPS.get(asked.stopped)
             else:
                 assert any(state.after(asked) is None for state in states), "refused for no reason"
         else:
-            assert not asked.cancelled, "cancelled before it was taken, and written all the same"
+            assert not asked.stopped, "stopped before it was taken, and written all the same"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, TypeVar, cast
 
+from omnigraph.core.bounds import LIMIT_WORDS, bounds_of, check_bounds, within
 from omnigraph.core.errors import BadRequest
 
 Parameters = ParamSpec("Parameters")
@@ -54,6 +55,7 @@ def _texts_or_none(name: str, value: object) -> None:
         _texts(name, value)
 
 
+_LIMITS: Final = frozenset(LIMIT_WORDS)
 _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "str": _text,
     "str | None": _text_or_none,
@@ -97,9 +99,29 @@ def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, R
     return checked if checks else call
 
 
+def limited(call: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """The call; the words of `CallLimits` bound what it does in its thread. Cost without any: one look."""
+
+    @functools.wraps(call)
+    def bounded(*given: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        if not named.keys() & _LIMITS:
+            return call(*given, **named)
+        words = {each: named.pop(each) for each in LIMIT_WORDS if each in named}
+        with within(bounds_of(words)):
+            check_bounds()
+            return call(*given, **named)
+
+    return bounded
+
+
 def text_checked_methods(cls: Class) -> Class:
-    """The class; its public methods are `text_checked`."""
+    """The class; its public methods are `text_checked`, and `limited` where they take the words for it."""
     for name, member in list(vars(cls).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
-            setattr(cls, name, text_checked(member))
+            takes_limits = any(
+                each.kind is inspect.Parameter.VAR_KEYWORD
+                for each in inspect.signature(member).parameters.values()
+            )
+            checked = text_checked(member)
+            setattr(cls, name, limited(checked) if takes_limits else checked)
     return cls

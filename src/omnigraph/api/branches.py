@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
-from omnigraph.core.cancel import NEVER
+from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.engine.write.entering import entering_write
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.listing import BranchDetail
     from omnigraph.branching.merge_report import ConflictList, MergePreview, MergeReport
     from omnigraph.branching.settling import Resolution
-    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.commit_record import CommitRecord
@@ -56,6 +56,7 @@ class Commits:
         before: str | None = None,
         merged: bool = False,
         upkeep: bool = True,
+        **_limits: Unpack[CallLimits],
     ) -> list[CommitRecord]:
         """Commits of a branch, newest first.
 
@@ -80,14 +81,14 @@ class Commits:
             upkeep=upkeep,
         )
 
-    def show(self, reference: str) -> CommitRecord:
+    def show(self, reference: str, **_limits: Unpack[CallLimits]) -> CommitRecord:
         """One commit: that of an id, a tag, or the head of a branch. Raises `CommitNotFound`."""
         from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  a writer never needs it
 
         self._session.check_open()
         return resolve_commit(self._session, reference)
 
-    def head(self, *, branch: str = "main") -> CommitRecord:
+    def head(self, *, branch: str = "main", **_limits: Unpack[CallLimits]) -> CommitRecord:
         """The newest commit of a branch."""
         self._session.check_open()
         return self._session.manifest.current(normalize_branch(branch)).commit
@@ -113,7 +114,9 @@ class Branches:
     def __init__(self, session: GraphSession) -> None:
         self._session = session
 
-    def create(self, name: str, *, from_branch: str = "main") -> BranchCreation:
+    def create(
+        self, name: str, *, from_branch: str = "main", actor: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> BranchCreation:
         """Make a branch that shows what `from_branch` shows now. Nothing is copied.
 
         ```python
@@ -123,7 +126,7 @@ class Branches:
         Raises `BranchExists`, `BranchPrefixClash`, `TagExists` for the name of a tag, `BranchNotFound`.
         """
         session = self._session
-        entering_write(session, heal=False)
+        entering_write(session, actor, heal=False)
         try:
             with session.lease.hold() as hold:
                 made = BranchStore(session.manifest).create(
@@ -134,11 +137,11 @@ class Branches:
             raise
         return BranchCreation(show_branch(made.branch), from_branch.strip(), made.commit)
 
-    def delete(self, name: str) -> BranchDeletion:
+    def delete(self, name: str, *, actor: str | None = None, **_limits: Unpack[CallLimits]) -> BranchDeletion:
         """Delete a branch. Raises `BranchNotFound`, `BranchHasChildren`, `BadRequest` for main."""
         from omnigraph.branching.branches import delete_branch  # noqa: PLC0415  most processes never do
 
-        return delete_branch(self._session, name)
+        return delete_branch(self._session, name, actor)
 
     def merge(
         self,
@@ -148,7 +151,7 @@ class Branches:
         actor: str | None = None,
         on_conflict: str | Mapping[str, str] | None = None,
         resolve: str | os.PathLike[str] | None = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> MergeReport:
         """Merge the head of `source` into another branch as one commit with two parents, or change nothing.
 
@@ -168,7 +171,7 @@ class Branches:
             target=writable_branch(into),
             actor=actor,
             resolution=_resolution(on_conflict, resolve),
-            cancel=NEVER if cancel is None else cancel,
+            cancel=current_bounds().cancel,
             bulk=SPARK_WHEN_LARGE,
         )
 
@@ -179,6 +182,7 @@ class Branches:
         into: str = "main",
         on_conflict: str | Mapping[str, str] | None = None,
         resolve: str | os.PathLike[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> MergePreview:
         """What `merge` would do now, and every conflict; nothing is written.
 
@@ -199,7 +203,7 @@ class Branches:
         )
 
     def restore(
-        self, name: str, *, to: str, actor: str | None = None, cancel: Cancellation | None = None
+        self, name: str, *, to: str, actor: str | None = None, **_limits: Unpack[CallLimits]
     ) -> MergeReport:
         """Make a branch show the rows of a tag, a commit or another branch again, as a new commit.
 
@@ -220,16 +224,16 @@ class Branches:
             branch,
             to=resolve_commit(self._session, to).id,
             actor=actor,
-            cancel=NEVER if cancel is None else cancel,
+            cancel=current_bounds().cancel,
             bulk=SPARK_WHEN_LARGE,
         )
 
-    def list(self) -> list[str]:
+    def list(self, **_limits: Unpack[CallLimits]) -> list[str]:
         """All branches, main first, then by name."""
         self._session.check_open()
         return [show_branch(None), *self._session.manifest.branches()]
 
-    def details(self) -> tuple[BranchDetail, ...]:
+    def details(self, **_limits: Unpack[CallLimits]) -> tuple[BranchDetail, ...]:
         """Every branch by name with its head and how far it and main are apart.
 
         ```python

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from omnigraph.api.arguments import text_checked
-from omnigraph.core.cancel import NEVER
+from omnigraph.api.arguments import limited, text_checked
+from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import BadRequest
 from omnigraph.engine.session import GraphSession, connect_storage, open_session
 from omnigraph.maintenance.clone import clone_graph
@@ -15,11 +15,12 @@ from omnigraph.maintenance.clone_plan import CloneRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.core.settings import Settings
     from omnigraph.maintenance.clone import CloneReport
 
 
+@limited
 @text_checked
 def clone(
     source: str | os.PathLike[str],
@@ -31,7 +32,7 @@ def clone(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     target_options: Mapping[str, str] | None = None,
-    cancel: Cancellation | None = None,
+    **_limits: Unpack[CallLimits],
 ) -> CloneReport:
     """Copy one moment of a graph into another place, as `Graph.clone` does.
 
@@ -55,7 +56,6 @@ def clone(
             heads_only=heads_only,
             storage_options=target_options,
             pins=True,
-            cancel=cancel,
         )
     finally:
         session.close()
@@ -70,7 +70,6 @@ def clone_session(
     heads_only: bool,
     storage_options: Mapping[str, str] | None,
     pins: bool,
-    cancel: Cancellation | None,
 ) -> CloneReport:
     """Clone an open graph."""
     from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  few clones name a commit
@@ -86,7 +85,6 @@ def clone_session(
     )
     place = GraphSession(root, settings=settings, adapter=adapter, clock=session.clock)
     try:
-        stop = NEVER if cancel is None else cancel
-        return clone_graph(session, place, request, pins=pins, cancel=stop)
+        return clone_graph(session, place, request, pins=pins, cancel=current_bounds().cancel)
     finally:
         place.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
-from omnigraph.core.cancel import NEVER
+from omnigraph.core.bounds import claim_memory, current_bounds
 from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
 from omnigraph.engine.entities.export import export_csv, export_lines, select_types
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.entities.blob_cells import Blob
     from omnigraph.engine.read.result import Rows
@@ -38,6 +39,7 @@ class Exports:
         at: str | None = None,
         types: Sequence[str] | None = None,
         format: str = "jsonl",  # noqa: A002  the word of the command line
+        **_limits: Unpack[CallLimits],
     ) -> Iterator[bytes]:
         """The state of a branch, or of the commit `at`, as chunks of JSON lines, or of CSV for one type.
 
@@ -45,14 +47,15 @@ class Exports:
         `TypeNotFound` here, before the first chunk.
         """
         snapshot = self._state(branch, at)
+        cancel = current_bounds().cancel
         if format == "jsonl":
-            return export_lines(self._session, snapshot, types=types)
+            return _stoppable(export_lines(self._session, snapshot, types=types), cancel)
         if format != "csv":
             raise BadRequest(f"'{format}' cannot be streamed", hint="use jsonl or csv, or export to files")
         chosen = select_types(self._session.catalog_of(snapshot), types)
         if len(chosen) != 1:
             raise BadRequest("one stream of CSV holds one type", hint="name the type, or export to files")
-        return export_csv(self._session, snapshot, chosen[0])
+        return _stoppable(export_csv(self._session, snapshot, chosen[0]), cancel)
 
     def export(
         self,
@@ -61,11 +64,12 @@ class Exports:
         branch: str | None = None,
         at: str | None = None,
         types: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> str:
         """The state of a branch as JSON lines. With `target` the lines go there and the result is empty."""
         chunks = self.export_chunks(branch=branch, at=at, types=types)
         if target is None:
-            return b"".join(chunks).decode()
+            return _joined(chunks).decode()
         for chunk in chunks:
             target.write(chunk)
         return ""
@@ -84,7 +88,7 @@ class Exports:
         engine: str = "auto",
         overwrite: bool = False,
         spark: Any = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> ExportReport:
         """Write the graph, some types, or the result of a query to files that appear when all are complete.
 
@@ -95,11 +99,11 @@ class Exports:
         from omnigraph.pipeline.output.export import export_rows, export_types, plan_target  # noqa: PLC0415
 
         place = plan_target(target, format, overwrite=overwrite)
-        stop = NEVER if cancel is None else cancel
+        stop = current_bounds().cancel
         if query is not None:
             if types is not None:
                 raise BadRequest("give either types or a query, not both")
-            rows = self.query(query, params, name=name, branch=branch, at=at, cancel=stop)
+            rows = self.query(query, params, name=name, branch=branch, at=at)
             return export_rows(self._session, rows, place, engine=engine)
         if name is not None or params is not None:
             raise BadRequest("a name and parameters need a query")
@@ -122,7 +126,7 @@ class Exports:
         at: str | None = None,
         heads_only: bool = False,
         storage_options: Mapping[str, str] | None = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> CloneReport:
         """Copy one moment of the graph into another place, beside writers, as a graph of its own.
 
@@ -147,7 +151,6 @@ class Exports:
             heads_only=heads_only,
             storage_options=storage_options,
             pins=not self._session.read_only,
-            cancel=cancel,
         )
 
     def frames(
@@ -159,6 +162,7 @@ class Exports:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         spark: Any = None,
+        **_limits: Unpack[CallLimits],
     ) -> Any:
         """One type as a Spark DataFrame, pinned to one commit. Edges have the columns `src` and `dst`."""
         from omnigraph.pipeline.output.frames import graph_frame  # noqa: PLC0415  only this needs Spark
@@ -175,6 +179,7 @@ class Exports:
         kind: str | None = None,
         branch: str | None = None,
         at: str | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Blob:
         """One blob of one entity: its bytes by ranges, or the address of an external one.
 
@@ -209,3 +214,18 @@ class Exports:
             from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  names are rare
 
             return resolve_reference(self._session, at)
+
+
+def _stoppable(chunks: Iterator[bytes], cancel: Cancellation) -> Iterator[bytes]:
+    """The chunks, as long as nobody asks to stop: they are made when the call has returned long ago."""
+    for chunk in chunks:
+        cancel.raise_if_requested()
+        yield chunk
+
+
+def _joined(chunks: Iterator[bytes]) -> bytes:
+    whole = bytearray()
+    for chunk in chunks:
+        whole += chunk
+        claim_memory(len(whole), "the export")
+    return bytes(whole)

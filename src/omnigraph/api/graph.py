@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from omnigraph.api.arguments import text_checked, text_checked_methods
 from omnigraph.api.at import GraphAt
@@ -18,7 +18,7 @@ from omnigraph.api.mutations import Mutations
 from omnigraph.api.schemas import Schemas
 from omnigraph.api.texts import in_file, source_text
 from omnigraph.api.upkeep import Upkeep
-from omnigraph.core.cancel import NEVER
+from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import BadRequest, SourceFailure, StorageNotFound, TargetConflict
 from omnigraph.core.ids import normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.blame import Blame
     from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_report import MergeReport
-    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.core.ids import TableKey
     from omnigraph.core.settings import Settings
     from omnigraph.engine.entities.lookup import Entity
@@ -105,7 +105,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         name: str | None = None,
         branch: str | None = None,
         at: str | None = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Rows:
         """Run a read query at the head of a branch (`main` unless named), or at the commit or tag `at`.
 
@@ -126,7 +126,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
                 params,
                 name=name,
                 at_commit=at,
-                cancellation=NEVER if cancel is None else cancel,
+                cancellation=current_bounds().cancel,
             )
         except SourceFailure as error:
             raise in_file(error, file) from None
@@ -142,6 +142,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         name: str | None = None,
         branch: str | None = None,
         at: str | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Explanation:
         """How a read query would be answered; with `analyze` it is run and measured.
 
@@ -158,7 +159,9 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         except SourceFailure as error:
             raise in_file(error, file) from None
 
-    def at(self, reference: str | int, *, branch: str | None = None) -> GraphAt:
+    def at(
+        self, reference: str | int, *, branch: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> GraphAt:
         """The graph as it was at a commit, a tag, or the present head of a branch; for reading.
 
         ```python
@@ -187,6 +190,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         types: Sequence[str] | None = None,
         ops: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Diff:
         """What differs between two states, each a branch, a tag or a commit id.
 
@@ -203,7 +207,13 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         return diff(self._session, old, new, types, ops, kinds)
 
     def revert(
-        self, commit: str, *, branch: str = "main", parent: str | None = None, actor: str | None = None
+        self,
+        commit: str,
+        *,
+        branch: str = "main",
+        parent: str | None = None,
+        actor: str | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> MergeReport:
         """Take back what one commit did, as a new commit; later changes of other entities stay.
 
@@ -229,7 +239,9 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
             bulk=SPARK_WHEN_LARGE,
         )
 
-    def blame(self, type_name: str, entity_id: EntityKey, *, at: str = "main") -> Blame:
+    def blame(
+        self, type_name: str, entity_id: EntityKey, *, at: str = "main", **_limits: Unpack[CallLimits]
+    ) -> Blame:
         """Which commit, actor and branch gave each property of an entity its present value.
 
         ```python
@@ -241,7 +253,13 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         return blame_entity(self._session, type_name, entity_id, at)
 
     def entity(
-        self, type_name: str, entity_id: EntityKey, *, branch: str | None = None, at: str | None = None
+        self,
+        type_name: str,
+        entity_id: EntityKey,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Entity:
         """One node or edge by its id, as a branch shows it or a commit or tag showed it.
 
@@ -261,28 +279,30 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         except StorageNotFound as error:
             raise self._session.manifest.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
-    def snapshot(self, *, branch: str | None = None, at: str | None = None) -> Snapshot:
+    def snapshot(
+        self, *, branch: str | None = None, at: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> Snapshot:
         """What a branch shows now, or showed at a commit or tag: the version and size of every table."""
         return self._state(branch, at)
 
-    def pending(self) -> tuple[str, ...]:
+    def pending(self, **_limits: Unpack[CallLimits]) -> tuple[str, ...]:
         """The operations whose writers stopped half-way and that recovery has not settled yet."""
         self._session.check_open()
         return tuple(name.removesuffix(".json") for name in self._session.sidecars.list())
 
-    def refresh(self) -> None:
+    def refresh(self, **_limits: Unpack[CallLimits]) -> None:
         """Settle what dead writers left, as far as that is possible beside live ones, and re-read the
         schema.
         """
         entering_write(self._session, heal=False)
         refresh_session(self._session)
 
-    def recoveries(self) -> tuple[RecoveryRecord, ...]:
+    def recoveries(self, **_limits: Unpack[CallLimits]) -> tuple[RecoveryRecord, ...]:
         """What recovery did to this graph, oldest first."""
         self._session.check_open()
         return self._session.recovery.recoveries.list()
 
-    def verify(self, *, deep: bool = False) -> VerifyReport:
+    def verify(self, *, deep: bool = False, **_limits: Unpack[CallLimits]) -> VerifyReport:
         """Check every invariant of the graph without changing it. `deep`: every file against its checksum."""
         from omnigraph.recovery.verify import verify  # noqa: PLC0415  rarely used and large
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.branching.baseline import Baseline, write_baseline
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.engine.session import GraphSession
     from omnigraph.planning.keys import EntityKey
 
@@ -38,22 +39,24 @@ class Tags:
     def __init__(self, session: GraphSession) -> None:
         self._session = session
 
-    def create(self, name: str, *, at: str = "main") -> CommitId:
+    def create(
+        self, name: str, *, at: str = "main", actor: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> CommitId:
         """Name a commit for good; `at` is a branch (its head), a tag or a commit id."""
         session = self._session
-        entering_write(session, heal=False)
+        entering_write(session, actor, heal=False)
         commit = resolve_reference(session, at).head
         with session.lease.hold() as hold:
             return session.manifest.tags.create(name, commit, hold.check).head
 
-    def list(self) -> dict[str, CommitId]:
+    def list(self, **_limits: Unpack[CallLimits]) -> dict[str, CommitId]:
         """Every tag and the commit it names."""
         self._session.check_open()
         return self._session.manifest.tags.list()
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, actor: str | None = None, **_limits: Unpack[CallLimits]) -> None:
         """Forget a name; the commit stays."""
-        entering_write(self._session, heal=False)
+        entering_write(self._session, actor, heal=False)
         with self._session.lease.hold() as hold:
             self._session.manifest.tags.delete(name, hold.check)
 
@@ -73,6 +76,7 @@ class Feed:
         types: Sequence[str] | None = None,
         ops: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> str:
         """A cursor at the head of the branch (`now`), at the `beginning`, or `after:` a commit."""
         self._session.check_open()
@@ -89,6 +93,7 @@ class Feed:
         kinds: Sequence[str] | None = None,
         changes_max: int = CHANGES_PER_PAGE_MAX,
         commits_max: int = COMMITS_PER_PAGE_MAX,
+        **_limits: Unpack[CallLimits],
     ) -> FeedPage:
         """One page of the commits after a cursor, oldest first.
 
@@ -114,6 +119,7 @@ class Feed:
         kinds: Sequence[str] | None = None,
         page_token: str | None = None,
         changes_max: int = CHANGES_PER_PAGE_MAX,
+        **_limits: Unpack[CallLimits],
     ) -> ChangesPage:
         """One page of what a commit changed against its first parent.
 
@@ -136,6 +142,7 @@ class Feed:
         types: Sequence[str] | None = None,
         ops: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Baseline:
         """Write the state of a branch as JSON lines and give the cursor that goes on from it.
 

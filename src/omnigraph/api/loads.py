@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
-from omnigraph.core.cancel import NEVER
+from omnigraph.core.bounds import CallLimits, current_bounds
 from omnigraph.core.load_options import ColumnForm, ColumnWords, LoadOptions
 from omnigraph.recovery.outcome import WriteCourse
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.pipeline.load.journal import ResumableLoad
     from omnigraph.pipeline.load.load import Sources
     from omnigraph.pipeline.report import LoadReport
+
+
+class LoadWords(ColumnWords, CallLimits, total=False):
+    """The form of a file of one type, and the limits of the call."""
 
 
 @text_checked_methods
@@ -47,8 +50,7 @@ class Loads:
         if_commit: str | None = None,
         idempotency_key: str | None = None,
         spark: Any = None,
-        cancel: Cancellation | None = None,
-        **form: Unpack[ColumnWords],
+        **form: Unpack[LoadWords],
     ) -> LoadReport:
         """Load files, directories, patterns or a stream as one atomic commit, or change nothing.
 
@@ -83,11 +85,12 @@ class Loads:
                 on_duplicate=on_duplicate,
                 idempotency_key=idempotency_key,
             )
-            by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
-            files = partial(load_files, format_=format, type_name=type_name, columns=ColumnForm.of(**form))
+            by = RunBy(course, engine, spark, current_bounds().cancel)
+            columns = ColumnForm.of(**cast("ColumnWords", form))
+            files = partial(load_files, format_=format, type_name=type_name, columns=columns)
             return files(self._session, sources, options, by, resume=resume)
 
-    def resumable_loads(self) -> list[ResumableLoad]:
+    def resumable_loads(self, **_limits: Unpack[CallLimits]) -> list[ResumableLoad]:
         """Loads that ended before their commit and left what they had staged, oldest first."""
         from omnigraph.pipeline.load.journal import resumable_loads  # noqa: PLC0415  only a load needs the pipeline
 
@@ -112,7 +115,7 @@ class Loads:
         if_commit: str | None = None,
         idempotency_key: str | None = None,
         spark: Any = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> LoadReport:
         """Load DataFrames, one per type, as one atomic commit, or change nothing.
 
@@ -141,6 +144,6 @@ class Loads:
                 on_duplicate=on_duplicate,
                 idempotency_key=idempotency_key,
             )
-            by = RunBy(course, engine, spark, NEVER if cancel is None else cancel)
+            by = RunBy(course, engine, spark, current_bounds().cancel)
             form = ColumnForm.of(rename=rename, ignore_extra=ignore_extra)
             return load_frames(self._session, frames, options, by, form)

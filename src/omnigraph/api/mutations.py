@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.api.texts import in_file, source_text
-from omnigraph.core.cancel import NEVER
+from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import OmnigraphError, SourceFailure
 from omnigraph.core.ids import CommitId
 from omnigraph.engine.write.entering import entering_write
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.requests import MutationResult
     from omnigraph.planning.ir import MutationPlan
@@ -41,7 +41,7 @@ class Mutations:
         actor: str | None = None,
         if_commit: str | None = None,
         idempotency_key: str | None = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> MutationResult:
         """Run a mutation query as one atomic, durable commit, or change nothing.
 
@@ -56,7 +56,7 @@ class Mutations:
         commit; each call gets its own result. Raises `OmnigraphError`: the kind says whether trying again can
         help. A `KeyboardInterrupt` has a note that says what became of the write.
         """
-        return self._mutate(source, [params], name, branch, actor, if_commit, idempotency_key, cancel)
+        return self._mutate(source, [params], name, branch, actor, if_commit, idempotency_key)
 
     def mutate_many(
         self,
@@ -68,7 +68,7 @@ class Mutations:
         actor: str | None = None,
         if_commit: str | None = None,
         idempotency_key: str | None = None,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> MutationResult:
         """Run a mutation query once for each set of parameters, in order, as one commit, or change nothing.
 
@@ -80,9 +80,7 @@ class Mutations:
         about by its number, counted from 1, also as `details["parameter_set"]`. Without any set nothing
         happens. Everything else is as in `mutate`.
         """
-        return self._mutate(
-            source, list(parameter_sets), name, branch, actor, if_commit, idempotency_key, cancel
-        )
+        return self._mutate(source, list(parameter_sets), name, branch, actor, if_commit, idempotency_key)
 
     def _mutate(
         self,
@@ -93,7 +91,6 @@ class Mutations:
         actor: str | None,
         if_commit: str | None,
         idempotency_key: str | None,
-        cancel: Cancellation | None,
     ) -> MutationResult:
         target = writable_branch(branch)
         session = self._session
@@ -126,7 +123,7 @@ class Mutations:
                 course,
                 actor=actor,
                 if_commit=None if if_commit is None else CommitId(if_commit),
-                cancel=NEVER if cancel is None else cancel,
+                bounds=current_bounds(),
                 key=request_key(idempotency_key, actor, text, plan.name, branch, if_commit, parameter_sets),
             )
             return run_mutation(session, request)

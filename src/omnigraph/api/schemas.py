@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.engine.evolve.apply import AppliedSchema
     from omnigraph.engine.evolve.costs import GraphPlan
     from omnigraph.engine.session import GraphSession
@@ -40,6 +41,7 @@ class Schemas:
         file: str | None = None,
         allow_data_loss: bool = False,
         fills: Sequence[str] = (),
+        **_limits: Unpack[CallLimits],
     ) -> GraphPlan:
         """What a schema would change, step by step, and what each step would do to the rows of main.
 
@@ -66,6 +68,7 @@ class Schemas:
         dry_run: bool = False,
         allow_data_loss: bool = False,
         fills: Sequence[str] = (),
+        **_limits: Unpack[CallLimits],
     ) -> AppliedSchema:
         """Make a text the schema of the graph, as one commit of main, or change nothing.
 

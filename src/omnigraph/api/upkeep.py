@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.api.bulk import SparkWhenLarge
 from omnigraph.api.exports import Exports
-from omnigraph.core.cancel import NEVER
+from omnigraph.core.bounds import current_bounds
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.recovery.outcome import WriteCourse
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.maintenance.cleanup_report import CleanupReport
     from omnigraph.maintenance.index_report import IndexesReport
     from omnigraph.maintenance.indices import IndexesEnsured
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 class Upkeep(Exports):
     """The methods of `Graph` that keep it fast and change no row."""
 
-    def ensure_indices(self, *, branch: str = "main", actor: str | None = None) -> IndexesEnsured:
+    def ensure_indices(
+        self, *, branch: str = "main", actor: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> IndexesEnsured:
         """Build the declared indexes that do not exist yet, in one commit; nothing when all exist."""
         from omnigraph.maintenance.indices import BUILD, ensure_indices  # noqa: PLC0415  a reader never needs it
 
@@ -39,7 +41,12 @@ class Upkeep(Exports):
             return ensure_indices(self._session, target, actor=actor, course=course)
 
     def optimize(
-        self, *, branch: str = "main", types: Sequence[str] | None = None, actor: str | None = None
+        self,
+        *,
+        branch: str = "main",
+        types: Sequence[str] | None = None,
+        actor: str | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> OptimizeReport:
         """Write small fragments as few, drop deleted rows from the files, and bring every index up to date.
 
@@ -61,7 +68,13 @@ class Upkeep(Exports):
             return optimize(self._session, target, types=types, actor=actor, course=course, bulk=bulk)
 
     def repair(
-        self, *, branch: str = "main", confirm: bool = False, force: bool = False, restore: bool = False
+        self,
+        *,
+        branch: str = "main",
+        confirm: bool = False,
+        force: bool = False,
+        restore: bool = False,
+        **_limits: Unpack[CallLimits],
     ) -> RepairReport:
         """Look at tables that somebody moved without publishing, and with `confirm` put them in order.
 
@@ -86,7 +99,7 @@ class Upkeep(Exports):
         keep: int | None = None,
         older_than: timedelta | None = None,
         dry_run: bool = False,
-        cancel: Cancellation | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> CleanupReport:
         """Remove states that nobody wants any more, and every file that only they are read from.
 
@@ -114,11 +127,16 @@ class Upkeep(Exports):
             retention,
             JournaledLoads(self._session),
             dry_run=dry_run,
-            cancel=NEVER if cancel is None else cancel,
+            cancel=current_bounds().cancel,
         )
 
     def indexes(
-        self, *, branch: str | None = None, at: str | None = None, types: Sequence[str] | None = None
+        self,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        types: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> IndexesReport:
         """Which indexes are declared and built on which columns, what they cover, and what they take.
 
@@ -133,7 +151,9 @@ class Upkeep(Exports):
 
         return index_report(self._session, self._state(branch, at), types)
 
-    def stats(self, *, branch: str | None = None, at: str | None = None) -> StatsReport:
+    def stats(
+        self, *, branch: str | None = None, at: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> StatsReport:
         """How many rows, bytes, fragments, versions and index segments each table has on each branch.
 
         ```python

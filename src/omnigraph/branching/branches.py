@@ -33,7 +33,7 @@ class BranchDeletion:
         return {"name": self.name, "unreclaimed": list(self.unreclaimed)}
 
 
-def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
+def delete_branch(session: GraphSession, name: str, actor: str | None = None) -> BranchDeletion:
     """Delete a branch: first its existence, durably, then what it alone used.
 
     Raises `BadRequest` for main, internal names and a branch whose commits a tag names, `BranchNotFound`,
@@ -42,7 +42,7 @@ def delete_branch(session: GraphSession, name: str) -> BranchDeletion:
     table reference that could not be removed is reported, and a later branch of that name removes it.
     """
     branch = _deletable(name)
-    entering_write(session)
+    entering_write(session, actor)
     owned = [(key, branch) for key in _shown(session, branch).entries]
     # The queues keep writers of this process away, the lease those of others.
     with session.queues.acquire_many(owned), session.lease.hold() as hold:

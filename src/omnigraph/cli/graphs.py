@@ -16,6 +16,7 @@ from omnigraph.cli.options import (
     Quiet,
     ReadBranch,
     Store,
+    Timeout,
     check_one_state,
     teach,
 )
@@ -111,6 +112,7 @@ def mutate(
         str | None, typer.Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
     ] = None,
     idempotency_key: IdempotencyKey = None,
+    timeout: Timeout = None,
     blob_source: BlobSource = None,
     actor: Actor = None,
     quiet: Quiet = False,
@@ -119,7 +121,7 @@ def mutate(
     """Run a query that changes the graph."""
     source = query_source(name, file, text)
     asked: dict[str, Any] = {"name": name, "branch": branch, "actor": actor, "if_commit": if_commit}
-    asked["idempotency_key"] = idempotency_key
+    asked |= {"idempotency_key": idempotency_key, "timeout_s": timeout}
     if params_file is not None and has_many_sets(params_file):
         many = parameter_lines(params, params_file, param)
         opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)

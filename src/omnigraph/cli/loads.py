@@ -11,7 +11,18 @@ import typer
 from omnigraph.cli import output
 from omnigraph.cli.engines import SparkConf, SparkMaster, spark_settings
 from omnigraph.cli.opening import addressed, confirm, reading, writing
-from omnigraph.cli.options import Actor, BlobSource, Branch, IdempotencyKey, Json, Quiet, Store, Yes, teach
+from omnigraph.cli.options import (
+    Actor,
+    BlobSource,
+    Branch,
+    IdempotencyKey,
+    Json,
+    Quiet,
+    Store,
+    Timeout,
+    Yes,
+    teach,
+)
 from omnigraph.cli.sources import STDIN
 from omnigraph.core.errors import OmnigraphError, UsageError
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
@@ -143,6 +154,7 @@ def load(
     blob_source: BlobSource = None,
     actor: Actor = None,
     idempotency_key: IdempotencyKey = None,
+    timeout: Timeout = None,
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -170,6 +182,7 @@ def load(
             on_duplicate=None if on_duplicate is None else on_duplicate.value,
             resume=resume,
             idempotency_key=idempotency_key,
+            timeout_s=timeout,
             format=None if form is None else form.value,
             type_name=type_name,
             **_form(delimiter, columns, null, rename, ignore_extra=ignore_extra),

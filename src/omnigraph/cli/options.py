@@ -31,6 +31,10 @@ Ops = Annotated[
 Kinds = Annotated[
     list[str] | None, typer.Option("--kind", metavar="KIND", help="Only node or edge. Repeatable.")
 ]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", help="Stop after this long; what has begun is finished."),
+]
 IdempotencyKey = Annotated[
     str | None,
     typer.Option("--idempotency-key", metavar="KEY", help="Sent again with this key, it happens once."),

@@ -11,7 +11,7 @@ from omnigraph.cli import output
 from omnigraph.cli.addressing import given
 from omnigraph.cli.config import PROFILE_VARIABLE, load
 from omnigraph.cli.opening import reading
-from omnigraph.cli.options import At, Json, ReadBranch, Store, check_one_state, teach
+from omnigraph.cli.options import At, Json, ReadBranch, Store, Timeout, check_one_state, teach
 from omnigraph.cli.parameters import (
     Param,
     Params,
@@ -68,6 +68,7 @@ def query(
     with_metadata: Annotated[
         bool, typer.Option("--with-metadata", help="Begin jsonl output with an object about the result.")
     ] = False,
+    timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
     """Run a query that reads."""
@@ -80,7 +81,7 @@ def query(
     source = query_source(name, file, text)
     values = parameters(params, params_file, param)
     with reading(store) as graph, naming(file, param):
-        rows = graph.query(source, values, name=name, branch=branch, at=at)
+        rows = graph.query(source, values, name=name, branch=branch, at=at, timeout_s=timeout)
     print_rows(rows, chosen, csv_null=csv_null, with_metadata=with_metadata)
 
 

@@ -5,6 +5,9 @@ from typing import Final
 
 from omnigraph.core.errors import Cancelled
 
+NOTHING: Final = "nothing was changed"
+"""What a call leaves that stops before its first effect."""
+
 
 class Cancellation:
     """A request to stop, given to a call as `cancel`; the call ends with `Cancelled`.
@@ -30,7 +33,10 @@ class Cancellation:
     def raise_if_requested(self) -> None:
         """Raise `Cancelled` when somebody asked. Called only where the write has had no effect."""
         if self._requested.is_set():
-            raise Cancelled("the write was cancelled; nothing was changed")
+            raise Cancelled(f"the write was cancelled; {NOTHING}")
+
+    def raise_if_overdue(self, outcome: str = NOTHING) -> None:
+        """Raise `DeadlineExceeded` when it came by itself, saying what that leaves."""
 
 
 NEVER: Final = Cancellation()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.core.bounds import lift_bounds
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.events import Warned, emit
@@ -63,6 +64,8 @@ def cleanup(
         refuse_unsettled(session)
         look = _Look(session, retention, dry_run=dry_run)
         plan = look.plan(loads)
+        cancel.raise_if_requested()
+        lift_bounds()  # the sweep stops at its own places only
         sweep = Sweep(session, look.marker, look.marks, plan, loads, now_us=look.now_us, cancel=cancel)
         sweep.run()
     done = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from omnigraph.core.errors import (
     Cancelled,
+    DeadlineExceeded,
     LeaseLost,
     OmnigraphError,
     RecoveryRequired,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 OTHERS: Final = ""
 """Stands for the place of objects beside the datasets."""
+_OUTCOME: Final = "the next one goes on from there"
 
 
 def noted_files(session: GraphSession) -> frozenset[str]:
@@ -258,14 +260,15 @@ class Sweep:
 
     def _breathe(self) -> None:
         if self._cancel.requested:
-            raise Cancelled("the cleanup was stopped; the next one goes on from there")
+            self._cancel.raise_if_overdue(_OUTCOME)
+            raise Cancelled(f"the cleanup was stopped; {_OUTCOME}")
 
     @contextmanager
     def _isolated(self, location: str) -> Generator[None]:
         """Keep a failure with the dataset it belongs to; one that concerns everything goes on up."""
         try:
             yield
-        except (RecoveryRequired, Cancelled, LeaseLost, ResourceBusy):
+        except (RecoveryRequired, Cancelled, DeadlineExceeded, LeaseLost, ResourceBusy):
             raise
         except OmnigraphError as error:
             self.failed.setdefault(location, error)

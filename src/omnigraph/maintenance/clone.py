@@ -74,6 +74,7 @@ WAKE_S: Final = 5.0
 """How long a wait for files lasts before the pin and the caller are looked after."""
 SYNC_ROUND_FILES: Final = 256
 """Files synced in one round: all of them are open at once."""
+_OUTCOME: Final = "the next one goes on from there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +373,8 @@ class _Clone:
 
     def _breathe(self) -> None:
         if self._cancel.requested:
-            raise Cancelled("the clone was stopped; the next one goes on from there")
+            self._cancel.raise_if_overdue(_OUTCOME)
+            raise Cancelled(f"the clone was stopped; {_OUTCOME}")
         if self._pin is not None:
             self._pin.renew_when_due()
 

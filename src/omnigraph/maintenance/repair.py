@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core import html
+from omnigraph.core.bounds import check_bounds, lift_bounds
 from omnigraph.core.errors import (
     BadRequest,
     InternalError,
@@ -258,6 +259,8 @@ def _act(
         }
         actor = FORCING_ACTOR if Action.FORCED in by_action else ACTOR
         carry(session, _staged(ground, course, switches, actor), guards=guards)
+    check_bounds()  # what was published above has lifted them
+    lift_bounds()
     for each in by_action.get(Action.RESTORED, ()):
         with session.lease.hold():
             if (

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from omnigraph.core.bounds import unbounded
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
@@ -68,6 +69,7 @@ def _heal(context: RecoveryContext, noted: Sidecar, found: _Found, *, wait_s_max
     with (
         context.queues.acquire_many(queue_keys(noted), wait_s_max=wait_s_max),
         context.lease.hold(wait_s_max=wait_s_max),
+        unbounded(),
     ):
         # Its writer may have finished, or confirmed, while we waited for it.
         sidecar = context.sidecars.read(noted.name)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from omnigraph.core.bounds import check_bounds
 from omnigraph.core.clock import Clock
 from omnigraph.core.errors import LeaseLost, OmnigraphError
 from omnigraph.core.events import Warned, emit
@@ -70,6 +71,7 @@ class FileHeld:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                check_bounds()
                 if time.monotonic() + pause > deadline:
                     return False
                 time.sleep(pause)
@@ -306,6 +308,7 @@ class ObjectLock:
                 token, watched = self._take_over(held, watched)
             if token is not None:
                 return held.begin(token)
+            check_bounds()
             if time.monotonic() + pause > deadline:
                 return None
             time.sleep(pause)

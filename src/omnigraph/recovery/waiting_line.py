@@ -14,6 +14,8 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from omnigraph.core.bounds import check_bounds
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -80,8 +82,12 @@ class Line(Generic[PlaceT]):
             self._places.pop(place.number, None)
 
     def wait_until(self, ready: Callable[[], bool], place: PlaceT, deadline: float) -> bool:
-        """Wait until `ready`; False when the deadline of the monotonic clock passed first."""
+        """Wait until `ready`; False when the deadline of the monotonic clock passed first.
+
+        Raises what stops the call this thread works for.
+        """
         while not ready():
+            check_bounds()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from omnigraph.catalog.table_changes import ColumnMap
+from omnigraph.core.bounds import NO_BOUNDS, check_bounds, claim_memory, current_bounds
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
@@ -144,6 +145,7 @@ class TableStorage:
         def batches() -> Iterable[Any]:
             with substrate(about):
                 for batch in scanner.to_batches():
+                    check_bounds()
                     yield batch if view is None else seen(view, columns, batch)
             report.tell()
 
@@ -171,6 +173,7 @@ class TableStorage:
         with substrate(self._about(handle)):
             table = scanner.to_table()
         report.tell()
+        _claim(table, handle)
         return table if handle.view is None else seen(handle.view, columns, table)
 
     def count_rows(self, handle: SnapshotHandle, filter: FilterText | None = None) -> int:  # noqa: A002
@@ -193,6 +196,7 @@ class TableStorage:
         with substrate(self._about(handle)), ScanReport(handle).of_take(dataset):
             # Stable row ids are off, so Lance's row ids are row addresses.
             rows = dataset._take_rows(wanted, columns=asked)  # noqa: SLF001
+        _claim(rows, handle)
         return rows if view is None else seen(view, columns, rows)
 
     def addresses_of(self, handle: SnapshotHandle, keys: Any, column: str = "id") -> Any:
@@ -410,6 +414,7 @@ class TableStorage:
 
     def sum_of(self, name: str) -> FileSum:
         """The checksum of one file, by its graph-relative name, as it is now. Raises StorageNotFound."""
+        check_bounds()
         if self._root.is_local:
             return sum_file(self._root.local_path(name), name)
         running = Summing()
@@ -507,8 +512,14 @@ class TableStorage:
             )
 
     def _called(self, kind: str, handle: SnapshotHandle) -> None:
+        check_bounds()
         if listening():
             emit(StorageCall(kind, self._root.dataset_uri(handle.location, handle.branch)))
 
     def _about(self, handle: SnapshotHandle) -> Callable[[], Any]:
         return lambda: circumstances(self._pool, handle)
+
+
+def _claim(rows: "pa.Table", handle: SnapshotHandle) -> None:
+    if current_bounds() is not NO_BOUNDS:
+        claim_memory(rows.nbytes, handle.table_key)

@@ -17,6 +17,7 @@ CEILINGS: Final = {
     "mutation_rows": "rows in one mutation",
     "mutation_bytes": "bytes in one mutation",
     "query_memory_bytes": "bytes of memory",
+    "memory_bytes": "bytes of memory",
     "array_bytes": "bytes in one array",
     "record_bytes": "bytes in one record",
     "record_structure": "brackets, commas and colons in one record",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.table_changes import catalog_change
+from omnigraph.core.bounds import unbounded
 from omnigraph.core.errors import ConflictError, ExpectedVersionMismatch, ReadSetConflict
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, show_branch
@@ -97,4 +98,5 @@ def _adopt(session: GraphSession, snapshot: Snapshot, schema_hash: str) -> None:
         windows=WINDOWS,
         reshape=reshape(session, snapshot, change, operation_id, makes_added=False),
     )
-    carry(session, staged)
+    with unbounded():  # the call that meets the old schema goes on within its own
+        carry(session, staged)

@@ -66,6 +66,7 @@ class Limits:
     def check(self) -> None:
         """Notice cancellation and the time limit."""
         if self.cancellation.requested:
+            self.cancellation.raise_if_overdue()
             raise Cancelled("the query was cancelled")
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeadlineExceeded(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnigraph.catalog.scalars import as_instant
+from omnigraph.core.bounds import current_bounds
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import WrongQueryKind
 from omnigraph.core.events import listen
@@ -152,12 +153,13 @@ class _Run:
         prepared = self.prepared
         settings, plan = session.settings, prepared.plan
         seconds = settings.query_seconds
+        memory = current_bounds().memory_bytes
         self.reading = Reading(
             view,
             prepared.bind(params),
             _now(session) if plan.uses_now else None,
             Limits(
-                settings.query_memory_bytes,
+                memory if memory is not None else settings.query_memory_bytes,
                 None if seconds is None else time.monotonic() + seconds,
                 cancellation,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from omnigraph.core.bounds import unbounded
 from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 def after_commit(session: GraphSession, finished: Finished) -> None:
     """Carry the key indexes over a write of this handle, then offer its tables to the index reconciler."""
-    for each in finished.tables:
-        _extend_keys(session, finished.snapshot, each)
+    with unbounded():
+        for each in finished.tables:
+            _extend_keys(session, finished.snapshot, each)
     offer_index_work(session, finished.snapshot, [each.entry.table_key for each in finished.tables])
 
 
@@ -30,7 +32,8 @@ def offer_index_work(
     if session.after_publish is None:
         return
     try:
-        session.after_publish(session, snapshot, tables, always=always)
+        with unbounded():
+            session.after_publish(session, snapshot, tables, always=always)
     except Exception as error:  # noqa: BLE001  the write is visible; index work is never its failure
         emit(Warned("index work after a write failed", said(error)))
 

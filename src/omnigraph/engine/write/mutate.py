@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.core.bounds import NO_BOUNDS, within
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import (
     ExpectedVersionMismatch,
@@ -69,7 +70,9 @@ def _carry_out(session: GraphSession, calls: list[Call], course: WriteCourse) ->
     back, to be the first of a later group: errors are always about what is committed.
     """
     try:
-        _run_attempts(session, calls, course)
+        # A lone call has its own bounds; what several share is stopped by none of them.
+        with within(calls[0].request.bounds if len(calls) == 1 else NO_BOUNDS):
+            _run_attempts(session, calls, course)
     except Exception as error:  # noqa: BLE001  told to the calls, whatever it is
         together = [call for call in calls if not call.is_settled]
         if len(together) > 1 and not course.begun and not isinstance(error, ResourceBusy):
@@ -200,9 +203,10 @@ def _prepared(
     try:
         request.cancel.raise_if_requested()
         _check_condition(session, staging.snapshot, request)
-        prepared = prepare_mutation(
-            session, staging, request.plan, request.parameter_sets, request.now, request.cancel
-        )
+        with within(request.bounds):
+            prepared = prepare_mutation(
+                session, staging, request.plan, request.parameter_sets, request.now, request.cancel
+            )
     except Exception as error:  # noqa: BLE001  told to the call, whatever it is
         staging.go_back_to(saved)
         if first:

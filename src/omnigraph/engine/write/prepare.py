@@ -16,6 +16,7 @@ from omnigraph.arrays.addresses import ABSENT, ADDRESS, addresses_in
 from omnigraph.arrays.keys import string_array
 from omnigraph.catalog.canonical import node_ids
 from omnigraph.catalog.schema import EdgeType, NodeType
+from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import ConstraintViolation, KeyConflict, OmnigraphError, ResourceLimit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
@@ -483,14 +484,16 @@ class _Run:
         pending = self.staging.pending[TableKey(table_type.table_key)]
         if pending.row_count > MUTATION_ROWS_MAX:
             raise self._too_many(table_type, pending.row_count)
-        if (
-            sum(each.nbytes_max for each in self.staging.pending.values())
-            > self.session.settings.mutation_bytes
-        ):
+        if sum(each.nbytes_max for each in self.staging.pending.values()) > self._bytes_max:
             self._check_bytes(sum(each.nbytes for each in self.staging.pending.values()))
 
+    @property
+    def _bytes_max(self) -> int:
+        own = current_bounds().memory_bytes
+        return self.session.settings.mutation_bytes if own is None else own
+
     def _check_bytes(self, size: int) -> None:
-        limit = self.session.settings.mutation_bytes
+        limit = self._bytes_max
         if size > limit:
             raise ResourceLimit(resource="mutation_bytes", limit=limit, actual=size, hint=_LOAD_HINT)
 

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from omnigraph.core.bounds import lift_bounds, unbounded
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.failpoints import failpoint
@@ -208,6 +209,7 @@ def carry(
         hold = held.enter_context(session.lease.hold())
         grounded = check_ground(session, staged, hold)
         cancel.raise_if_requested()
+        lift_bounds()
         course.intends(operation_id)
         guards.operation = operation_id
         covered = cover(session, grounded)
@@ -235,7 +237,9 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
         tables = settled_on(session, ground, current, staged.tables)
     except DriftError as drift:
         entry = current.entries[TableKey(drift.table_key)]
-        if not settle_late_effects(session.recovery, entry, staged.branch, drift.head):
+        with unbounded():
+            settled = settle_late_effects(session.recovery, entry, staged.branch, drift.head)
+        if not settled:
             raise
         return check_ground(session, staged, hold)  # the table shows its rows at a newer version now
     expected = {key: current.latest_version(key) for key in staged.touched}

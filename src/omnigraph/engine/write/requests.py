@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from omnigraph.catalog.scalars import as_instant
-from omnigraph.core.cancel import NEVER, Cancellation
+from omnigraph.core.bounds import NO_BOUNDS, Bounds
 from omnigraph.manifest.commit_record import RequestKey, commit_dict
 from omnigraph.planning.ir import InsertOp
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from omnigraph.core.cancel import Cancellation
     from omnigraph.core.clock import Clock
     from omnigraph.core.ids import Branch, CommitId
     from omnigraph.manifest.commit_record import CommitRecord
@@ -40,9 +41,14 @@ class MutationRequest:
     """Is told how far the write has come."""
     actor: str | None = None
     if_commit: CommitId | None = None
-    cancel: Cancellation = NEVER
+    bounds: Bounds = NO_BOUNDS
     key: RequestKey | None = None
     """What the caller calls this request, so that it is carried out once however often it is sent."""
+
+    @property
+    def cancel(self) -> Cancellation:
+        """What stops it before its first effect."""
+        return self.bounds.cancel
 
     def names(self, key: RequestKey) -> bool:
         """Whether this call has the same key of the same actor."""

@@ -7,6 +7,7 @@ does: it shows the base, and the same load goes on with it.
 
 from dataclasses import replace
 
+from omnigraph.core.bounds import lift_bounds
 from omnigraph.core.errors import BranchExists, OmnigraphError, ReadSetConflict, SnapshotNotFound
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import Branch, normalize_branch, show_branch
@@ -68,6 +69,7 @@ class TargetBranch:
         session, branch = self._session, self._branch
         if self._made is None or branch is None:
             return
+        lift_bounds()
         identity, shown = self._made
         queues = [(key, branch) for key in shown.entries]
         try:

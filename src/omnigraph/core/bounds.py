@@ -1,0 +1,140 @@
+"""What one call may take: its time, its memory, and who may stop it.
+
+The bounds of a call are known wherever its thread goes, without being handed on: whoever waits or reads asks
+`check_bounds`, whoever is about to hold much `claim_memory`. What must not stop half-way runs `unbounded`,
+and before its first effect a write lifts the bounds of its call (`lift_bounds`).
+Threads that a call starts have no bounds: the call waits for them and looks itself.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypedDict, cast
+
+from omnigraph.core.cancel import NEVER, NOTHING, Cancellation
+from omnigraph.core.errors import BadRequest, DeadlineExceeded, ResourceLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+
+class CallLimits(TypedDict, total=False):
+    """The limits every call takes.
+
+    `timeout_s` is how long it may take, in seconds; a write is never stopped after its first effect.
+    `memory_bytes` is what it may hold at once, in place of the settings of the handle. `cancel` lets another
+    thread stop it.
+    """
+
+    timeout_s: float | None
+    memory_bytes: int | None
+    cancel: Cancellation | None
+
+
+LIMIT_WORDS: Final = tuple(CallLimits.__annotations__)
+
+
+class _Overdue(Cancellation):
+    """A request to stop that also comes by itself, at a moment of the monotonic clock."""
+
+    def __init__(self, asked: Cancellation, timeout_s: float) -> None:
+        super().__init__()
+        self._asked = asked
+        self._timeout_s = timeout_s
+        self._ends = time.monotonic() + timeout_s
+
+    @property
+    def requested(self) -> bool:
+        return self._asked.requested or time.monotonic() >= self._ends
+
+    def raise_if_requested(self) -> None:
+        self._asked.raise_if_requested()
+        self.raise_if_overdue()
+
+    def raise_if_overdue(self, outcome: str = NOTHING) -> None:
+        if time.monotonic() >= self._ends:
+            raise DeadlineExceeded(
+                f"the call took longer than its {self._timeout_s:g} s; {outcome}",
+                writing=False,
+                hint="allow more time, or ask for less",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bounds of one call."""
+
+    cancel: Cancellation = NEVER
+    """Its time limit included."""
+    memory_bytes: int | None = None
+
+
+NO_BOUNDS: Final = Bounds()
+_current: Final[ContextVar[Bounds]] = ContextVar("bounds", default=NO_BOUNDS)
+
+
+def bounds_of(words: Mapping[str, object]) -> Bounds:
+    """The bounds a caller says in words, beginning now. Raises BadRequest."""
+    timeout_s, memory, cancel = (words.get(each) for each in LIMIT_WORDS)
+    if timeout_s is not None and (
+        isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0
+    ):
+        raise BadRequest(f"'timeout_s' is a number of seconds above 0, not {timeout_s!r}")
+    if memory is not None and not (_is_number(memory, int) and cast("int", memory) > 0):
+        raise BadRequest(f"'memory_bytes' is a number of bytes above 0, not {memory!r}")
+    if cancel is not None and not isinstance(cancel, Cancellation):
+        raise BadRequest(f"'cancel' is a Cancellation, not {type(cancel).__name__}")
+    asked = NEVER if cancel is None else cancel
+    stop = asked if timeout_s is None else _Overdue(asked, cast("float", timeout_s))
+    return Bounds(stop, cast("int | None", memory))
+
+
+def _is_number(value: object, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def current_bounds() -> Bounds:
+    """The bounds of the call this thread works for."""
+    return _current.get()
+
+
+def check_bounds() -> None:
+    """Raise `Cancelled` or `DeadlineExceeded` when the call is to stop. Called where nothing has happened."""
+    bounds = _current.get()
+    if bounds is not NO_BOUNDS:
+        bounds.cancel.raise_if_requested()
+
+
+def claim_memory(size: int, what: str) -> None:
+    """Refuse to go on with more bytes than the call may hold at once."""
+    limit = _current.get().memory_bytes
+    if limit is not None and size > limit:
+        raise ResourceLimit(
+            resource="memory_bytes", limit=limit, actual=size, place=what, hint="allow more, or ask for less"
+        )
+
+
+@contextmanager
+def within(bounds: Bounds) -> Generator[None]:
+    """This thread works for a call with these bounds."""
+    token = _current.set(bounds)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def unbounded() -> Generator[None]:
+    """What happens here is not stopped, whoever asks and however long it takes."""
+    with within(NO_BOUNDS):
+        yield
+
+
+def lift_bounds() -> None:
+    """From here on the call has effects: it is not stopped any more, whatever it still does."""
+    if _current.get() is not NO_BOUNDS:
+        _current.set(NO_BOUNDS)

@@ -1,0 +1,229 @@
+"""Every call takes a time limit, a memory limit and a token that stops it, for itself alone."""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphs import make_graph, rows_of
+from omnigraph.api.at import GraphAt
+from omnigraph.api.branches import Branches, Commits
+from omnigraph.api.graph import Graph
+from omnigraph.api.history import Feed, Tags
+from omnigraph.core import bounds
+from omnigraph.core.bounds import current_bounds
+from omnigraph.core.cancel import Cancellation
+from omnigraph.core.errors import BadRequest, Cancelled, DeadlineExceeded, ResourceLimit
+from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
+from omnigraph.engine.write.calls import call_line
+from waiting_calls import PERSON, Started
+
+AT_HAND = {"close", "schema_source", "catalog"}
+"""They answer from what is open already."""
+WRITING = {
+    Graph: [
+        "mutate",
+        "mutate_many",
+        "load",
+        "load_frames",
+        "apply_schema",
+        "revert",
+        "ensure_indices",
+        "optimize",
+    ],
+    Branches: ["create", "delete", "merge", "restore"],
+    Tags: ["create", "delete"],
+}
+ALL = "query q() { match { $p: Person } return { $p.name, $p.nick } }"
+
+
+def calls() -> list[Any]:
+    return [
+        pytest.param(cls, name, id=f"{cls.__name__}.{name}")
+        for cls in (Graph, GraphAt, Branches, Commits, Tags, Feed)
+        for name, member in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_") and name not in AT_HAND
+    ]
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Iterator[Graph]:
+    with make_graph(tmp_path / "g") as made:
+        for number in range(3):
+            made.mutate(PERSON, {"name": f"p{number}", "nick": "n" * 200 + str(number)})
+        yield made
+
+
+def of(graph: Graph, cls: type) -> Any:
+    made = {Branches: graph.branches, Commits: graph.commits, Tags: graph.tags, Feed: graph.feed}
+    return graph.at("main") if cls is GraphAt else made.get(cls, graph)
+
+
+@pytest.mark.parametrize(("cls", "name"), calls())
+def test_every_call_takes_limits(graph: Graph, cls: type, name: str) -> None:
+    call = getattr(of(graph, cls), name)
+    stopped = Cancellation()
+    stopped.request()
+    with pytest.raises(Cancelled):
+        call(cancel=stopped)
+    for wrong in ({"timeout_s": 0}, {"timeout_s": "1"}, {"memory_bytes": True}, {"cancel": 1}):
+        with pytest.raises(BadRequest, match=next(iter(wrong))):
+            call(**wrong)
+    assert current_bounds() is bounds.NO_BOUNDS
+
+
+def test_every_call_that_writes_takes_an_actor() -> None:
+    for cls, names in WRITING.items():
+        for name in names:
+            assert "actor" in inspect.signature(getattr(cls, name)).parameters, (cls, name)
+
+
+def test_branches_and_tags_are_not_changed_in_the_name_of_the_engine(graph: Graph) -> None:
+    graph.branches.create("side", actor="ines")
+    graph.tags.create("v1", actor="ines")
+    for refused in (
+        lambda actor: graph.branches.create("other", actor=actor),
+        lambda actor: graph.branches.delete("side", actor=actor),
+        lambda actor: graph.tags.create("v2", actor=actor),
+        lambda actor: graph.tags.delete("v1", actor=actor),
+    ):
+        with pytest.raises(BadRequest, match="omnigraph:recovery"):
+            refused("omnigraph:recovery")
+    assert (graph.branches.list(), list(graph.tags.list())) == (["main", "side"], ["v1"])
+    graph.tags.delete("v1", actor="ines")
+    graph.branches.delete("side", actor="ines")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda graph, limits: graph.query(ALL, **limits),
+        lambda graph, limits: graph.at("main").query(ALL, **limits),
+        lambda graph, limits: graph.explain(ALL, analyze=True, **limits),
+        lambda graph, limits: graph.mutate(PERSON, {"name": "x", "nick": "y" * 500}, **limits),
+        lambda graph, limits: graph.mutate_many(PERSON, [{"name": "x", "nick": "y" * 500}], **limits),
+        lambda graph, limits: graph.export(**limits),
+        lambda graph, limits: graph.entity("Person", "p1", **limits),
+    ],
+)
+def test_memory_is_bounded_for_one_call(graph: Graph, ask: Callable[[Graph, dict[str, int]], Any]) -> None:
+    before = graph.commits.head().id
+    with pytest.raises(ResourceLimit) as caught:
+        ask(graph, {"memory_bytes": 100})
+    assert caught.value.limit == 100
+    assert graph.commits.head().id == before
+    ask(graph, {})
+    ask(graph, {"memory_bytes": 1_000_000})
+
+
+class Clock:
+    """The monotonic clock of bounds, moved on by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_write_whose_time_is_over_in_the_line_changes_nothing(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(bounds, "time", clock)
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause := Pause()])):
+        first, late = Started(), Started()
+        first.start(lambda: graph.mutate(PERSON, {"name": "first"}))
+        pause.wait_until_reached()
+        line, joined = call_line(graph.session)._calls, threading.Event()
+        join = line.join
+        monkeypatch.setattr(line, "join", lambda place: (join(place), joined.set()))
+        late.start(lambda: graph.mutate(PERSON, {"name": "late"}, timeout_s=5))
+        assert joined.wait(60)
+        clock.now = 5.0
+        (refused,) = late.join()
+        pause.release()
+        first.join()
+    assert isinstance(refused, DeadlineExceeded)
+    assert "nothing was changed" in refused.message
+    assert set(rows_of(graph, "Person")) == {"p0", "p1", "p2", "first"}
+
+
+@pytest.mark.parametrize("kind", ["timeout", "cancel"])
+def test_a_write_is_not_stopped_after_its_first_effect(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    clock, cancel = Clock(), Cancellation()
+    monkeypatch.setattr(bounds, "time", clock)
+
+    def stop(_: Window) -> None:
+        clock.now = 100.0
+        cancel.request()
+
+    limits: dict[str, Any] = {"timeout_s": 5} if kind == "timeout" else {"cancel": cancel}
+    with activate(Window.MUTATION_POST_SIDECAR_PRE_COMMIT, Callback(stop)):
+        assert graph.mutate(PERSON, {"name": "x"}, **limits).commit is not None
+    assert "x" in rows_of(graph, "Person")
+    assert graph.pending() == ()
+
+
+def test_what_a_dead_writer_left_is_settled_whole_by_a_call_that_is_stopped(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(bounds, "time", clock)
+    with (
+        activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
+        pytest.raises(Exception, match=r".+"),
+    ):
+        graph.mutate(PERSON, {"name": "dead"})
+
+    def over(_: Window) -> None:
+        clock.now = 100.0
+
+    with activate(Window.RECOVERY_POST_LIST_PRE_READ, Callback(over)), pytest.raises(DeadlineExceeded):
+        graph.mutate(PERSON, {"name": "x"}, timeout_s=5)
+    graph.mutate(PERSON, {"name": "y"})
+    assert set(rows_of(graph, "Person")) == {"p0", "p1", "p2", "dead", "y"}
+    assert graph.pending() == ()
+    assert graph.verify().ok
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda graph, limits: graph.diff(graph.commits.list()[-1].id, "main", **limits),
+        lambda graph, limits: graph.branches.merge("side", **limits),
+        lambda graph, limits: graph.branches.preview("side", **limits),
+        lambda graph, limits: graph.blame("Person", "p1", **limits),
+        lambda graph, limits: b"".join(graph.export_chunks(**limits)),
+    ],
+    ids=["diff", "merge", "preview", "blame", "export"],
+)
+def test_a_long_call_looks_while_it_reads(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Graph, dict[str, Any]], Any]
+) -> None:
+    """The time is over when the first rows are read; the call ends there and has changed nothing."""
+    graph.branches.create("side")
+    graph.mutate(PERSON, {"name": "s"}, branch="side")
+    graph.mutate(PERSON, {"name": "m"})
+    clock = Clock()
+    monkeypatch.setattr(bounds, "time", clock)
+    looks = [0]
+    check = bounds.Cancellation.raise_if_requested
+
+    def looked(self: Any) -> None:
+        looks[0] += 1
+        clock.now = 100.0 if looks[0] > 1 else 0.0
+        check(self)
+
+    monkeypatch.setattr(bounds.Cancellation, "raise_if_requested", looked)
+    before = graph.commits.head().id
+    with pytest.raises(DeadlineExceeded):
+        ask(graph, {"timeout_s": 5})
+    monkeypatch.undo()
+    assert graph.commits.head().id == before
+    ask(graph, {"timeout_s": 600})
