@@ -102,7 +102,7 @@ def filters(draw, scope: Scope) -> str:
     if form == 0:
         return f"${name}.n is {draw(st.sampled_from(['', 'not ']))}null"
     if form == 1 and scope.names[name] == "A":
-        return f'${name}.s {draw(st.sampled_from(["contains", "starts_with", "=", "<"]))} "x"'
+        return f'${name}.s {draw(st.sampled_from(["contains", "starts_with", "ends_with", "=", "<"]))} "x"'
     if form == 2 and scope.edges:
         return f"${draw(st.sampled_from(scope.edges))}.w {draw(operators)} {draw(literals)}"
     if form == 3:
@@ -179,9 +179,15 @@ def queries(draw) -> str:
         what = f"${key}.n, count(${other}) as c, sum(${other}.n) as t, max(${other}.n) as m"
         tail = draw(st.sampled_from(["", "order { c desc }", "order { m asc, c desc } limit 2"]))
     elif form == 1:
-        what = f"count(${draw(st.sampled_from(names))}) as c, min(${draw(st.sampled_from(names))}.n) as m"
+        counted = draw(st.sampled_from([*names, *scope.edges]))
+        apart = draw(st.sampled_from(["", "distinct "]))
+        other = draw(st.sampled_from(names))
+        what = f"count({apart}${counted}) as c, count(distinct ${other}.n) as d, min(${other}.n) as m"
+        if draw(st.booleans()):
+            what = f"${draw(st.sampled_from(names))}.n, {what}"
     else:
-        what = ", ".join([*(f"${n}" for n in names), *(f"${e}.w" for e in scope.edges)])
+        shown = [f"${n}{draw(st.sampled_from(['', '', '.*']))}" for n in names]
+        what = ", ".join([*shown, *(f"${e}.w" for e in scope.edges)])
         ordered = f"order {{ ${draw(st.sampled_from(names))}.n {draw(st.sampled_from(['asc', 'desc']))} }}"
         tail = draw(st.sampled_from(["", "", ordered, f"{ordered} limit 3", f"{ordered} limit 2 offset 1"]))
     distinct = "distinct " if form == 4 and not tail else ""

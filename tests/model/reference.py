@@ -19,6 +19,7 @@ COMPARE = {
     Operator.GE: lambda a, b: a >= b,
     Operator.CONTAINS: lambda a, b: b in a,
     Operator.STARTS_WITH: lambda a, b: a.startswith(b),
+    Operator.ENDS_WITH: lambda a, b: a.endswith(b),
 }
 
 
@@ -32,6 +33,7 @@ class ModelGraph:
 
 def run_reference(plan: ir.ReadPlan, graph: ModelGraph, params: dict[str, Any]) -> list[tuple]:
     """The result rows, in order when the query orders them."""
+    plan = ir.cut_by(plan, params)
     envs = Matching(graph, params).block(plan.match, {})
     values = Matching(graph, params)
     if plan.is_aggregate:
@@ -70,7 +72,7 @@ def _aggregate(aggregate, members, values):
     known = [v for v in (values.of(aggregate.argument, env) for env in members) if v is not None]
     match aggregate.function:
         case Function.COUNT:
-            return len(known)
+            return len(set(known) if aggregate.distinct else known)
         case Function.SUM:
             return sum(known) if known else None
         case Function.AVG:
@@ -190,7 +192,10 @@ class Matching:
                 return (row[predicate.property] is None) != predicate.negated
             case ir.OneOf():
                 value = row[predicate.property]
-                return None if value is None else value in predicate.values
+                values = predicate.values
+                if isinstance(values, ir.Param):
+                    values = ir.value_of(values, self.params, None)
+                return None if value is None or values is None else value in values
             case ir.Compare():
                 left, right = row[predicate.property], ir.value_of(predicate.value, self.params, None)
                 return None if left is None or right is None else COMPARE[predicate.op](left, right)

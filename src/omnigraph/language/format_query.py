@@ -11,6 +11,7 @@ from omnigraph.language.query_syntax import QueryFile, parse_queries
 from omnigraph.language.query_tree import (
     Alias,
     AllOf,
+    AllProperties,
     AnyOf,
     Assignment,
     Binding,
@@ -102,9 +103,9 @@ class _Printer:
             span, braces = body.order_span, body.order_braces
             yield from self._listed("order {", items, "}", span, braces, 1, tight=True, last_comma=False)
         if body.limit is not None:
-            yield CodeLine(f"limit {body.limit}", 1, body.limit_span, tight=True)
+            yield CodeLine(f"limit {_bound(body.limit)}", 1, body.limit_span, tight=True)
         if body.offset is not None:
-            yield CodeLine(f"offset {body.offset}", 1, body.offset_span, tight=True)
+            yield CodeLine(f"offset {_bound(body.offset)}", 1, body.offset_span, tight=True)
 
     def _block(
         self, head: str, clauses: Sequence[Clause], span: Span, braces: Span, depth: int
@@ -201,6 +202,8 @@ class _Printer:
     # Expressions
 
     def _projection(self, item: Projection) -> str:
+        if isinstance(item.expression, AllProperties):
+            return f"${item.expression.variable}.*"
         alias = "" if item.alias is None else f" as {item.alias}"
         return self._expression(item.expression) + alias
 
@@ -221,7 +224,8 @@ class _Printer:
             case Now():
                 return "now()"
             case Call():
-                return f"{expression.function}({self._joined(expression.arguments)})"
+                distinct = "distinct " if expression.distinct else ""
+                return f"{expression.function}({distinct}{self._joined(expression.arguments)})"
 
     def _joined(self, expressions: Iterable[Expression]) -> str:
         return ", ".join(self._expression(expression) for expression in expressions)
@@ -252,6 +256,10 @@ class _Printer:
 
 def _closing(braces: Span) -> Span:
     return Span(braces.end - 1, braces.end)
+
+
+def _bound(number: int | Variable) -> str:
+    return f"${number.name}" if isinstance(number, Variable) else str(number)
 
 
 def _parameter(parameter: Parameter) -> str:

@@ -11,6 +11,7 @@ from omnigraph.language.query_tree import (
     NOWHERE,
     TEXT_SEARCHES,
     Alias,
+    AllProperties,
     Binding,
     Call,
     Clause,
@@ -33,7 +34,7 @@ from omnigraph.language.query_tree import (
     Traversal,
     Variable,
 )
-from omnigraph.language.slips import clause_hint, left_side_hint, operand_hint, operator_hint, part_hint
+from omnigraph.language.slips import clause_hint, operand_hint, operator_hint, part_hint
 from omnigraph.language.source import Source, Span
 
 SYNTAX_CODE = "Q000"
@@ -203,11 +204,11 @@ class QueryParser(MutationParser):
             order_span = start.to(order_braces)
         if self.at("limit"):
             start = self.advance().span
-            limit = self.integer("a number after limit", hint=_digits_hint("limit", self.token))
+            limit = self._bound("limit")
             limit_span = start.to(self.previous.span)
         if self.at("offset"):
             start = self.advance().span
-            offset = self.integer("a number after offset", hint=_digits_hint("offset", self.token))
+            offset = self._bound("offset")
             offset_span = start.to(self.previous.span)
         self._refuse_late_part()
         return ReadBody(
@@ -226,6 +227,12 @@ class QueryParser(MutationParser):
             return_braces=return_braces,
             order_braces=order_braces,
         )
+
+    def _bound(self, word: str) -> int | Variable:
+        """Digits or a parameter."""
+        if self.at_kind(Kind.VARIABLE):
+            return self.variable()
+        return self.integer(f"a number or a parameter after {word}")
 
     def _refuse_late_part(self) -> None:
         if self.at("}") or self.at_kind(Kind.END):
@@ -279,6 +286,8 @@ class QueryParser(MutationParser):
             negated = self.ahead_is(2, "not") and self.ahead_is(3, "null")
             if negated or self.ahead_is(2, "null"):
                 return self._filter()
+        if self.at_operator(1) and not self._at_end_of_hop(2):
+            return self._filter()
         if follows.kind in {Kind.NAME, Kind.VARIABLE}:
             return self._traversal()
         if follows.kind is Kind.TYPE:
@@ -287,6 +296,14 @@ class QueryParser(MutationParser):
             raise self.expected("an edge name", hint=f"a traversal spells it with a small letter: {lowered}")
         self.advance()
         raise self.expected("':', '.', an edge name or an operator")
+
+    def _at_end_of_hop(self, ahead: int) -> bool:
+        """Whether what stands there goes on after the name of an edge: `$a contains $b` is a traversal,
+        `$list contains $b.name` is none.
+        """
+        if self.peek(ahead).kind is Kind.VARIABLE:
+            return not self.ahead_is(ahead + 1, ".")
+        return self.ahead_is(ahead, "{")
 
     def _binding(self) -> Binding:
         variable = self.variable()
@@ -326,10 +343,6 @@ class QueryParser(MutationParser):
         hops = self._hops() if self.at("{") else None
         if self.at("*") or self.at("+"):
             raise self.expected(f"a variable after '{edge.text}'", hint="hops are bounded, as in {1,3}")
-        hint = left_side_hint(edge.text) if edge_variable is None else None
-        if hint is not None and (not self.at_kind(Kind.VARIABLE) or self.ahead_is(1, ".")):
-            message = f"'${source.name}' cannot stand on the left of {edge.text}"
-            raise self.refuse(source.span, message, hint=hint)
         target = self.variable(f"a variable after '{edge.text}'")
         span = source.span.to(target.span)
         return Traversal(source, edge_variable, edge.text, undirected, hops, target, span, edge.span)
@@ -367,11 +380,24 @@ class QueryParser(MutationParser):
         found: list[Projection] = []
         while not self.at("}") or not found:
             start = self.token.span
-            expression = self.expression("a projection")
-            alias = self.name("a column name after as").text if self.take("as") else None
+            expression = self._all_properties() or self.expression("a projection")
+            alias = None
+            if not isinstance(expression, AllProperties) and self.take("as"):
+                alias = self.name("a column name after as").text
             found.append(Projection(expression, alias, start.to(self.previous.span)))
             self.take(",")
         return tuple(found), opening.to(self.advance().span)
+
+    def _all_properties(self) -> AllProperties | None:
+        """`$name.*`, if it is next."""
+        token = self.token
+        if token.kind is not Kind.VARIABLE or not (self.ahead_is(1, ".") and self.ahead_is(2, "*")):
+            return None
+        self.index += 3
+        span = token.span.to(self.previous.span)
+        if self.at("as"):
+            raise self.refuse(self.token.span, "all properties have the names they have, as in p.name")
+        return AllProperties(token.text[1:], span)
 
     def _order(self) -> tuple[tuple[OrderItem, ...], Span]:
         opening = self.expect("{", "after order", hint="as in order { $p.name desc }").span
@@ -392,7 +418,3 @@ class QueryParser(MutationParser):
                 )
             descending = self.advance().text == "desc"
         return OrderItem(expression, descending, start.span.to(self.previous.span))
-
-
-def _digits_hint(word: str, found: Token) -> str | None:
-    return f"{word} takes digits, not a parameter" if found.kind is Kind.VARIABLE else None

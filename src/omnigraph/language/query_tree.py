@@ -33,6 +33,7 @@ class Operator(StrEnum):
     GE = ">="
     CONTAINS = "contains"
     STARTS_WITH = "starts_with"
+    ENDS_WITH = "ends_with"
 
 
 class Function(StrEnum):
@@ -51,6 +52,8 @@ class Function(StrEnum):
     RRF = "rrf"
 
 
+TEXT_TESTS = frozenset({Operator.CONTAINS, Operator.STARTS_WITH, Operator.ENDS_WITH})
+"""What asks for a part of a text."""
 AGGREGATES = frozenset({Function.COUNT, Function.SUM, Function.AVG, Function.MIN, Function.MAX})
 TEXT_SEARCHES = frozenset({Function.SEARCH, Function.MATCH_TEXT, Function.FUZZY})
 
@@ -92,6 +95,14 @@ class PropertyAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class AllProperties:
+    """`$name.*`: a column for each property."""
+
+    variable: str
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Alias:
     """A bare name: a column named by `as`."""
 
@@ -108,10 +119,11 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A built-in function with its arguments."""
+    """A built-in function with its arguments; `distinct` for `count(distinct …)`."""
 
     function: Function
     arguments: "tuple[Expression, ...]"
+    distinct: bool = False
     span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -233,9 +245,9 @@ Clause: TypeAlias = Negation | Maybe | Binding | Traversal | Filter | NullTest |
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One result column."""
+    """One result column, or all of a variable."""
 
-    expression: Expression
+    expression: "Expression | AllProperties"
     alias: str | None
     span: Span = field(default=NOWHERE, compare=False, repr=False)
 
@@ -257,8 +269,8 @@ class ReadBody:
     distinct: bool
     projections: tuple[Projection, ...]
     order: tuple[OrderItem, ...]
-    limit: int | None
-    offset: int | None
+    limit: int | Variable | None
+    offset: int | Variable | None
     match_span: Span = field(default=NOWHERE, compare=False, repr=False)
     return_span: Span = field(default=NOWHERE, compare=False, repr=False)
     order_span: Span = field(default=NOWHERE, compare=False, repr=False)

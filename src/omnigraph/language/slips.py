@@ -13,8 +13,8 @@ _INSTEAD_OF_FILTER: Final = {
     "where": _FILTERS,
 }
 _INSTEAD_OF_OPERATOR: Final = {
-    "in": 'membership is written ["a", "b"] contains $p.property',
-    "like": "parts of a text are found by contains and starts_with",
+    "in": 'membership is written ["a", "b"] contains $p.property, or $list contains $p.property',
+    "like": "parts of a text are found by contains, starts_with and ends_with",
 }
 _LATER_PARTS: Final = {
     "where": _FILTERS,
@@ -47,12 +47,9 @@ def left_side_hint(word: str) -> str | None:
     """Where a bare variable stands before a word: that is a traversal, also when the word is an operator."""
     match word:
         case Operator.CONTAINS:
-            return (
-                "the left side is a property or a list that is written out, "
-                'as in ["a", "b"] contains $p.property; a list in a parameter is asked one value at a time'
-            )
-        case Operator.STARTS_WITH:
-            return "the left side is a property or a text that is written out, as in $p.name starts_with $t"
+            return "what a list is asked for is a property or a literal, as in $list contains $p.property"
+        case Operator.STARTS_WITH | Operator.ENDS_WITH:
+            return f"a text is compared with a property or a literal, as in $p.name {word} $t"
         case _:
             return None
 

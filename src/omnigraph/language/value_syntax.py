@@ -225,7 +225,7 @@ class ValueParser(Cursor):
             return Variable(token.text[1:], token.span)
         what = f"a property name after '{token.text}.'"
         if self.at("*"):
-            raise self.expected(what, hint="properties are named one by one")
+            raise self.expected(what, hint="all properties are columns, as in return { $p.* }")
         name = self.name(what)
         return PropertyAccess(token.text[1:], name.text, token.span.to(name.span), name.span)
 
@@ -236,18 +236,19 @@ class ValueParser(Cursor):
             hint = None if near else f"there are {', '.join(_FUNCTIONS)} and now"
             raise self.refuse(token.span, f"there is no function '{token.text}'", hint=hint, candidates=near)
         self.index += 2
+        distinct = False
         if function in AGGREGATES:
             if self.at("*"):
                 raise self.expected("an argument", hint="count a variable, as in count($p)")
-            if self.at("distinct") and not self.ahead_is(1, ")"):
-                message = f"{function} takes no distinct"
-                hint = "return distinct { $p.name } gives each value once, one row each"
-                raise self.refuse(self.token.span, message, hint=hint)
+            distinct = self.at("distinct") and not self.ahead_is(1, ")")
+            if distinct and function is not Function.COUNT:
+                raise self.refuse(self.token.span, f"{function} takes no distinct; count does")
+            self.index += distinct
             arguments = [self.expression(f"the argument of {function}")]
         else:
             arguments = self._arguments(function)
         end = self.expect(")", f"to close {function}(")
-        return Call(function, tuple(arguments), token.span.to(end.span))
+        return Call(function, tuple(arguments), distinct, token.span.to(end.span))
 
     def _arguments(self, function: Function) -> list[Expression]:
         least, most = _ARGUMENTS.get(function, (2, 2))

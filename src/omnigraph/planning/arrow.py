@@ -64,8 +64,14 @@ def _wanted(found: Cells, wanted: bool) -> Cells:  # noqa: FBT001
 
 
 def text_test(column: Cells, op: Operator, text: str) -> Cells:
-    """`contains` or `starts_with` with a constant; null stays null."""
-    return pc.match_substring(column, text) if op is Operator.CONTAINS else pc.starts_with(column, text)
+    """`contains`, `starts_with` or `ends_with` with a constant; null stays null."""
+    match op:
+        case Operator.STARTS_WITH:
+            return pc.starts_with(column, text)
+        case Operator.ENDS_WITH:
+            return pc.ends_with(column, text)
+        case _:
+            return pc.match_substring(column, text)
 
 
 def has_member(column: Cells, value: Any, kind: ScalarKind) -> pa.Array:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.language import query_tree as tree
-from omnigraph.language.query_tree import LiteralKind, Operator
+from omnigraph.language.query_tree import TEXT_TESTS, LiteralKind, Operator
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import Typing, comparable, date_hint
 from omnigraph.planning.keys import id_text, own_type
@@ -250,7 +250,7 @@ def compare_refusal(left: ir.PropertyType, operator: Operator, right: ir.Propert
         if comparable(ir.PropertyType(left.kind), right):
             return None
         return f"{left.text()} cannot contain {right.text()}"
-    if operator in {Operator.CONTAINS, Operator.STARTS_WITH}:
+    if operator in TEXT_TESTS:
         if left.is_string and right.is_string:
             return None
         return f"{operator} needs String operands, got {left.text()} and {right.text()}"

@@ -137,16 +137,18 @@ class OperandCheck(Typing):
             return None
         return bound
 
+    def variable_named(self, name: str, span: Span, scope: Scope) -> Bound | None:
+        """The variable of this name, where the text has introduced it; T6."""
+        bound = self._visible(name, span, scope)
+        if bound is None and scope.find(name) is None:
+            self.report("T6", span, f"'${name}' is not bound", near=(name, scope.names()))
+        return bound
+
     def property_ref(self, access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef | None:
         """`$name.property` of a visible variable; T6, or T24 for a blob."""
-        bound = self._visible(access.variable, access.span, scope)
-        if bound is None:
-            if scope.find(access.variable) is None:
-                message = f"'${access.variable}' is not bound"
-                self.report("T6", access.span, message, near=(access.variable, scope.names()))
-            return None
-        owner = bound.type
-        if owner is None:
+        bound = self.variable_named(access.variable, access.span, scope)
+        owner = None if bound is None else bound.type
+        if bound is None or owner is None:
             return None
         prop = owner.get(access.property)
         if prop is None:
@@ -329,7 +331,7 @@ class OperandCheck(Typing):
         return None
 
 
-def is_aggregate(expression: tree.Expression) -> bool:
+def is_aggregate(expression: tree.Expression | tree.AllProperties) -> bool:
     """Whether an expression is a call of an aggregate."""
     return isinstance(expression, tree.Call) and expression.function in AGGREGATES
 

@@ -1,7 +1,7 @@
 """Type check of read queries: return, grouping, order, limit, offset."""
 
-from omnigraph.catalog.schema import Catalog
-from omnigraph.catalog.types import FLOAT_KINDS, ScalarKind
+from omnigraph.catalog.schema import Catalog, EdgeType
+from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_KINDS, ScalarKind
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import Function, LiteralKind
 from omnigraph.language.source import Source, Span
@@ -36,6 +36,7 @@ class ReadCheck(MatchCheck):
         if aggregate:
             self._check_grouping(body)
         ranking, order = self._order(body, scope, aggregate=aggregate)
+        limit, offset = self._bound(body.limit, "limit"), self._bound(body.offset, "offset")
         self._check_limits(body, ranking)
         if self.diagnostics:
             return None
@@ -50,8 +51,10 @@ class ReadCheck(MatchCheck):
             distinct=body.distinct,
             ranking=ranking,
             order=order,
-            limit=body.limit,
-            offset=body.offset or 0,
+            limit=body.limit if isinstance(body.limit, int) else None,
+            offset=body.offset if isinstance(body.offset, int) else 0,
+            limit_by=limit,
+            offset_by=offset,
             ties=tuple(sorted(name for name in scope.own if not name.startswith("_:"))),
             uses_now=self.uses_now,
             number_params=tuple((name, *rule) for name, rule in self.number_params.items()),
@@ -63,17 +66,41 @@ class ReadCheck(MatchCheck):
 
     def _projections(self, body: tree.ReadBody, scope: Scope) -> None:
         for projection in body.projections:
-            column = self._column(projection, scope)
+            if isinstance(projection.expression, tree.AllProperties):
+                self._all_properties(projection.expression, scope)
+                continue
+            column = self._column(projection, projection.expression, scope)
             if column is None:
                 self._lost_columns = True
                 continue
             if projection.alias is not None:
                 self._aliased.setdefault(projection.alias, len(self._columns))
-            self._named.setdefault(column.name, len(self._columns))
-            self._columns.append(column)
+            if isinstance(column.expression, ir.Rrf) and body.limit is None:
+                self.report("T21", projection.span, "rrf needs a limit")
+            self._add(column)
 
-    def _column(self, projection: tree.Projection, scope: Scope) -> ir.Column | None:
-        expression = projection.expression
+    def _add(self, column: ir.Column) -> None:
+        self._named.setdefault(column.name, len(self._columns))
+        self._columns.append(column)
+
+    def _all_properties(self, every: tree.AllProperties, scope: Scope) -> None:
+        """A column for each property that can be one: blobs are read elsewhere."""
+        bound = self.variable_named(every.variable, every.span, scope)
+        owner = None if bound is None else bound.type
+        if bound is None or owner is None:
+            self._lost_columns = True
+            return
+        found = [prop for prop in owner.properties if not prop.type.is_blob]
+        if not found:
+            self.report("T6", every.span, f"'{owner.name}' has no property that can be a column")
+            self._lost_columns = True
+        for prop in found:
+            ref = ir.PropertyRef(bound.name, owner, prop, nullable=prop.nullable or bound.optional)
+            self._add(ir.Column(f"{bound.name}.{prop.name}", ref, ref.type, ref.nullable))
+
+    def _column(
+        self, projection: tree.Projection, expression: tree.Expression, scope: Scope
+    ) -> ir.Column | None:
         if isinstance(expression, tree.Literal) and expression.kind is LiteralKind.NULL:
             self.report("", expression.span, "null alone has no type and cannot be a column")
             return None
@@ -105,7 +132,7 @@ class ReadCheck(MatchCheck):
             inner = "another aggregate" if is_aggregate(argument) else f"{argument.function}(…)"
             self.report("T8", argument.span, f"{call.function} cannot be taken of {inner}")
             return None
-        operand = self.operand(argument, scope)
+        operand = self._counted_edge(call, scope) or self.operand(argument, scope)
         if operand is None:
             return None
         if isinstance(operand, ir.Search | ir.Nearest | ir.Bm25 | ir.Rrf):
@@ -118,8 +145,10 @@ class ReadCheck(MatchCheck):
             self.report("T24", argument.span, "a Blob cannot be aggregated")
             return None
         match call.function:
+            case Function.COUNT if call.distinct and not type_.is_scalar:
+                wanted = "single values to tell apart"
             case Function.COUNT:
-                return ir.Aggregate(call.function, operand, ir.I64)
+                return ir.Aggregate(call.function, operand, ir.I64, call.distinct)
             case Function.SUM | Function.AVG:
                 if type_.is_numeric and not isinstance(operand, ir.NodeRef):
                     whole = call.function is Function.SUM and type_.kind not in FLOAT_KINDS
@@ -133,12 +162,22 @@ class ReadCheck(MatchCheck):
         self.report("T8", argument.span, f"{call.function} needs {wanted}, got {got}")
         return None
 
+    def _counted_edge(self, call: tree.Call, scope: Scope) -> ir.NodeRef | None:
+        """A bound edge, which a count may name."""
+        argument = call.arguments[0]
+        if call.function is not Function.COUNT or not isinstance(argument, tree.Variable):
+            return None
+        bound = None if argument.name in self.params else scope.find(argument.name)
+        if bound is None or not isinstance(bound.type, EdgeType):
+            return None
+        return ir.NodeRef(bound.name, bound.type, bound.optional)
+
     def _check_grouping(self, body: tree.ReadBody) -> None:
         if body.distinct:
             word = Span(body.return_span.start, body.return_span.start + len("return"))
             self.report("T9", word, "distinct cannot be combined with aggregates")
         for projection in body.projections:
-            expression: tree.Expression | ir.ColumnExpr = projection.expression
+            expression: tree.Expression | tree.AllProperties | ir.ColumnExpr = projection.expression
             if isinstance(expression, tree.Alias):
                 position = self._aliased.get(expression.name)
                 if position is None:
@@ -264,6 +303,19 @@ class ReadCheck(MatchCheck):
 
     # Limit
 
+    def _bound(self, number: int | tree.Variable | None, word: str) -> ir.Param | None:
+        """The parameter that a limit or an offset is given by."""
+        if not isinstance(number, tree.Variable):
+            return None
+        param = self.parameter(number)
+        if param is None:
+            return None
+        if not (param.type.is_scalar and param.type.kind in INTEGER_KINDS):
+            self.report("T7", number.span, f"{word} needs an integer, '${param.name}' is {param.type.text()}")
+            return None
+        self.number_params.setdefault(param.name, (0, word))
+        return param
+
     def _check_limits(self, body: tree.ReadBody, ranking: ir.Ranking | None) -> None:
         if body.limit is None:
             for item in body.order[:1]:
@@ -271,9 +323,6 @@ class ReadCheck(MatchCheck):
                     self.report("T17", item.span, "nearest needs a limit")
                 elif isinstance(ranking, ir.Rrf):
                     self.report("T21", item.span, "rrf needs a limit")
-            for projection, column in zip(body.projections, self._columns, strict=False):
-                if isinstance(column.expression, ir.Rrf):
-                    self.report("T21", projection.span, "rrf needs a limit")
         if body.offset is not None and not body.order:
             self.report("", body.offset_span, "offset needs an order; without one the rows have none")
 

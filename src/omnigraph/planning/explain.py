@@ -83,6 +83,8 @@ def predicate_text(test: ir.Predicate) -> str:
         case ir.Compare():
             return f"{test.property} {test.op.value} {operand_text(test.value)}"
         case ir.OneOf():
+            if isinstance(test.values, ir.Param):
+                return f"{test.property} in {operand_text(test.values)}"
             return f"{test.property} in [{', '.join(_value_text(value) for value in test.values)}]"
         case ir.IsNull():
             return f"{test.property} is {'not ' if test.negated else ''}null"

@@ -58,7 +58,7 @@ class InSet:
 
 @dataclass(frozen=True, slots=True)
 class TextTest:
-    """`contains` or `starts_with` on a String column, exact and case-sensitive."""
+    """`contains`, `starts_with` or `ends_with` on a String column, exact and case-sensitive."""
 
     column: str
     op: "Operator"

@@ -6,7 +6,7 @@ threads.
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
@@ -122,10 +122,10 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The property equals one of the literal values."""
+    """The property equals one of the values: literals, or those of a list parameter."""
 
     property: str
-    values: tuple[Value, ...]
+    values: tuple[Value, ...] | Param
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +192,13 @@ class MutationPlan:
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """A node variable as a value: the node's id. Null where an optional match found nothing."""
+    """A node variable as a value: the node's id. Null where an optional match found nothing.
+
+    Of a bound edge it stands in a count only.
+    """
 
     variable: str
-    node: NodeType
+    node: NodeType | EdgeType
     nullable: bool
     type: ClassVar[PropertyType] = STRING
 
@@ -273,11 +276,15 @@ Operand: TypeAlias = Literal | Param | Now | NodeRef | PropertyRef | Search | Ne
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """`count`, `sum`, `avg`, `min` or `max` over the rows of a group. `type` is the result type."""
+    """`count`, `sum`, `avg`, `min` or `max` over the rows of a group. `type` is the result type.
+
+    `distinct`: equal values are counted once.
+    """
 
     function: Function
     argument: Literal | Param | Now | NodeRef | PropertyRef
     type: PropertyType
+    distinct: bool = False
 
     @property
     def nullable(self) -> bool:
@@ -458,13 +465,26 @@ class ReadPlan:
     offset: int
     ties: tuple[str, ...]
     uses_now: bool
+    limit_by: Param | None = None
+    offset_by: Param | None = None
+    """What gives the limit and the offset of a run, where they are not written as numbers."""
     number_params: tuple[tuple[str, int, str], ...] = ()
-    """Parameters that steer a search: name, least value, what it is."""
+    """Parameters that steer a search or cut the result: name, least value, what it is."""
     description: str | None = None
     instruction: str | None = None
 
 
 Plan: TypeAlias = ReadPlan | MutationPlan
+
+
+def cut_by(plan: ReadPlan, params: Mapping[str, Value]) -> ReadPlan:
+    """The plan of one run: its limit and its offset are numbers."""
+    limit, offset = plan.limit, plan.offset
+    if plan.limit_by is not None and isinstance(given := params[plan.limit_by.name], int):
+        limit = given
+    if plan.offset_by is not None and isinstance(given := params[plan.offset_by.name], int):
+        offset = given
+    return replace(plan, limit=limit, offset=offset, limit_by=None, offset_by=None)
 
 
 def aggregates_by(plan: ReadPlan) -> tuple[Aggregate, ...]:

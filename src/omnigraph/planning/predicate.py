@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from omnigraph.catalog.scalars import round_f32
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
-from omnigraph.language.query_tree import Operator
+from omnigraph.language.query_tree import TEXT_TESTS, Operator
 from omnigraph.planning import ir
 from omnigraph.planning.filters import (
     ALWAYS,
@@ -97,7 +97,13 @@ class _Normalizer:
                 return HasValue(column, wanted=predicate.negated == wanted)
             case ir.OneOf():
                 column, type_ = column_of(predicate.property, self.owner)
-                return in_set(column, type_.kind, predicate.values, wanted=wanted)
+                values = predicate.values
+                if isinstance(values, ir.Param):
+                    given = ir.value_of(values, self.params, self.now)
+                    if not isinstance(given, tuple):
+                        return NEVER  # unknown, and so is its negation
+                    values = given
+                return in_set(column, type_.kind, values, wanted=wanted)
             case ir.Compare():
                 return self._compare(predicate, wanted=wanted)
 
@@ -111,7 +117,7 @@ class _Normalizer:
             if member is None:
                 return NEVER if wanted else HasValue(column, wanted=True)
             return HasMember(column, member, type_.kind, wanted)
-        if test.op in {Operator.CONTAINS, Operator.STARTS_WITH}:
+        if test.op in TEXT_TESTS:
             return TextTest(column, test.op, str(value), wanted)
         op = test.op if wanted else _OPPOSITE[test.op]
         return ordering(column, type_.kind, op, value)

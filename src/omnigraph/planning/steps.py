@@ -263,6 +263,8 @@ def folded_hop(plan: ir.ReadPlan, steps: Sequence[Step]) -> Expand | None:
 def _adds_up(aggregate: ir.Aggregate) -> bool:
     """Whether it is a count, or an exact sum in any order."""
     argument = aggregate.argument
+    if aggregate.distinct:
+        return False
     if aggregate.function is Function.COUNT and isinstance(argument, ir.NodeRef):
         return True
     if not isinstance(argument, ir.PropertyRef) or not argument.type.is_scalar:
@@ -442,8 +444,10 @@ def as_predicate(variable: str, condition: ir.Condition) -> ir.Predicate | None:
             if isinstance(right, ir.Literal | ir.Param | ir.Now):
                 return ir.Compare(left.prop.name, op, right)
         case ir.Comparison(left, op, ir.PropertyRef(variable=owner) as right) if owner == variable:
-            if isinstance(left, ir.Literal) and isinstance(left.value, tuple) and op is Operator.CONTAINS:
-                return ir.OneOf(right.prop.name, left.value)
+            if op is Operator.CONTAINS and left.type.is_list:
+                if isinstance(left, ir.Literal) and isinstance(left.value, tuple):
+                    return ir.OneOf(right.prop.name, left.value)
+                return ir.OneOf(right.prop.name, left) if isinstance(left, ir.Param) else None
             if isinstance(left, ir.Literal | ir.Param | ir.Now) and op in MIRRORED:
                 return ir.Compare(right.prop.name, MIRRORED[op], left)
         case ir.NullCheck(ir.PropertyRef(variable=owner) as operand, negated) if owner == variable:

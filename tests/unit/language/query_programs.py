@@ -21,7 +21,7 @@ WORDS = [
 ]
 TYPES = ["Person", "T1", "X_y", "String", "Vector"]
 VARIABLES = ["$a", "$b", "$_", "$x1", "$match"]
-COMPARISONS = ["=", "!=", "<", "<=", ">", ">=", "contains", "starts_with"]
+COMPARISONS = ["=", "!=", "<", "<=", ">", ">=", "contains", "starts_with", "ends_with"]
 INTEGERS = ["0", "7", "007", "9223372036854775807"]
 DECIMALS = ["1.5", "0.0", "12345678901234567890.25"]
 PIECES = ['\\"', "\\\\", "\\n", "a", " ", "é", "//", "/*", "\n", "{", "}", "$", "%"]
@@ -125,7 +125,9 @@ class Writer:
     def expr(self):
         match self.draw(st.integers(0, 6)):
             case 0:
-                return [self.pick(["count", "sum", "avg", "min", "max"]), "(", *self.simple(), ")"]
+                function = self.pick(["count", "sum", "avg", "min", "max"])
+                apart = self.maybe(lambda: ["distinct"]) if function == "count" else []
+                return [function, "(", *apart, *self.simple(), ")"]
             case 1:
                 return self.search()
             case 2:
@@ -164,6 +166,9 @@ class Writer:
                 return [*self.access(), *self.null_test()]
             case 1:
                 return [self.pick(VARIABLES), *self.null_test()]
+            case 2 if self.flag():
+                word = self.pick(["contains", "starts_with", "ends_with"])
+                return [self.pick(VARIABLES), word, *(self.access() if self.flag() else self.literal())]
             case 2:
                 return [self.pick(VARIABLES), self.pick(["=", "!=", ">", ">="]), *self.expr()]
             case _:
@@ -185,6 +190,8 @@ class Writer:
                 return [self.pick(["not", "maybe"]), "{", *inner, "}"]
 
     def projection(self):
+        if not self.draw(st.integers(0, 5)):
+            return [self.pick(VARIABLES), ".", "*", ","]
         return [*self.expr(), *self.maybe(lambda: ["as", self.name()]), ","]
 
     def order_item(self):
@@ -197,8 +204,8 @@ class Writer:
             *("match", "{", *self.times(self.clause), "}"),
             *("return", *self.maybe(lambda: ["distinct"]), "{", *self.times(self.projection), "}"),
             *self.maybe(lambda: ["order", "{", *self.listed(self.order_item), "}"]),
-            *self.maybe(lambda: ["limit", self.pick(INTEGERS)]),
-            *self.maybe(lambda: ["offset", self.pick(INTEGERS)]),
+            *self.maybe(lambda: ["limit", self.pick(INTEGERS + VARIABLES)]),
+            *self.maybe(lambda: ["offset", self.pick(INTEGERS + VARIABLES)]),
         ]
 
     def test(self):

@@ -118,6 +118,8 @@ def compare(stored, op, value, name):
         return value in stored
     if op == ir.Operator.STARTS_WITH:
         return stored.startswith(value)
+    if op == ir.Operator.ENDS_WITH:
+        return stored.endswith(value)
     if KINDS[name] is ScalarKind.F32:
         # Only a decimal is rounded to what the column can hold; an integer is compared as it is.
         stored, value = round_f32(stored), round_f32(value) if isinstance(value, float) else value

@@ -21,6 +21,7 @@ from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, expand, expand_edges, spans
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.compare import as_array
+from omnigraph.engine.read.distinct import DistinctCounts
 from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
@@ -199,7 +200,11 @@ class _Groups:
 # Totals --------------------------------------------------------------------------------------------------
 
 
-def _total(reading: Reading, aggregate: ir.Aggregate, groups: _Groups) -> _Count | _Sum | _Extreme:
+def _total(
+    reading: Reading, aggregate: ir.Aggregate, groups: _Groups
+) -> _Count | _Sum | _Extreme | DistinctCounts:
+    if aggregate.distinct:
+        return DistinctCounts(reading, aggregate, groups.width)
     if aggregate.function is Function.COUNT:
         return _Count(reading, aggregate, groups.width)
     if aggregate.function in _SUMMED:

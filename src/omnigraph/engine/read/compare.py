@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
 from omnigraph.core.limits import ARRAY_BYTES_MAX
 from omnigraph.engine.tables.columns import outgrown
-from omnigraph.language.query_tree import Operator
+from omnigraph.language.query_tree import TEXT_TESTS, Operator
 from omnigraph.planning import filters, predicate
 from omnigraph.planning.steps import MIRRORED
 
@@ -63,6 +63,8 @@ def compare(left: Values, op: Operator, right: Values, rows: int) -> Mask:
             return _text_test(left, right, rows, lambda text, part: part in text)
         case Operator.STARTS_WITH:
             return _text_test(left, right, rows, lambda text, part: text.startswith(part))
+        case Operator.ENDS_WITH:
+            return _text_test(left, right, rows, lambda text, part: text.endswith(part))
         case _ if isinstance(left, Constant) and isinstance(right, Column):
             return _with_constant(right, MIRRORED[op], left)
         case _:
@@ -82,7 +84,7 @@ def _with_constant(column: Column, op: Operator, constant: Constant) -> Mask:
             if member is None
             else filters.HasMember(_NAME, member, column.type.kind, wanted=True)
         )
-    elif op in {Operator.CONTAINS, Operator.STARTS_WITH}:
+    elif op in TEXT_TESTS:
         formula = filters.TextTest(_NAME, op, str(value), wanted=True)
     else:
         formula = predicate.ordering(_NAME, column.type.kind, op, value)
@@ -131,7 +133,7 @@ def _decide(op: Operator, less: Mask, equal: Mask) -> Mask:
             return ~(less | equal)
         case Operator.GE:
             return ~less
-        case Operator.CONTAINS | Operator.STARTS_WITH:
+        case Operator.CONTAINS | Operator.STARTS_WITH | Operator.ENDS_WITH:
             raise AssertionError(op)
         case _:
             assert_never(op)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 EQUAL_SHARE: Final = 0.1
 OTHER_SHARE: Final = 0.33
 """Shares of rows that a test is guessed to keep where nothing is known of its values."""
+GUESSED_MEMBERS: Final = 8
+"""How many values a list in a parameter is guessed to have."""
 _LESS: Final = frozenset({Operator.LT, Operator.LE})
 _MORE: Final = frozenset({Operator.GT, Operator.GE})
 
@@ -126,7 +128,9 @@ class TableMeasures:
             case ir.OneOf():
                 spread = self.spread(node, test.property)
                 each = EQUAL_SHARE if spread is None else 1.0 / max(spread.distinct, 1)
-                return min(len(test.values) * each, 1.0)
+                # A list may have another length in the next run of the same plan.
+                members = GUESSED_MEMBERS if isinstance(test.values, ir.Param) else len(test.values)
+                return min(members * each, 1.0)
             case ir.IsNull():
                 spread = self.spread(node, test.property)
                 nulls = EQUAL_SHARE if spread is None else spread.nulls

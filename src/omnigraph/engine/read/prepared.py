@@ -129,7 +129,8 @@ def _weighed(plan: ir.ReadPlan) -> frozenset[str] | None:
         argument = aggregate.argument
         if aggregate.function in _ADDED_UP and argument.type.kind not in EXACT_SUMS:
             return None
-        if isinstance(argument, ir.NodeRef) and aggregate.function is Function.COUNT:
+        counted = aggregate.function is Function.COUNT and not aggregate.distinct
+        if isinstance(argument, ir.NodeRef) and counted:
             wanted |= {argument.variable} - present
         else:
             wanted |= ir.variables_of(argument)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.read.compare import as_array
+from omnigraph.engine.read.distinct import DistinctCounts
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, entities_of, first_places
 from omnigraph.engine.read.limits import ORDINAL_BYTES
 from omnigraph.engine.read.operands import operand_values
@@ -409,6 +410,10 @@ def _aggregate(
     """One value a group. Everything but a count is null over no values."""
     reading.limits.check()
     kind = arrow_type(aggregate.type)
+    if aggregate.distinct:
+        counts = DistinctCounts(reading, aggregate, groups)
+        counts.add(codes, frame)
+        return counts.result(np.arange(groups, dtype=np.int64))
     if aggregate.function is Function.COUNT and isinstance(aggregate.argument, ir.NodeRef):
         present = frame[aggregate.argument.variable] >= 0
         return pa.array(np.bincount(codes[present], minlength=groups), kind)

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from omnigraph.engine.read.match import Matcher
 from omnigraph.engine.read.project import result_columns, shown
 from omnigraph.engine.read.reading import Reading, Searched
 from omnigraph.engine.read.result import Rows
+from omnigraph.planning import ir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.prepared import Prepared
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
-    from omnigraph.planning import ir
 
 _caches: ReadCaches | None = None
 _caches_lock = threading.Lock()
@@ -151,12 +152,14 @@ class _Run:
         caches = _caches or read_caches(session)
         view, self.prepared = caches.find(session, snapshot, text, name)
         prepared = self.prepared
-        settings, plan = session.settings, prepared.plan
+        settings, plan, values = session.settings, prepared.plan, prepared.bind(params)
+        if plan.limit_by is not None or plan.offset_by is not None:
+            plan = ir.cut_by(plan, values)
         seconds = settings.query_seconds
         memory = current_bounds().memory_bytes
         self.reading = Reading(
             view,
-            prepared.bind(params),
+            values,
             _now(session) if plan.uses_now else None,
             Limits(
                 memory if memory is not None else settings.query_memory_bytes,
@@ -168,6 +171,8 @@ class _Run:
         )
         if prepared.has_choice:
             self.prepared = caches.ordered(self.reading, prepared)
+        if plan is not prepared.plan:
+            self.prepared = replace(self.prepared, plan=plan)
 
     def columns(self) -> list[Any]:
         """The result columns: arrays, or Python values when the rows are few."""

@@ -240,6 +240,7 @@ _ORDERINGS: Final[dict[type[Filter], tuple[Operator, Operator]]] = {
 _TEXT_TESTS: Final[dict[type[Filter], Operator]] = {
     spark_api.StringStartsWith: Operator.STARTS_WITH,
     spark_api.StringContains: Operator.CONTAINS,
+    spark_api.StringEndsWith: Operator.ENDS_WITH,
 }
 
 
