@@ -24,7 +24,7 @@ from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
 from omnigraph.manifest.changes import genesis_snapshot
 from omnigraph.manifest.migrations import migrate
 from omnigraph.manifest.publisher import ManifestBatchPublisher, RegisterTable
-from omnigraph.manifest.state import encode, manifest_schema
+from omnigraph.manifest.state import columns_of, encode, manifest_schema
 from omnigraph.manifest.store import ManifestStore
 from unit.manifest import publishing_child
 from unit.manifest.ground import (
@@ -215,7 +215,7 @@ def manifest_with_stamp(path: Path, stamp: int) -> None:
     store = open_store(path)
     made = store.dataset.create(manifest_schema(stamp))
     snapshot = genesis_snapshot([entry(PERSON)], genesis_record(made.version + 1))
-    rows = encode(snapshot).cast(manifest_schema(stamp))
+    rows = encode(columns_of(snapshot)).cast(manifest_schema(stamp))
     written = store.dataset.write_rows(made, None, rows, replacing=True)
     store.dataset.commit_overwrite(made, None, manifest_schema(stamp), written)
 

@@ -32,7 +32,7 @@ from omnigraph.manifest.changes import (
 )
 from omnigraph.manifest.dataset import WrittenRows, is_contention
 from omnigraph.manifest.migrations import migrate
-from omnigraph.manifest.state import Snapshot, digest, encode, manifest_schema
+from omnigraph.manifest.state import Snapshot, columns_of, digest, encode, manifest_schema
 from omnigraph.manifest.store import Head, ManifestStore
 from omnigraph.storage.checksums import FileRecord, FileSum
 from omnigraph.storage.layout import branch_reference
@@ -280,8 +280,9 @@ class ManifestBatchPublisher:
     def _write(self, base: Head, snapshot: Snapshot) -> WrittenRows:
         """The rows of a snapshot in new files, with every sum that can be taken ahead of the publish."""
         dataset = self._store.dataset
-        rows = dataset.write_rows(base.handle, snapshot.branch, encode(snapshot), replacing=True)
-        return replace(rows, shown=digest(snapshot))
+        columns = columns_of(snapshot)
+        rows = dataset.write_rows(base.handle, snapshot.branch, encode(columns), replacing=True)
+        return replace(rows, shown=digest(columns))
 
     def _record(
         self, base: Head, snapshot: Snapshot, rows: WrittenRows, files: Sequence[FileSum]

@@ -151,14 +151,17 @@ _COLUMNS: Final = (
 )
 
 
-def digest(snapshot: Snapshot) -> int:
+Columns = dict[str, list[Any]]
+"""The values of a snapshot's rows, by the names of the columns."""
+
+
+def digest(columns: Columns) -> int:
     """A checksum of everything a snapshot shows, however its rows are stored."""
-    return zlib.crc32(orjson.dumps(_columns(snapshot)))
+    return zlib.crc32(orjson.dumps(columns))
 
 
-def encode(snapshot: Snapshot) -> pa.Table:
-    """The rows of a snapshot: registrations, versions, tombstones, each in key order, then the commit."""
-    columns = _columns(snapshot)
+def encode(columns: Columns) -> pa.Table:
+    """The rows of a snapshot as they are stored."""
     rows = len(columns["object_id"])
     return pa.table(
         [
@@ -171,7 +174,8 @@ def encode(snapshot: Snapshot) -> pa.Table:
     )
 
 
-def _columns(snapshot: Snapshot) -> dict[str, list[Any]]:
+def columns_of(snapshot: Snapshot) -> Columns:
+    """The rows of a snapshot: registrations, versions, tombstones, each in key order, then the commit."""
     registered, entries, gone = snapshot.registrations, snapshot.entries, snapshot.tombstones
     record = snapshot.commit
     nothing = [None] * len(entries)

@@ -42,6 +42,7 @@ from omnigraph.manifest.state import (
     BranchIdentifier,
     Snapshot,
     TableEntry,
+    columns_of,
     decode,
     digest,
     encode,
@@ -175,9 +176,9 @@ class ManifestStore:
             empty = self._empty_manifest()
             record = replace(genesis, home=None, manifest_version=empty.version + 1)
             snapshot = genesis_snapshot(entries, record)
-            rows = self.dataset.write_rows(empty, None, encode(snapshot), replacing=True)
+            rows = self.dataset.write_rows(empty, None, encode(columns_of(snapshot)), replacing=True)
             self.dataset.sync(*rows.names)
-            kept = FileRecord(tuple(files), rows=digest(snapshot), commit=snapshot.head)
+            kept = FileRecord(tuple(files), rows=digest(columns_of(snapshot)), commit=snapshot.head)
             handle = self.dataset.commit_overwrite(empty, None, manifest_schema(), rows, kept)
             if handle is None:
                 raise AlreadyInitialized(self.root.uri)

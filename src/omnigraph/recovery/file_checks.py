@@ -19,7 +19,7 @@ from omnigraph.core.ids import Branch, BranchName, CommitId, new_ulid, show_bran
 from omnigraph.core.limits import MIB
 from omnigraph.core.progress import Steps
 from omnigraph.manifest.dataset import ControlDataset
-from omnigraph.manifest.state import Snapshot, TableEntry, digest
+from omnigraph.manifest.state import Snapshot, TableEntry, columns_of, digest
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.storage.checksums import (
     PROPERTY,
@@ -309,7 +309,7 @@ class FileChecks:
         except OmnigraphError:
             self._note(version.name, record.commit, tally, problem="cannot be read")
             return
-        if digest(shown) != record.rows:
+        if digest(columns_of(shown)) != record.rows:
             self._note(version.name, record.commit, tally)
         if found < version.number:
             hint = f"{branch_directory(MANIFEST, version.branch)}/_versions/latest_version_hint.json"

@@ -13,6 +13,7 @@ from omnigraph.manifest.commit_record import CommitRecord, record_from_json, rec
 from omnigraph.manifest.state import (
     Snapshot,
     build_snapshot,
+    columns_of,
     decode,
     encode,
     manifest_schema,
@@ -57,11 +58,11 @@ def read(rows: pa.Table) -> Snapshot:
 
 def test_a_snapshot_survives_its_rows() -> None:
     before = snapshot()
-    assert read(encode(before)) == before
+    assert read(encode(columns_of(before))) == before
 
 
 def test_rows_have_the_forms_of_the_specification() -> None:
-    rows = encode(snapshot())
+    rows = encode(columns_of(snapshot()))
     assert rows.schema.equals(manifest_schema(), check_metadata=True)
     by_id = {row["object_id"]: row for row in rows.to_pylist()}
     assert by_id["node:Person"]["location"] == "nodes/p"
@@ -82,7 +83,7 @@ def test_pins_of_visible_hidden_and_unknown_tables() -> None:
 
 
 def test_the_greatest_version_counts_and_a_tombstone_hides_up_to_its_own() -> None:
-    rows = encode(snapshot()).to_pylist()
+    rows = encode(columns_of(snapshot())).to_pylist()
     newer = next(row for row in rows if row["object_id"] == version_object_id(PERSON, 7)).copy()
     newer |= {"object_id": version_object_id(PERSON, 12), "table_version": 12}
     equal = {"object_id": tombstone_object_id(KNOWS, 2), "object_type": "table_tombstone", "table_key": KNOWS}
@@ -123,25 +124,27 @@ def test_the_greatest_version_counts_and_a_tombstone_hides_up_to_its_own() -> No
 )
 def test_a_damaged_row_is_named(object_id: str, column: str, value: object, problem: str) -> None:
     with pytest.raises(InternalError) as caught:
-        read(edited(encode(snapshot()), object_id, column, value))
+        read(edited(encode(columns_of(snapshot())), object_id, column, value))
     assert object_id in str(caught.value)
     assert problem in str(caught.value)
 
 
 def test_a_version_without_registration_is_named() -> None:
     with pytest.raises(InternalError, match=r"node:Person\$0+7.*never registered"):
-        read(without(encode(snapshot()), PERSON))
+        read(without(encode(columns_of(snapshot())), PERSON))
 
 
 def test_a_newer_format_may_have_rows_of_unknown_kinds() -> None:
-    rows = edited(encode(snapshot()), tombstone_object_id(CITY, 4), "object_type", "something_new")
+    rows = edited(
+        encode(columns_of(snapshot())), tombstone_object_id(CITY, 4), "object_type", "something_new"
+    )
     with pytest.raises(InternalError, match="something_new"):
         read(rows)
     assert read(rows.cast(manifest_schema(9))).pin(PERSON) == 7
 
 
 def test_exactly_one_commit_row() -> None:
-    rows = encode(snapshot())
+    rows = encode(columns_of(snapshot()))
     only = rows.filter(pa.compute.not_equal(rows["object_type"], "graph_commit"))
     with pytest.raises(InternalError, match="0 commits"):
         read(only)

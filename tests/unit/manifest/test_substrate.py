@@ -8,7 +8,7 @@ import pytest
 from omnigraph.core.ids import BranchName
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.dataset import ControlDataset
-from omnigraph.manifest.state import encode, manifest_schema
+from omnigraph.manifest.state import columns_of, encode, manifest_schema
 from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter
@@ -32,7 +32,7 @@ def test_a_stale_overwrite_is_refused_and_its_file_removed(tmp_path: Path, branc
     if branch is not None:
         store.create_branch(branch)
     base = store.head(branch)
-    table = encode(base.snapshot)
+    table = encode(columns_of(base.snapshot))
     first = store.dataset.write_rows(base.handle, branch, table, replacing=True)
     second = store.dataset.write_rows(base.handle, branch, table, replacing=True)
     made = store.dataset.commit_overwrite(base.handle, branch, manifest_schema(), first)
@@ -63,7 +63,7 @@ def test_two_rewrites_of_one_fragment_collide(tmp_path: Path) -> None:
 def test_a_refusal_of_a_commit_that_landed_is_recognised(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     base = store.head(None)
-    written = store.dataset.write_rows(base.handle, None, encode(base.snapshot), replacing=True)
+    written = store.dataset.write_rows(base.handle, None, encode(columns_of(base.snapshot)), replacing=True)
     made = store.dataset.commit_overwrite(base.handle, None, manifest_schema(), written)
     assert made is not None
     # What a repeated request to an object store would look like: refused, although the first one had landed.
