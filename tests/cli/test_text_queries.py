@@ -71,7 +71,7 @@ def test_without_an_embedder_the_error_says_how_to_get_one(here: Run) -> None:
 
 def test_another_model_is_refused(here: Run) -> None:
     error = here("query", "old", *ASK[1:], env=OFFLINE, rc=1).error
-    assert error["error"] == "Doc.old was embedded with 'm1', the query embedder uses 'mock'"
+    assert error["error"] == "Doc.old was embedded with 'm1', the embedder uses 'mock'"
 
 
 def test_an_overridden_provider_is_told_on_stderr(here: Run) -> None:

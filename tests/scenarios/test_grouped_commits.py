@@ -148,9 +148,9 @@ def test_a_call_that_is_cancelled_after_it_was_prepared_leaves_the_others_alone(
 
     cancel, prepare = Cancellation(), mutate.prepare_mutation
 
-    def cancelling(session, staging, plan, sets, *rest):
-        prepared = prepare(session, staging, plan, sets, *rest)
-        if sets[0]["name"] == "c":
+    def cancelling(session, staging, request):
+        prepared = prepare(session, staging, request)
+        if request.parameter_sets[0]["name"] == "c":
             cancel.request()
         return prepared
 

@@ -112,6 +112,10 @@ class Mutations:
             )
             try:
                 plan = session.plans.mutation(text, name, catalog, snapshot.schema_hash)
+                if plan.without_embedder and session.embedder is None:
+                    from omnigraph.planning.compile import raise_diagnostics  # noqa: PLC0415
+
+                    raise_diagnostics(plan.without_embedder)
             except SourceFailure as error:
                 raise in_file(error, file) from None
             request = MutationRequest(

@@ -247,6 +247,11 @@ class _TableType(_Declared):
         return {p.name: p.default.value for p in self.properties if p.default is not None}
 
     @cached_property
+    def embeds(self) -> Mapping[str, Embedding]:
+        """The sources of vectors that are made from a text, by property name."""
+        return {p.name: p.embed for p in self.properties if p.embed is not None}
+
+    @cached_property
     def blob_columns(self) -> tuple[str, ...]:
         """The names of the blob properties."""
         return tuple(p.name for p in self.properties if p.type.is_blob)

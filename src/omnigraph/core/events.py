@@ -117,7 +117,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True)
 class TextsEmbedded(Event):
-    """The texts of a query were turned into vectors."""
+    """Texts of a query or of a write were turned into vectors."""
 
     model: str
     texts: int

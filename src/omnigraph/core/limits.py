@@ -150,6 +150,8 @@ EMBED_PAUSE_S_MAX: Final = 30.0
 """A provider that asks for a longer pause is not asked again."""
 EMBED_ANSWER_BYTES_MAX: Final = 64 * MIB
 """Bytes of one answer of an embedding provider."""
+EMBED_BATCH_TEXTS_MAX: Final = 128
+"""Texts that a write gives an embedder at once."""
 
 # Loads
 QUICK_START_BYTES_MAX: Final = 64 * MIB

@@ -147,7 +147,7 @@ class GraphSession:
         self._closed = False
         self._inherited = False
         self._embedder = embedder
-        self._embedder_known = embedder is not None
+        self._embedder_given = self._embedder_known = embedder is not None
         self.syncs = root.is_local and self.durability is not DurabilityMode.OS
         """Whether new files have to be synced at all."""
         self.disturbed = False
@@ -187,8 +187,16 @@ class GraphSession:
         return self.schemas.current()
 
     @property
+    def embedder_is_configured(self) -> bool:
+        """Whether settings and environment name the embedder, and not the caller."""
+        return not self._embedder_given
+
+    @property
     def embedder(self) -> Embedder | None:
-        """What embeds the texts of queries: the one given, else the configured one. Raises EmbedderError."""
+        """What embeds the texts of queries and writes: the one given, else the configured one.
+
+        Raises EmbedderError.
+        """
         if not self._embedder_known:
             from omnigraph.engine.search.embedding import configured_embedder  # noqa: PLC0415  few handles ask
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from omnigraph.catalog.schema import Catalog, TableType
 from omnigraph.core.ids import Branch, TableKey
@@ -9,6 +10,9 @@ from omnigraph.core.load_options import ColumnForm, LoadMode, OnDuplicate, Sourc
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.problems import PROBLEMS_KEPT_PER_KIND_MAX
 from omnigraph.storage.layout import GraphRoot
+
+if TYPE_CHECKING:
+    from omnigraph.engine.search.embedding import Embedder
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class LoadPlan:
     on_duplicate: OnDuplicate | None = None
     problems_kept: int = PROBLEMS_KEPT_PER_KIND_MAX
     """Problems of one kind a task describes; with rejects, far more than a report shows."""
+    embedder: "Embedder | None" = None
+    """Who makes the vectors that records leave out; None also where no type has any."""
 
     @property
     def keeps_one(self) -> bool:

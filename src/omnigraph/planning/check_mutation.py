@@ -1,13 +1,20 @@
 """Type check of mutation statements: codes T3, T7, T10 to T14, T16, the key rule and D2."""
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from omnigraph.catalog.schema import EdgeType, NodeType, Property
+from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import TEXT_TESTS, LiteralKind, Operator
+from omnigraph.language.source import Source
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import Typing, comparable, date_hint
 from omnigraph.planning.keys import id_text, own_type
+
+if TYPE_CHECKING:
+    from omnigraph.language.diagnostics import Diagnostic
 
 KEY_CODE = "KEY"
 """The code of an update that assigns a key property: it becomes KeyImmutable."""
@@ -28,6 +35,11 @@ _COLUMN_HINTS = {
 class MutationCheck(Typing):
     """Statements in source order; a wrong one does not hide the next."""
 
+    def __init__(self, query: tree.Query, catalog: Catalog, source: Source, *, suggest: bool) -> None:
+        super().__init__(query, catalog, source, suggest=suggest)
+        self.without_embedder: list[Diagnostic] = []
+        """What is wrong where no embedder makes the vectors that an insert leaves out."""
+
     def plan(self, body: tree.MutationBody) -> ir.MutationPlan | None:
         """The typed statements; None when anything was reported."""
         statements = [self._statement(statement) for statement in body.statements]
@@ -36,7 +48,14 @@ class MutationCheck(Typing):
         if self.diagnostics or len(good) != len(statements):
             return None
         query = self.query
-        return ir.MutationPlan(query.name, self.parameters(), good, query.description, query.instruction)
+        return ir.MutationPlan(
+            query.name,
+            self.parameters(),
+            good,
+            query.description,
+            query.instruction,
+            tuple(self.without_embedder),
+        )
 
     def _check_shape(self, body: tree.MutationBody) -> None:
         first_deletes = isinstance(body.statements[0], tree.Delete)
@@ -76,11 +95,15 @@ class MutationCheck(Typing):
         if isinstance(owner, EdgeType):
             missing = ["from", "to", *missing]
         missing = [name for name in missing if name not in given]
-        if missing:
-            wanted = ", ".join(f"'{name}'" for name in missing)
-            message = f"insert into '{owner.name}' needs {wanted}"
-            self.report("T12", statement.type_span, message, type_name=owner.name, property_name=missing[0])
+        with_defaults = given | owner.defaults.keys()
+        embedded = [name for name in missing if self._is_embedded(owner, name, with_defaults)]
+        if missing != embedded:
+            self._report_missing(statement, owner, [name for name in missing if name not in embedded])
             return None
+        if embedded:
+            reported, self.diagnostics = self.diagnostics, self.without_embedder
+            self._report_missing(statement, owner, embedded)
+            self.diagnostics = reported
         if values is None:
             return None
         defaults = tuple(
@@ -92,6 +115,19 @@ class MutationCheck(Typing):
             return ir.InsertOp(owner, statement.new, (*values.items(), *defaults))
         source, target = values.pop("from"), values.pop("to")
         return ir.InsertOp(owner, statement.new, (*values.items(), *defaults), source, target)
+
+    @staticmethod
+    def _is_embedded(owner: NodeType | EdgeType, name: str, given: AbstractSet[str]) -> bool:
+        """Whether an embedder, if there is one, makes the value from a text that is given."""
+        embed = owner.embeds.get(name)
+        return embed is not None and embed.source in given
+
+    def _report_missing(
+        self, statement: tree.Insert, owner: NodeType | EdgeType, missing: Sequence[str]
+    ) -> None:
+        wanted = ", ".join(f"'{name}'" for name in missing)
+        message = f"insert into '{owner.name}' needs {wanted}"
+        self.report("T12", statement.type_span, message, type_name=owner.name, property_name=missing[0])
 
     def _update(self, statement: tree.Update, owner: NodeType | EdgeType) -> ir.UpdateOp | None:
         refused = False

@@ -11,6 +11,7 @@ from typing import ClassVar, TypeAlias
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
+from omnigraph.language.diagnostics import Diagnostic
 from omnigraph.language.query_tree import Function, Operator
 from omnigraph.planning.keys import id_text
 from omnigraph.planning.values import Value
@@ -185,6 +186,8 @@ class MutationPlan:
     statements: tuple[MutationOp, ...]
     description: str | None = None
     instruction: str | None = None
+    without_embedder: tuple[Diagnostic, ...] = ()
+    """What is wrong with it where no embedder makes the vectors that an insert leaves out."""
 
 
 # Read expressions ----------------------------------------------------------------------------------------

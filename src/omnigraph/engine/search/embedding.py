@@ -1,4 +1,6 @@
-"""Texts that a query compares with vectors: who turns them into vectors, and what is accepted from it."""
+"""Texts that a query compares with vectors, or that a write has no vectors for: who turns them into vectors,
+and what is accepted from it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,12 @@ from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, EmbedderError, OmnigraphError
 from omnigraph.core.errors.kinds import Retry
 from omnigraph.core.events import TextsEmbedded, Warned, emit
+from omnigraph.core.limits import EMBED_BATCH_TEXTS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from omnigraph.catalog.schema import Property, TableType
     from omnigraph.core.settings import Settings
     from omnigraph.engine.read.limits import Limits
     from omnigraph.planning import ir
@@ -46,7 +50,8 @@ POLL_S: Final = 0.02
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What turns the texts of `nearest` into vectors; given to `open`, `open_read_only` and `init`.
+    """What turns texts into vectors: those of `nearest`, and the sources of `@embed` where a write leaves the
+    vectors out. Given to `open`, `open_read_only` and `init`.
 
     ```python
     class Small:
@@ -56,8 +61,9 @@ class Embedder(Protocol):
             return encoder.encode(texts, truncate_dim=dimension)
     ```
 
-    Thread-safety: queries of several threads call it at once. A query that is cancelled or runs out of time
-    stops waiting for it; the call itself goes on in its thread.
+    Thread-safety: queries and writes of several threads call it at once. A query that is cancelled or runs
+    out of time stops waiting for it; the call itself goes on in its thread. A load on Spark sends a pickled
+    copy to each worker, so a large model is better loaded by the first call than kept as a member.
     """
 
     @property
@@ -153,17 +159,22 @@ def usable_embedder(embedder: Embedder | None, searches: Sequence[ir.Nearest]) -
             retry=Retry.NEVER,
         )
     for search in searches:
-        recorded = search.property.prop.embed
-        if recorded is None or recorded.model is None or recorded.model == embedder.model:
-            continue
-        where = f"{search.property.owner.name}.{search.property.prop.name}"
-        raise EmbedderError(
-            f"{where} was embedded with '{recorded.model}', the query embedder uses '{embedder.model}'",
-            hint=f"set OMNIGRAPH_EMBED_MODEL, or give an embedder of '{recorded.model}' or the query vector",
-            retry=Retry.NEVER,
-            details={"model": embedder.model},
-        )
+        check_model(embedder, search.property.owner, search.property.prop)
     return embedder
+
+
+def check_model(embedder: Embedder, owner: TableType, prop: Property) -> None:
+    """Raise EmbedderError for a property that records another model: vectors of two models do not compare."""
+    recorded = prop.embed
+    if recorded is None or recorded.model is None or recorded.model == embedder.model:
+        return
+    where = f"{owner.name}.{prop.name}"
+    raise EmbedderError(
+        f"{where} was embedded with '{recorded.model}', the embedder uses '{embedder.model}'",
+        hint=f"set OMNIGRAPH_EMBED_MODEL, or give an embedder of '{recorded.model}' or the vector itself",
+        retry=Retry.NEVER,
+        details={"model": embedder.model},
+    )
 
 
 def dimension_of(search: ir.Nearest) -> int:
@@ -219,6 +230,29 @@ def _awaited(call: Callable[[], T], limits: Limits) -> T:
     return answer.result()
 
 
+# --- a write ---------------------------------------------------------------------------------------------
+
+
+def vectors_of(
+    embedder: Embedder, texts: Sequence[str], dimension: int, check: Callable[[], None]
+) -> Vectors:
+    """One vector of unit length for each text, asked for in batches; `check` is called before each of them.
+
+    Raises EmbedderError, and what `check` raises.
+    """
+    found = np.empty((len(texts), dimension), np.float32)
+    for start in range(0, len(texts), EMBED_BATCH_TEXTS_MAX):
+        check()
+        batch = texts[start : start + EMBED_BATCH_TEXTS_MAX]
+        begun = time.perf_counter()
+        answer = _Call(embedder, batch, dimension)()
+        found[start : start + len(batch)] = unit_vectors(
+            answer, texts=len(batch), dimension=dimension, embedder=embedder
+        )
+        emit(TextsEmbedded(embedder.model, len(batch), dimension, time.perf_counter() - begun))
+    return found
+
+
 # --- answers ---------------------------------------------------------------------------------------------
 
 
@@ -232,10 +266,31 @@ def unit_vectors(answer: Any, *, texts: int, dimension: int, embedder: Embedder)
         raise _refused(embedder, f"gave a {type(answer).__name__}, not vectors") from None
     if len(rows) != texts:
         raise _refused(embedder, f"gave {len(rows)} vectors for {texts} texts")
+    together = _all_units(rows, dimension)
+    if together is not None:
+        return together
     result = np.empty((texts, dimension), np.float32)
     for place, row in enumerate(rows):
         result[place] = _unit(row, f"{place + 1} of {texts}", dimension, embedder)
     return result
+
+
+def _all_units(rows: list[Any], dimension: int) -> Vectors | None:
+    """All vectors scaled at once, as `_unit` scales each; None where one of them has to be refused."""
+    try:
+        exact = np.asarray(rows)
+    except ValueError:
+        return None  # of different lengths
+    if exact.shape != (len(rows), dimension) or exact.dtype.kind not in "iuf":
+        return None
+    exact = exact.astype(np.float64)
+    largest = np.abs(exact).max(axis=1, initial=0.0, keepdims=True)
+    if not (np.isfinite(largest) & (largest > 0.0)).all():
+        return None
+    scaled = exact / largest
+    length = np.linalg.norm(scaled, axis=1, keepdims=True)
+    is_unit = np.abs(largest * length - 1.0) <= UNIT_TOLERANCE
+    return np.where(is_unit, exact, scaled / length).astype(np.float32)
 
 
 def _unit(row: Any, which: str, dimension: int, embedder: Embedder) -> NDArray[np.floating[Any]]:
@@ -268,7 +323,7 @@ def _refused(embedder: Embedder, what: str, hint: str | None = None) -> Embedder
     provider = cast("str", getattr(embedder, "provider", type(embedder).__name__))
     return EmbedderError(
         f"the embedder of the model '{embedder.model}' ({provider}) {what}",
-        hint=hint or "check the model and its provider, or pass the query vector itself",
+        hint=hint or "check the model and its provider, or give the vector itself",
         retry=Retry.NEVER,
         details={"provider": provider, "model": embedder.model},
     )

@@ -23,6 +23,7 @@ from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.write.afterwards import after_commit
 from omnigraph.engine.write.calls import Call, call_line
 from omnigraph.engine.write.commit import finalize_under
+from omnigraph.engine.write.embedded import with_vectors
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.engine.write.gathered import MutationStaging
 from omnigraph.engine.write.ground import ReadSetMoved, queue_keys
@@ -55,6 +56,7 @@ def run_mutation(session: GraphSession, request: MutationRequest) -> MutationRes
     read moved, at most `REPREPARE_ATTEMPTS_MAX` times; one with updates or deletes fails with
     `ExpectedVersionMismatch`. A condition (`if_commit`) is never retried.
     """
+    request = with_vectors(session, request)
     call = Call(request)
     if request.may_share:
         call_line(session).run(call, lambda calls, course: _carry_out(session, calls, course))
@@ -204,9 +206,7 @@ def _prepared(
         request.cancel.raise_if_requested()
         _check_condition(session, staging.snapshot, request)
         with within(request.bounds):
-            prepared = prepare_mutation(
-                session, staging, request.plan, request.parameter_sets, request.now, request.cancel
-            )
+            prepared = prepare_mutation(session, staging, request)
     except Exception as error:  # noqa: BLE001  told to the call, whatever it is
         staging.go_back_to(saved)
         if first:

@@ -4,7 +4,7 @@ validated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from omnigraph.core.ids import TableKey, new_ulid
 from omnigraph.core.limits import MUTATION_ROWS_MAX
 from omnigraph.engine.write.blobs import assigned_blob, has_addresses, with_contents
 from omnigraph.engine.write.committed import CommittedView
+from omnigraph.engine.write.embedded import vectors_for
 from omnigraph.engine.write.gathered import MutationOpKind, MutationStaging, PendingMode
 from omnigraph.engine.write.known_edges import KnownEdges
 from omnigraph.engine.write.known_rows import KnownRows, named_id
@@ -37,17 +38,16 @@ from omnigraph.planning.ir import DeleteOp, InsertOp, UpdateOp, value_of
 from omnigraph.planning.predicate import evaluate, to_lance_filter
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from omnigraph.catalog.schema import Catalog, TableType
-    from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.gathered import PendingTable, Savepoint
+    from omnigraph.engine.write.requests import MutationRequest
     from omnigraph.manifest.state import TableEntry
-    from omnigraph.planning.ir import MutationPlan, Predicate, ValueExpr
+    from omnigraph.planning.ir import Predicate, ValueExpr
     from omnigraph.planning.values import Value
     from omnigraph.storage.blob_sources import BlobSources
 
@@ -76,12 +76,7 @@ class PreparedMutation:
 
 
 def prepare_mutation(
-    session: GraphSession,
-    staging: MutationStaging,
-    plan: MutationPlan,
-    parameter_sets: Sequence[Mapping[str, Value]],
-    now: dt.datetime,
-    cancel: Cancellation,
+    session: GraphSession, staging: MutationStaging, request: MutationRequest
 ) -> PreparedMutation:
     """Run every statement, once per parameter set, and validate the whole change; afterwards `staging` holds
     the write, beside what it held before.
@@ -89,45 +84,37 @@ def prepare_mutation(
     Nothing is written. Raises what the statements break; then nothing has happened, and `staging` is only
     good for going back to a savepoint. With several sets the error names the set, counted from 1.
     """
-    before = staging.savepoint() if len(parameter_sets) > 1 else None
-    run = _run_statements(session, staging, plan, parameter_sets, now, cancel)
+    before = staging.savepoint() if len(request.parameter_sets) > 1 else None
+    run = _run_statements(session, staging, request)
     if not staging.is_empty:
         try:
             validate(run.catalog, run.changes(), run.view)
         except ConstraintViolation as broken:
             if before is None:
                 raise
-            guilty = _first_guilty(session, staging, before, plan, parameter_sets, now, cancel)
-            raise broken.in_parameter_set(guilty) from None
+            raise broken.in_parameter_set(_first_guilty(session, staging, before, request)) from None
     return run.prepared
 
 
-def _run_statements(
-    session: GraphSession,
-    staging: MutationStaging,
-    plan: MutationPlan,
-    parameter_sets: Sequence[Mapping[str, Value]],
-    now: dt.datetime,
-    cancel: Cancellation,
-) -> _Run:
-    run = _Run(session, staging, plan, parameter_sets, now)
-    for number, params in enumerate(parameter_sets, 1):
+def _run_statements(session: GraphSession, staging: MutationStaging, request: MutationRequest) -> _Run:
+    run = _Run(session, staging, request)
+    for number, params in enumerate(request.parameter_sets, 1):
         try:
-            _run_set(run, plan, params, cancel)
+            _run_set(run, params)
         except OmnigraphError as error:
-            if len(parameter_sets) == 1:
+            if len(request.parameter_sets) == 1:
                 raise
             raise error.in_parameter_set(number) from None
     run.finish_deletes()
-    cancel.raise_if_requested()
+    request.cancel.raise_if_requested()
     return run
 
 
-def _run_set(run: _Run, plan: MutationPlan, params: Mapping[str, Value], cancel: Cancellation) -> None:
+def _run_set(run: _Run, params: Mapping[str, Value]) -> None:
     """All statements in order, with these parameters."""
     run.params = dict(params)
-    for statement in plan.statements:
-        cancel.raise_if_requested()
+    for statement in run.plan.statements:
+        run.request.cancel.raise_if_requested()
         match statement:
             case InsertOp():
                 run.insert(statement)
@@ -139,23 +126,19 @@ def _run_set(run: _Run, plan: MutationPlan, params: Mapping[str, Value], cancel:
 
 
 def _first_guilty(
-    session: GraphSession,
-    staging: MutationStaging,
-    before: Savepoint,
-    plan: MutationPlan,
-    parameter_sets: Sequence[Mapping[str, Value]],
-    now: dt.datetime,
-    cancel: Cancellation,
+    session: GraphSession, staging: MutationStaging, before: Savepoint, request: MutationRequest
 ) -> int:
     """The number of a set with which the change breaks a rule and without which, and what follows, it does
     not. Cost: the sets are prepared again, once per halving of their number.
     """
-    holds, breaks = 0, len(parameter_sets)
+    holds, breaks = 0, len(request.parameter_sets)
     while breaks - holds > 1:
         middle = (holds + breaks) // 2
         staging.go_back_to(before)
         before = staging.savepoint()
-        run = _run_statements(session, staging, plan, parameter_sets[:middle], now, cancel)
+        run = _run_statements(
+            session, staging, replace(request, parameter_sets=request.parameter_sets[:middle])
+        )
         try:
             if not staging.is_empty:
                 validate(run.catalog, run.changes(), run.view)
@@ -168,20 +151,14 @@ def _first_guilty(
 class _Run:
     """The statements of one call, against the snapshot and what is staged already."""
 
-    def __init__(
-        self,
-        session: GraphSession,
-        staging: MutationStaging,
-        plan: MutationPlan,
-        parameter_sets: Sequence[Mapping[str, Value]],
-        now: dt.datetime,
-    ) -> None:
-        self.plan = plan
-        self.parameter_sets = parameter_sets
+    def __init__(self, session: GraphSession, staging: MutationStaging, request: MutationRequest) -> None:
+        self.request = request
+        self.plan = request.plan
+        self.parameter_sets = request.parameter_sets
         self.session = session
         self.staging = staging
         self.params: dict[str, Any] = {}
-        self.now = now
+        self.now = request.now
         self.catalog: Catalog = session.catalog_of(staging.snapshot)
         self.view = CommittedView(session, staging)
         self.prepared = PreparedMutation()
@@ -193,7 +170,7 @@ class _Run:
     # --- insert ----------------------------------------------------------------------------------------
 
     def insert(self, op: InsertOp) -> None:
-        values = {name: self._assigned_value(op.type, name, expr) for name, expr in op.assignments}
+        values = self._assigned_values(op)
         if isinstance(op.type, EdgeType):
             self._insert_edge(op, op.type, values)
         else:
@@ -357,9 +334,8 @@ class _Run:
     def _assigned(self, op: UpdateOp, matched: Matched, schema: pa.Schema) -> pa.Table:
         rows = matched.rows
         columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows.column(name) for name in schema.names}
-        for name, expr in op.assignments:
+        for name, value in self._assigned_values(op).items():
             prop = op.type.property_named(name)
-            value = self._assigned_value(op.type, name, expr)
             if isinstance(value, str | bytes):
                 # Before it is repeated: a long value in many rows may be more than the machine has.
                 self._check_bytes(len(value) * rows.num_rows)
@@ -436,6 +412,11 @@ class _Run:
 
     def _value(self, expr: ValueExpr) -> Value:
         return value_of(expr, self.params, self.now)
+
+    def _assigned_values(self, op: InsertOp | UpdateOp) -> dict[str, Value]:
+        """What the statement stores: what it assigns, and vectors made from that."""
+        values = {name: self._assigned_value(op.type, name, expr) for name, expr in op.assignments}
+        return values | vectors_for(op, values, self.request.vectors) if op.type.embeds else values
 
     def _assigned_value(self, table_type: TableType, name: str, expr: ValueExpr) -> Value:
         prop = table_type.property_named(name)

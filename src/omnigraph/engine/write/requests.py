@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.clock import Clock
     from omnigraph.core.ids import Branch, CommitId
+    from omnigraph.engine.search.embedding import EmbeddedTexts
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.planning.ir import MutationPlan
     from omnigraph.planning.values import Value
@@ -44,6 +45,8 @@ class MutationRequest:
     bounds: Bounds = NO_BOUNDS
     key: RequestKey | None = None
     """What the caller calls this request, so that it is carried out once however often it is sent."""
+    vectors: EmbeddedTexts | None = None
+    """Those of the texts it gives without their vectors; None where nobody embeds."""
 
     @property
     def cancel(self) -> Cancellation:

@@ -23,6 +23,8 @@ class SplitReader:
     catalog: Catalog
     split: Split
     presence: bool
+    embeds: bool = False
+    """Whether vectors that were not mentioned are made."""
     lines: int = 0
     records: int = 0
     bytes: int = 0
@@ -38,7 +40,7 @@ class SplitReader:
             yield from self._columns(log)
 
     def _json_lines(self, log: ProblemLog) -> Iterator[list[ParsedRows]]:
-        parser = ChunkParser(self.catalog, order_of(self.split.number, 0), self.presence, log)
+        parser = ChunkParser(self.catalog, order_of(self.split.number, 0), self.presence, log, self.embeds)
         for chunk in read_chunks(self.split):
             parsed, lines, records = parser.parse(chunk, self.lines)
             self.lines += lines

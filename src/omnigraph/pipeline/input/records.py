@@ -112,6 +112,8 @@ class ChunkParser:
     presence: bool
     """Whether absent and null must be told apart for every type; types with defaults always are."""
     log: ProblemLog
+    embeds: bool = False
+    """Whether they are told apart for types with vectors that can be made from a text, too."""
     refused: list[int] = field(default_factory=list[int])
     """Lines whose record was refused, in no particular order."""
     refused_of: dict[str, int] = field(default_factory=dict[str, int])
@@ -225,7 +227,7 @@ class ChunkParser:
 
     def _fast(self, group: "_Group", table_type: TableType) -> ParsedRows | None:
         """The rows of a group by Arrow, or None when the exact parser must look at it."""
-        presence = self.presence or bool(table_type.defaults)
+        presence = self.presence or bool(table_type.defaults) or (self.embeds and bool(table_type.embeds))
         wire = None if presence and b"\\" in group.data else self._columnar(group, table_type)
         if wire is None:
             return None

@@ -100,6 +100,8 @@ class LoadRecord:
     splits: tuple[Split, ...]
     digest: str = ""
     """Of the request, where it has a key."""
+    model: str | None = None
+    """Whose vectors the staged rows have where records left them out; None where nobody embeds."""
 
     @property
     def request(self) -> RequestKey | None:
@@ -496,7 +498,11 @@ def check_inputs(record: LoadRecord, sources: Sequence[str] | None, differences:
 
 
 def check_graph(
-    session: "GraphSession", record: LoadRecord, snapshot: "Snapshot", touched: Collection[str]
+    session: "GraphSession",
+    record: LoadRecord,
+    snapshot: "Snapshot",
+    touched: Collection[str],
+    model: str | None,
 ) -> None:
     """The graph takes the staged rows: same schema, tables where they were, and nothing of it committed.
 
@@ -511,6 +517,9 @@ def check_graph(
         differences.found.append(f"commit {settled} settled it")
     if schema_hash(session.catalog_of(snapshot)) != record.schema:
         differences.found.append("the schema has changed")
+    if model != record.model:
+        was, now = ("no embedder" if each is None else f"'{each}'" for each in (record.model, model))
+        differences.found.append(f"vectors are made by {now}, were made by {was}")
     mode = record.options.mode
     if mode is LoadMode.PATCH and snapshot.head != record.head:
         moved = f"the branch is at {snapshot.head}, was at {record.head}, and patch depends on it"

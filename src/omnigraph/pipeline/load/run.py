@@ -67,6 +67,7 @@ from omnigraph.pipeline.load.stage_split import (
 )
 from omnigraph.pipeline.load.table_writers import table_writers
 from omnigraph.pipeline.load.target import TargetBranch
+from omnigraph.pipeline.load.vectors import load_embedder
 from omnigraph.pipeline.plan import LoadPlan, Split, TableTarget
 from omnigraph.pipeline.problems import (
     LINE_BITS,
@@ -259,6 +260,7 @@ class Load:
             replaced_types=replaced,
             on_duplicate=self.options.on_duplicate,
             problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.options.rejects is None else REASONS_KEPT_MAX,
+            embedder=load_embedder(session, catalog, self.executor),
         )
 
     def _exchange(self) -> str:
@@ -305,7 +307,8 @@ class Load:
             plan = replace(plan, partitions=earlier.partitions)
             done = self.journal.entries()
             touched = {key for result, _ in done.values() for key in result.read} | plan.replaced_types
-            check_graph(self.session, earlier, snapshot, touched)
+            model = None if plan.embedder is None else plan.embedder.model
+            check_graph(self.session, earlier, snapshot, touched, model)
             self._earlier = None
         # A blob that was refused may be there by now: what depends on it is judged again.
         judged_again = [done.pop(number) for number in sorted(done) if done[number][0].judged_surroundings]
@@ -338,6 +341,7 @@ class Load:
             inputs=tuple(InputFile.of(path) for path in dict.fromkeys(split.path for split in self.splits)),
             splits=tuple(self.splits),
             digest="" if self.request is None else self.request.digest,
+            model=None if plan.embedder is None else plan.embedder.model,
         )
 
     # --- verify ---

@@ -31,6 +31,7 @@ from omnigraph.pipeline.load.ids import new_ids
 from omnigraph.pipeline.load.known_edges import named_by_ends
 from omnigraph.pipeline.load.patch import filled_from_committed
 from omnigraph.pipeline.load.table_writers import TableWriters, table_writers
+from omnigraph.pipeline.load.vectors import with_vectors
 from omnigraph.pipeline.plan import (
     LoadPlan,
     Split,
@@ -117,7 +118,13 @@ def stage_split(task: StageTask) -> SplitResult:
 
 
 def _staged(stage: "_SplitStage", task: StageTask) -> SplitResult:
-    reader = SplitReader(task.plan.catalog, task.split, presence=task.plan.mode is LoadMode.PATCH)
+    plan = task.plan
+    reader = SplitReader(
+        plan.catalog,
+        task.split,
+        presence=plan.mode is LoadMode.PATCH,
+        embeds=plan.embedder is not None,
+    )
     expected = expected_bytes(task.split)
     for parsed in reader.parsed(stage.result.log):
         raise_if_stopped()
@@ -176,8 +183,9 @@ class _SplitStage:
         if plan.mode.upserts:
             rows = named_by_ends(rows, _with_defaults(rows), plan, self._store)
         if plan.mode is LoadMode.PATCH:
+            rows = with_vectors(rows, plan.embedder, mentioned=True)
             rows = filled_from_committed(rows, plan, self._store)
-        rows = _with_defaults(rows)
+        rows = with_vectors(_with_defaults(rows), plan.embedder, mentioned=False)
         rows, table, given = self._identified(rows)
         if rows.rows == 0:
             return
