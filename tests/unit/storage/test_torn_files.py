@@ -111,3 +111,10 @@ def test_a_torn_deletion_file_is_named(store: Store, share: float) -> None:
     with pytest.raises(StoragePermanent, match="damaged") as caught:
         fresh.read(fresh.open_head(PERSON, PLACE, None))
     assert damaged in str(caught.value)
+
+
+def test_the_first_look_finds_a_version_behind_one_that_a_power_cut_took(store: Store) -> None:
+    newest = filled(store.tables(), ["a"], ["b"], ["c"]).version
+    (Path(store.uri) / manifest_object(PLACE, None, newest - 1)).unlink()
+    shown = newest - 2
+    assert store.tables().head_version(PLACE, None, at_least=shown) == newest
