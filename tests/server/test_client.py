@@ -21,7 +21,6 @@ from omnigraph.core.errors import (
     ExpectedVersionMismatch,
     IoFailure,
     KeyConflict,
-    NotRemote,
     NotThisProduct,
     OmnigraphError,
     ParamError,
@@ -152,7 +151,7 @@ def test_the_whole_history_is_listed_however_many_commits_one_answer_holds(
 ) -> None:
     for number in range(5):
         harbor.mutate(ADD, {"imo": f"T{number}", "name": "x"})
-    monkeypatch.setattr("omnigraph.client.remote.COMMITS_AT_ONCE", 2)
+    monkeypatch.setattr("omnigraph.client.parts.COMMITS_AT_ONCE", 2)
     every = [each.id for each in harbor.commits.list()]
     for named in ({}, {"limit": 3}, {"limit": 0}, {"before": every[1]}, {"limit": 4, "before": every[0]}):
         assert [each.id for each in either.commits.list(**named)] == [
@@ -171,16 +170,6 @@ def test_a_number_that_json_lacks_is_refused_and_never_sent_as_a_null(either: An
     for params in ({"t": float("nan")}, {"t": float("-inf")}, {"all": [1.0, float("inf")]}):
         assert isinstance(raised(lambda params=params: either.mutate(add, params)), BadRequest | ParamError)
     assert harbor.commits.head().id == before
-
-
-def test_every_name_of_a_graph_is_there_or_says_that_it_cannot_be(remote: RemoteGraph) -> None:
-    names = [name for name in dir(Graph) if not name.startswith("_")]
-    missing = [name for name in names if not hasattr(remote, name)]
-    assert {"query", "mutate", "load", "export", "close"}.isdisjoint(missing)
-    for name in missing:
-        assert isinstance(raised(lambda name=name: getattr(remote, name)), NotRemote)
-    for part in (remote.branches, remote.commits, remote.tags):
-        assert isinstance(raised(lambda part=part: part.no_such_name), NotRemote)
 
 
 def test_somebody_without_a_token_is_told_so(server: Running) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 import omnigraph
 from omnigraph.api.graph import Graph
-from omnigraph.client.remote import ATTEMPTS_MAX, RemoteGraph
+from omnigraph.client.link import ATTEMPTS_MAX
+from omnigraph.client.remote import RemoteGraph
 from omnigraph.core.errors import NetworkError, NotThisProduct, OmnigraphError, ResourceBusy
 from omnigraph.server.serving import listening
 from server.conftest import ADD, BY_IMO, Serve
@@ -95,7 +96,7 @@ def between(serve: Serve) -> Iterator[Between]:
 
 @pytest.fixture
 def remote(between: Between, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteGraph]:
-    monkeypatch.setattr("omnigraph.client.remote.PAUSE_S", 0.0)
+    monkeypatch.setattr("omnigraph.client.link.PAUSE_S", 0.0)
     url = f"http://127.0.0.1:{between.server_address[1]}"
     with omnigraph.connect(url, graph="harbor", token="t1") as graph:
         yield graph
@@ -230,7 +231,7 @@ def test_a_silent_server_is_not_asked_twice() -> None:
 
 
 def test_nobody_at_the_address_means_that_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omnigraph.client.remote.PAUSE_S", 0.0)
+    monkeypatch.setattr("omnigraph.client.link.PAUSE_S", 0.0)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         with omnigraph.connect(f"http://127.0.0.1:{deaf.getsockname()[1]}", graph="harbor") as graph:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, ParamSpec, TypeVar, cast
 
 from omnigraph.core.bounds import LIMIT_WORDS, bounds_of, check_bounds, within
@@ -43,6 +43,11 @@ def _path_or_none(name: str, value: object) -> None:
         _path(name, value)
 
 
+def _path_or_mapping_or_none(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        _path_or_none(name, value)
+
+
 def _texts(name: str, value: object) -> None:
     if not isinstance(value, Sequence):
         raise BadRequest(f"'{name}' is a list of texts, not {type(value).__name__}")
@@ -64,6 +69,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "Sequence[str] | None": _texts_or_none,
     "str | os.PathLike[str]": _path,
     "str | os.PathLike[str] | None": _path_or_none,
+    "str | os.PathLike[str] | Mapping[str, Any] | None": _path_or_mapping_or_none,
 }
 """By the annotation of a parameter."""
 

@@ -150,7 +150,7 @@ class Branches:
         into: str = "main",
         actor: str | None = None,
         on_conflict: str | Mapping[str, str] | None = None,
-        resolve: str | os.PathLike[str] | None = None,
+        resolve: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         **_limits: Unpack[CallLimits],
     ) -> MergeReport:
         """Merge the head of `source` into another branch as one commit with two parents, or change nothing.
@@ -160,8 +160,8 @@ class Branches:
         ```
 
         `on_conflict` is `ours` (the target wins) or `theirs`, for everything or per type; `resolve` is a
-        conflict list written by `preview` and edited. Raises `MergeConflicts`. A `KeyboardInterrupt` has a
-        note that says what became of the merge.
+        conflict list written by `preview` and edited: its file, or what is in it. Raises `MergeConflicts`. A
+        `KeyboardInterrupt` has a note that says what became of the merge.
         """
         from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  most processes never merge
 
@@ -181,7 +181,7 @@ class Branches:
         *,
         into: str = "main",
         on_conflict: str | Mapping[str, str] | None = None,
-        resolve: str | os.PathLike[str] | None = None,
+        resolve: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         **_limits: Unpack[CallLimits],
     ) -> MergePreview:
         """What `merge` would do now, and every conflict; nothing is written.
@@ -259,7 +259,7 @@ def _refuse_pinned(session: GraphSession, reference: str) -> None:
 
 
 def _resolution(
-    on_conflict: str | Mapping[str, str] | None, resolve: str | os.PathLike[str] | None
+    on_conflict: str | Mapping[str, str] | None, resolve: str | os.PathLike[str] | Mapping[str, Any] | None
 ) -> Resolution | ConflictList:
     from omnigraph.branching.merge_report import chosen_sides, read_conflicts  # noqa: PLC0415
 

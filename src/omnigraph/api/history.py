@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
-from omnigraph.branching.baseline import Baseline, write_baseline
+from omnigraph.branching.baseline import Baseline, baseline_lines, write_baseline
 from omnigraph.branching.blame import Blame, blame
 from omnigraph.branching.feed import (
     CHANGES_PER_PAGE_MAX,
@@ -25,7 +25,7 @@ from omnigraph.engine.write.entering import entering_write
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from omnigraph.core.bounds import CallLimits
     from omnigraph.engine.session import GraphSession
@@ -148,9 +148,24 @@ class Feed:
 
         The file appears whole or not at all. `ops` only narrows what the cursor will tell.
         """
+        return write_baseline(path, self.baseline_lines(branch=branch, types=types, ops=ops, kinds=kinds))
+
+    def baseline_lines(
+        self,
+        *,
+        branch: str = "main",
+        types: Sequence[str] | None = None,
+        ops: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> Generator[bytes, None, Baseline]:
+        """The state of a branch as chunks of JSON lines.
+
+        What the generator returns behind the last one has the cursor that goes on from it.
+        """
         self._session.begin_read()
         chosen = feed_filter(types, ops, kinds)
-        return write_baseline(self._session, normalize_branch(branch), path, chosen=chosen)
+        return baseline_lines(self._session, normalize_branch(branch), chosen=chosen)
 
 
 def feed_filter(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from omnigraph.core.ids import Branch, CommitId
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.state import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,23 @@ class Baseline:
         return {"snapshot_commit_id": self.snapshot_commit_id, "resume_cursor": self.resume_cursor}
 
 
-def write_baseline(
-    session: GraphSession, branch: Branch, path: str | os.PathLike[str], *, chosen: FeedFilter
-) -> Baseline:
-    """Write what a branch shows to a file, durably and whole, then give the cursor behind it.
+def baseline_lines(
+    session: GraphSession, branch: Branch, *, chosen: FeedFilter
+) -> Generator[bytes, None, Baseline]:
+    """What a branch shows as chunks of JSON lines; behind the last one, the cursor that goes on from it."""
+    snapshot = session.manifest.current(branch)
+    names = [
+        each.name
+        for each in select_types(session.catalog_of(snapshot), chosen.types)
+        if chosen.kinds is None or each.table_key.partition(":")[0] in chosen.kinds
+    ]
+    if names:
+        yield from export_lines(session, snapshot, types=names)
+    return Baseline(snapshot.head, write_token(session, branch, chosen, Place(snapshot.head)))
+
+
+def write_baseline(path: str | os.PathLike[str], lines: Generator[bytes, None, Baseline]) -> Baseline:
+    """Write a state to a file, durably and whole, then give the cursor behind it.
 
     The cursor is never in the file: whoever has one has a complete file. Raises `ConflictError` when the file
     was replaced meanwhile; the former file and nothing else is there then.
@@ -46,10 +58,9 @@ def write_baseline(
     try:
         with _alone(target.with_name(target.name + ".lock")):
             before = _identity(target)
-            snapshot = session.manifest.current(branch)
             fresh = target.with_name(f".{target.name}.{new_ulid()}")
             try:
-                _write(session, snapshot, fresh, chosen)
+                made = _write(fresh, lines)
                 if _identity(target) != before:
                     raise ConflictError(
                         f"'{target}' was replaced while the baseline was written",
@@ -61,22 +72,20 @@ def write_baseline(
             _sync_directory(target.parent)
     except OSError as error:
         raise IoFailure(f"'{target}' cannot be written: {error.strerror}") from error
-    return Baseline(snapshot.head, write_token(session, branch, chosen, Place(snapshot.head)))
+    return made
 
 
-def _write(session: GraphSession, snapshot: Snapshot, path: Path, chosen: FeedFilter) -> None:
-    catalog = session.catalog_of(snapshot)
-    names = [
-        each.name
-        for each in select_types(catalog, chosen.types)
-        if chosen.kinds is None or each.table_key.partition(":")[0] in chosen.kinds
-    ]
+def _write(path: Path, lines: Generator[bytes, None, Baseline]) -> Baseline:
     with path.open("xb") as file:
-        if names:
-            for chunk in export_lines(session, snapshot, types=names):
-                file.write(chunk)
+        while True:
+            try:
+                file.write(next(lines))
+            except StopIteration as end:
+                made = end.value
+                break
         file.flush()
         os.fsync(file.fileno())
+    return made
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

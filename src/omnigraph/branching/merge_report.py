@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -20,7 +21,6 @@ from omnigraph.manifest.commit_record import commit_dict
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
     from omnigraph.branching.merge_plan import MergeConflict
     from omnigraph.branching.merge_planning import MergePlan
@@ -198,23 +198,34 @@ def _side(text: str) -> Choice:
     return Choice(text)
 
 
-def read_conflicts(path: str | os.PathLike[str]) -> ConflictList:
-    """Read an edited conflict list. Raises `BadRequest` naming the entry without a usable choice."""
-    try:
-        document = orjson.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"'{path}' is not JSON: {error}") from error
+def read_conflicts(listed: str | os.PathLike[str] | Mapping[str, Any]) -> ConflictList:
+    """An edited conflict list: its file, or what is in it. Raises `BadRequest` naming the entry without a
+    usable choice.
+    """
+    named = "the list" if isinstance(listed, Mapping) else f"'{listed}'"
+    document = listed if isinstance(listed, Mapping) else conflicts_in(listed)
     try:
         known = (WHOLE_ENTITIES_FORMAT, CONFLICT_LIST_FORMAT)
         if document["format"] not in known:
-            raise BadRequest(f"'{path}' has format {document['format']}; known are {known[0]} and {known[1]}")
+            raise BadRequest(f"{named} has format {document['format']}; known are {known[0]} and {known[1]}")
         whole = document["format"] == WHOLE_ENTITIES_FORMAT
         choices = dict(_decision(entry, whole=whole) for entry in document["conflicts"])
         return ConflictList(str(document["source_commit"]), str(document["target_commit"]), choices)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadRequest(f"'{path}' is not a conflict list: {error!r}") from error
+        raise BadRequest(f"{named} is not a conflict list: {error!r}") from error
+
+
+def conflicts_in(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """What is in the file of a conflict list. Raises `BadRequest`, `IoFailure`."""
+    try:
+        document: object = orjson.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"'{path}' is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise BadRequest(f"'{path}' is not a conflict list")
+    return cast("dict[str, Any]", document)
 
 
 def _to_resolve(conflict: MergeConflict) -> dict[str, Any]:

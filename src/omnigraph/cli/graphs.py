@@ -1,6 +1,6 @@
 """Commands that create, change and read one graph."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -36,9 +36,6 @@ from omnigraph.cli.parameters import (
 from omnigraph.cli.sources import read_bytes, shown
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from omnigraph.manifest.state import Snapshot
 
 
 def register(app: typer.Typer, schema_app: typer.Typer) -> None:
@@ -146,7 +143,7 @@ def snapshot(store: Store = None, branch: ReadBranch = None, at: At = None, as_j
     """Show what a branch consists of."""
     check_one_state(branch, at)
     with reading(store) as graph:
-        shown_state = snapshot_dict(graph.snapshot(branch=branch, at=at))
+        shown_state = graph.snapshot(branch=branch, at=at).to_dict()
     if as_json:
         output.document(shown_state)
         return
@@ -155,32 +152,6 @@ def snapshot(store: Store = None, branch: ReadBranch = None, at: At = None, as_j
     for table in shown_state["datasets"]:
         what = f"{table['entity_kind']} {table['type_name']}"
         output.line(f"{table['entity_count']:>12,}  {what} (version {table['published_dataset_version']})")
-
-
-def snapshot_dict(state: "Snapshot") -> dict[str, Any]:
-    """The JSON form of a snapshot, sorted by kind, then type."""
-    from omnigraph.core.ids import show_branch
-
-    datasets: list[dict[str, Any]] = []
-    for key, entry in sorted(state.entries.items()):
-        kind, _, type_name = key.partition(":")
-        datasets.append(
-            {
-                "entity_kind": kind,
-                "type_name": type_name,
-                "dataset_path": entry.location,
-                "published_dataset_version": entry.version,
-                "native_dataset_branch": entry.branch,
-                "entity_count": entry.row_count,
-            }
-        )
-    return {
-        "graph_branch": show_branch(state.branch),
-        "graph_manifest_version": state.manifest_version,
-        "graph_commit_id": state.head,
-        "internal_schema_version": INTERNAL_SCHEMA_VERSION,
-        "datasets": datasets,
-    }
 
 
 def schema_show(store: Store = None, as_json: Json = False) -> None:

@@ -4,54 +4,54 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Mapping
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, Unpack, cast
 from urllib.parse import quote, urlsplit
 
 import httpx2
 import orjson
 
 from omnigraph.api.arguments import text_checked_methods
+from omnigraph.api.at import GraphAt
 from omnigraph.api.texts import source_text
-from omnigraph.client.wire import (
-    ARROW,
-    LINES,
-    commit_of,
-    creation_of,
-    deletion_of,
-    failure_of,
-    load_of,
-    merge_of,
-    mutation_of,
-    rows_of,
-    told,
-)
-from omnigraph.core.errors import BadRequest, IoFailure, NetworkError, NotRemote, OmnigraphError, Retry
+from omnigraph.client import reports
+from omnigraph.client.link import Link, Part, check_caller, fits_header, given, key_header, refuse_local
+from omnigraph.client.parts import RemoteBranches, RemoteCommits, RemoteFeed, RemoteTags
+from omnigraph.client.wire import ARROW, LINES, load_of, merge_of, mutation_of, rows_of, told
+from omnigraph.core.errors import BadRequest, IoFailure, NotRemote, TargetConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
     from types import TracebackType
 
-    from omnigraph.api.branches import BranchCreation
-    from omnigraph.branching.branches import BranchDeletion
+    from omnigraph.api.graph import Graph
+    from omnigraph.api.loads import LoadWords
+    from omnigraph.branching.blame import Blame
+    from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_report import MergeReport
+    from omnigraph.core.bounds import CallLimits
+    from omnigraph.engine.entities.blob_cells import Blob
+    from omnigraph.engine.entities.lookup import Entity
+    from omnigraph.engine.evolve.apply import AppliedSchema
+    from omnigraph.engine.read.explain import Explanation
     from omnigraph.engine.read.result import Rows
     from omnigraph.engine.write.requests import MutationResult
-    from omnigraph.manifest.commit_record import CommitRecord
+    from omnigraph.maintenance.cleanup_report import CleanupReport
+    from omnigraph.maintenance.index_report import IndexesReport
+    from omnigraph.maintenance.optimize import OptimizeReport
+    from omnigraph.maintenance.stats import StatsReport
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.pipeline.load.load import Sources
     from omnigraph.pipeline.report import LoadReport
+    from omnigraph.planning.keys import EntityKey
 
-ATTEMPTS_MAX: Final = 4
-"""How often a request is sent at most, when its error says that the same request may help."""
-PAUSE_S: Final = 0.05
-PAUSE_S_MAX: Final = 5.0
 CONNECT_S_MAX: Final = 10.0
-COMMITS_AT_ONCE: Final = 1_000
 PIECE_BYTES: Final = 1 << 20
-_AGAIN: Final = frozenset({Retry.SAME_REQUEST, Retry.AFTER_DELAY})
-_NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_PACKED: Final = (".gz", ".zst")
+_LINES: Final = (".jsonl", ".ndjson", ".json")
 
 
 def connect(url: str, *, graph: str, token: str | None = None, timeout_s: float = 300.0) -> RemoteGraph:
@@ -69,7 +69,7 @@ def connect(url: str, *, graph: str, token: str | None = None, timeout_s: float 
     if not graph:
         raise BadRequest("the id of a graph is not blank", hint="GET /graphs of the server lists them")
     secret = None if token is None else token.strip()
-    if secret is not None and not _fits_header(secret):
+    if secret is not None and not fits_header(secret):
         raise BadRequest("a token is one word of printable ASCII characters")
     if not (timeout_s > 0 and math.isfinite(timeout_s)):
         raise BadRequest("a timeout is a number of seconds above 0")
@@ -80,7 +80,7 @@ def connect(url: str, *, graph: str, token: str | None = None, timeout_s: float 
         follow_redirects=False,
         trust_env=False,
     )
-    return RemoteGraph(_Link(client))
+    return RemoteGraph(Link(client))
 
 
 def _check_address(url: str) -> None:
@@ -96,157 +96,27 @@ def _check_address(url: str) -> None:
         raise BadRequest("the address of a server has no password and no parameters", hint="give a token")
 
 
-def _fits_header(text: str) -> bool:
-    return text.isascii() and text.isprintable() and text == text.strip() and text != ""
-
-
-class _Link:
-    """Requests of one graph, sent again where that is safe."""
-
-    def __init__(self, client: httpx2.Client) -> None:
-        self.client: Final = client
-
-    def ask(self, method: str, path: str, *, writes: bool, again: bool, **named: Any) -> bytes:
-        """The answer. `again`: sending it twice does it once. Raises the error that the server told."""
-        sent = _as_json(named)
-        self.check_open()
-        lost: httpx2.RequestError | None = None
-        for attempt in range(ATTEMPTS_MAX):
-            last = attempt + 1 == ATTEMPTS_MAX or not again
-            pause = min(PAUSE_S * 2**attempt, PAUSE_S_MAX)
-            try:
-                answer = self.client.request(method, path, **sent)
-            except httpx2.RequestError as error:
-                if not isinstance(error, _NEVER_SENT):
-                    lost = error
-                # A server that is silent may still be at work: asking again would make it work twice.
-                if last or isinstance(error, (httpx2.ReadTimeout, httpx2.WriteTimeout)):
-                    raise _network(lost or error, writing=writes, again=again) from error
-            else:
-                if answer.is_success:
-                    return answer.content
-                failure = failure_of(answer.status_code, answer.content)
-                if failure.retry not in _AGAIN or (last and (lost is None or not writes)):
-                    raise failure
-                if last and lost is not None:
-                    # An earlier attempt may have been carried out; what this one met says nothing of that.
-                    raise _network(lost, writing=writes, again=again) from failure
-                pause = max(pause, _told_pause(answer))
-            time.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
-
-    def check_open(self) -> None:
-        """Raise `BadRequest` on a closed handle."""
-        if self.client.is_closed:
-            raise BadRequest("the graph is closed")
-
-    def get(self, path: str, **params: Any) -> bytes:
-        """The answer of a read."""
-        return self.ask("GET", path, writes=False, again=True, params=_given(params))
-
-    def post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """The answer of a write that is sent once."""
-        return self.ask("POST", path, writes=True, again=False, json=_given(body))
-
-    def remove(self, path: str) -> bytes:
-        """The answer of a deletion."""
-        return self.ask("DELETE", path, writes=True, again=False)
-
-    @contextmanager
-    def stream(self, path: str, body: Mapping[str, Any]) -> Generator[httpx2.Response]:
-        """An answer that is read as it comes. Raises NetworkError when it ends before its end."""
-        self.check_open()
-        try:
-            with self.client.stream("POST", path, **_as_json({"json": _given(body)})) as answer:
-                if not answer.is_success:
-                    raise failure_of(answer.status_code, answer.read())
-                yield answer
-        except httpx2.RequestError as error:
-            raise _network(error, writing=False, again=True) from error
-
-
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def _as_json(named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a request, its object as JSON: dates and times are texts there."""
-    if "json" not in named:
-        return named
-    rest = {name: value for name, value in named.items() if name != "json"}
-    headers = {**rest.pop("headers", {}), "Content-Type": "application/json"}
-    if not _finite(named["json"]):
-        raise BadRequest("a parameter cannot be sent: it is or holds NaN or an infinity")
-    try:
-        return {**rest, "content": orjson.dumps(named["json"]), "headers": headers}
-    except TypeError as error:
-        raise BadRequest(f"a parameter cannot be sent: {error}") from error
-
-
-def _finite(value: object) -> bool:
-    """Whether JSON has every number of the value; the others would arrive as nulls."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_finite, cast("dict[object, object]", value).values()))
-    if isinstance(value, (list, tuple)):
-        return all(map(_finite, cast("Sequence[object]", value)))
-    return True
-
-
-def _told_pause(answer: httpx2.Response) -> float:
-    said = answer.headers.get("retry-after", "")
-    return min(float(said), PAUSE_S_MAX) if said.isdecimal() else 0.0
-
-
-def _network(error: httpx2.RequestError, *, writing: bool, again: bool) -> OmnigraphError:
-    if isinstance(error, _NEVER_SENT):
-        return NetworkError(
-            f"the server was not reached ({type(error).__name__})", writing=False, hint="check the address"
-        )
-    hint = "send it again"
-    if writing:
-        known = "send it again with the same idempotency key"
-        hint = known if again else "look whether the write is there before sending it again"
-    return NetworkError(
-        f"the server did not answer, or the connection was lost ({type(error).__name__})",
-        writing=writing,
-        hint=hint,
-    )
-
-
-class _Part:
-    """What a graph behind a server is made of: names that are not there say why."""
-
-    def __init__(self, link: _Link) -> None:
-        self._link: Final = link
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise NotRemote(
-            f"'{name}' is not there over a server", hint="open the graph by its storage for what it needs"
-        )
-
-
 @text_checked_methods
-class RemoteGraph(_Part):
+class RemoteGraph(Part):
     """One graph behind a server. Thread-safe; use it as a context manager or call `close`.
 
     The methods are those of `Graph`, with the same results and errors. The token says who writes, so no call
     takes an actor. What is not there over a server raises `NotRemote`.
     """
 
-    def __init__(self, link: _Link) -> None:
+    def __init__(self, link: Link) -> None:
         super().__init__(link)
         self.branches: Final = RemoteBranches(link)
         self.commits: Final = RemoteCommits(link)
         self.tags: Final = RemoteTags(link)
+        self.feed: Final = RemoteFeed(link)
 
     @property
     def uri(self) -> str:
         """The address of the graph on its server."""
         return str(self._link.client.base_url).rstrip("/")
+
+    # --- reading -----------------------------------------------------------------------------------------
 
     def query(
         self,
@@ -256,81 +126,140 @@ class RemoteGraph(_Part):
         name: str | None = None,
         branch: str | None = None,
         at: str | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> Rows:
         """Run a read query. As `Graph.query`."""
         text = source_text(source)[0]
         body = {"query": text, "params": _plain(params), "name": name, "branch": branch, "at": at}
-        return rows_of(
-            self._link.ask(
-                "POST", "/query", writes=False, again=True, json=_given(body), headers={"Accept": ARROW}
-            )
-        )
+        return rows_of(self._link.look("/query", body, accept=ARROW))
 
-    def mutate(
+    def explain(
         self,
         source: str | os.PathLike[str],
         params: Mapping[str, Any] | None = None,
         *,
+        analyze: bool = False,
         name: str | None = None,
-        branch: str = "main",
-        if_commit: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> MutationResult:
-        """Run a mutation as one commit, or change nothing. As `Graph.mutate`."""
+        branch: str | None = None,
+        at: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> Explanation:
+        """How a read query would be answered; with `analyze` it is run and measured."""
         text = source_text(source)[0]
-        if idempotency_key is not None and not _fits_header(idempotency_key):
-            raise BadRequest(
-                "an idempotency key that goes to a server is printable ASCII text",
-                hint="use a random id per request, and send it again with the same request only",
-            )
-        body = {
-            "query": text,
-            "params": _plain(params),
-            "name": name,
-            "branch": branch,
-            "if_commit": if_commit,
-        }
-        answer = self._link.ask(
-            "POST",
-            "/mutate",
-            writes=True,
-            again=idempotency_key is not None,
-            json=_given(body),
-            headers={} if idempotency_key is None else {"Idempotency-Key": idempotency_key},
-        )
-        return told(answer, mutation_of)
+        body = {"query": text, "params": _plain(params), "name": name, "branch": branch, "at": at}
+        return told(self._link.look("/explain", {**body, "analyze": analyze}), reports.explanation_of)
 
-    def load(
-        self,
-        source: str | os.PathLike[str] | IO[bytes],
-        *,
-        mode: str,
-        branch: str = "main",
-        base: str | None = None,
-        if_commit: str | None = None,
-    ) -> LoadReport:
-        """Load one file or stream of JSON lines as one commit, or change nothing."""
-        params = _given({"mode": mode, "branch": branch, "from": base, "if_commit": if_commit})
-        headers = {"Content-Type": LINES}
-        with _opened(source) as records:
-            answer = self._link.ask(
-                "POST",
-                "/load",
-                writes=True,
-                again=False,
-                params=params,
-                headers=headers,
-                content=_pieces(records),
+    def at(
+        self, reference: str | int, *, branch: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> GraphAt:
+        """The graph as it was at a commit, a tag, or the present head of a branch; for reading."""
+        if isinstance(reference, int):
+            state = told(
+                self._link.get("/snapshot", branch=branch or "main", version=reference), reports.snapshot_of
             )
-        return told(answer, load_of)
+            return GraphAt(cast("Graph", self), state.head)
+        if branch is not None:
+            raise TargetConflict("a branch is given with a version number only", hint="leave out branch")
+        return GraphAt(cast("Graph", self), self.commits.show(reference).id)
+
+    def diff(
+        self,
+        old: str,
+        new: str,
+        *,
+        types: Sequence[str] | None = None,
+        ops: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> Diff:
+        """What differs between two states, each a branch, a tag or a commit id."""
+        body = {"from": old, "to": new, "type": types, "op": ops, "kind": kinds}
+        return told(self._link.look("/diff", body), reports.diff_of)
+
+    def blame(
+        self, type_name: str, entity_id: EntityKey, *, at: str = "main", **_limits: Unpack[CallLimits]
+    ) -> Blame:
+        """Which commit, actor and branch gave each property of an entity its present value."""
+        return told(self._link.get("/blame", type=type_name, at=at, **_named(entity_id)), reports.blame_of)
+
+    def entity(
+        self,
+        type_name: str,
+        entity_id: EntityKey,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> Entity:
+        """One node or edge by its id, as a branch shows it or a commit or tag showed it."""
+        params = {"type": type_name, "branch": branch, "at": at, **_named(entity_id)}
+        answer = self._link.ask(
+            "GET", "/entity", writes=False, again=True, params=given(params), headers={"Accept": ARROW}
+        )
+        return reports.entity_of(answer.content)
+
+    def blob(
+        self,
+        type_name: str,
+        entity_id: EntityKey,
+        property_name: str,
+        *,
+        kind: str | None = None,
+        branch: str | None = None,
+        at: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> Blob:
+        """One blob of one entity, with its bytes, or the address of an external one."""
+        if kind not in {None, "node", "edge"}:
+            raise BadRequest(f"unknown kind '{kind}'", hint="use node or edge")
+        named = {"type": type_name, "property": property_name, "entity": kind, "branch": branch, "at": at}
+        params = given({**named, **_named(entity_id)})
+        return reports.blob_of(
+            self._link.ask("GET", "/blob", writes=False, again=True, moved=True, params=params)
+        )
+
+    def snapshot(
+        self, *, branch: str | None = None, at: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> Snapshot:
+        """What a branch shows now, or showed at a commit or tag: the version and size of every table."""
+        return told(self._link.get("/snapshot", branch=branch, at=at), reports.snapshot_of)
+
+    def stats(
+        self, *, branch: str | None = None, at: str | None = None, **_limits: Unpack[CallLimits]
+    ) -> StatsReport:
+        """How many rows, bytes, fragments, versions and index segments each table has on each branch."""
+        return told(self._link.get("/stats", branch=branch, at=at), reports.stats_of)
+
+    def indexes(
+        self,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        types: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> IndexesReport:
+        """Which indexes are declared and built on which columns, what they cover, and what they take."""
+        named = None if not types else list(types)
+        return told(self._link.get("/indexes", branch=branch, at=at, type=named), reports.indexes_of)
+
+    def schema_source(self) -> str:
+        """The accepted schema, as it was written."""
+        return told(self._link.get("/schema"), lambda said: str(said["schema_source"]))
 
     def export_chunks(
-        self, *, branch: str | None = None, at: str | None = None, types: Sequence[str] | None = None
+        self,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        types: Sequence[str] | None = None,
+        format: str = "jsonl",  # noqa: A002  the word of the command line,
+        **_limits: Unpack[CallLimits],
     ) -> Iterator[bytes]:
         """The state of a branch or commit as chunks of JSON lines. As `Graph.export_chunks`.
 
         Raises NetworkError when the server stops before the end: what came by then is not the whole.
         """
+        refuse_local(format=None if format == "jsonl" else format)
         body = {"branch": branch, "at": at, "type_names": None if types is None else list(types)}
         with self._link.stream("/export", body) as answer:
             yield from answer.iter_bytes()
@@ -342,6 +271,7 @@ class RemoteGraph(_Part):
         branch: str | None = None,
         at: str | None = None,
         types: Sequence[str] | None = None,
+        **_limits: Unpack[CallLimits],
     ) -> str:
         """The state of a branch as JSON lines. With `target` the lines go there and the result is empty."""
         chunks = self.export_chunks(branch=branch, at=at, types=types)
@@ -351,9 +281,172 @@ class RemoteGraph(_Part):
             target.write(chunk)
         return ""
 
-    def schema_source(self) -> str:
-        """The accepted schema, as it was written."""
-        return told(self._link.get("/schema"), lambda said: str(said["schema_source"]))
+    # --- writing -----------------------------------------------------------------------------------------
+
+    def mutate(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str = "main",
+        actor: str | None = None,
+        if_commit: str | None = None,
+        idempotency_key: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> MutationResult:
+        """Run a mutation as one commit, or change nothing. As `Graph.mutate`."""
+        check_caller(actor)
+        text = source_text(source)[0]
+        body = {
+            "query": text,
+            "params": _plain(params),
+            "name": name,
+            "branch": branch,
+            "if_commit": if_commit,
+        }
+        return told(self._link.post("/mutate", body, idempotency_key), mutation_of)
+
+    def mutate_many(
+        self,
+        source: str | os.PathLike[str],
+        parameter_sets: Iterable[Mapping[str, Any]],
+        *,
+        name: str | None = None,
+        branch: str = "main",
+        actor: str | None = None,
+        if_commit: str | None = None,
+        idempotency_key: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> MutationResult:
+        """Run a mutation once for each set of parameters, in order, as one commit, or change nothing."""
+        check_caller(actor)
+        text, sets = source_text(source)[0], [dict(each) for each in parameter_sets]
+        body = {"query": text, "parameter_sets": sets, "name": name, "branch": branch, "if_commit": if_commit}
+        return told(self._link.post("/mutate/many", body, idempotency_key), mutation_of)
+
+    def load(
+        self,
+        sources: Sources | None = None,
+        *,
+        mode: str = "",
+        branch: str = "main",
+        base: str | None = None,
+        actor: str | None = None,
+        engine: str = "local",
+        replace_types: Sequence[str] = (),
+        rejects: str | os.PathLike[str] | None = None,
+        max_rejects: int | None = None,
+        on_duplicate: str | None = None,
+        resume: str | None = None,
+        format: str | None = None,  # noqa: A002  the word of the command line
+        type_name: str | None = None,
+        if_commit: str | None = None,
+        idempotency_key: str | None = None,
+        spark: Any = None,
+        **form: Unpack[LoadWords],
+    ) -> LoadReport:
+        """Load files or a stream of JSON lines as one commit, or change nothing. The server reads them in its
+        own process, whatever the `engine`. With an `idempotency_key` files are sent again when an answer is
+        lost; a stream, which can be read once, is not.
+        """
+        del engine
+        check_caller(actor)
+        other = None if format in {None, "jsonl"} else format
+        refuse_local(rejects=rejects, max_rejects=max_rejects, resume=resume, spark=spark, format=other)
+        refuse_local(type_name=type_name, **cast("dict[str, object]", form))
+        if sources is None:
+            raise BadRequest("a load needs an input")
+        params = {
+            "mode": mode,
+            "branch": branch,
+            "from": base,
+            "if_commit": if_commit,
+            "replace_types": list(replace_types) or None,
+            "on_duplicate": on_duplicate,
+        }
+        headers = {"Content-Type": LINES, **key_header(idempotency_key)}
+        records = _Records(sources)
+        answer = self._link.ask(
+            "POST",
+            "/load",
+            writes=True,
+            again=idempotency_key is not None and records.again,
+            params=given(params),
+            headers=headers,
+            content=records,
+        )
+        return told(answer.content, load_of)
+
+    def revert(
+        self,
+        commit: str,
+        *,
+        branch: str = "main",
+        parent: str | None = None,
+        actor: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> MergeReport:
+        """Take back what one commit did, as a new commit; later changes of other entities stay."""
+        check_caller(actor)
+        body = {"commit": commit, "branch": branch, "parent": parent}
+        return told(self._link.post("/revert", body), merge_of)
+
+    def apply_schema(
+        self,
+        schema: str | bytes | os.PathLike[str],
+        *,
+        file: str | None = None,
+        actor: str | None = None,
+        dry_run: bool = False,
+        allow_data_loss: bool = False,
+        fills: Sequence[str] = (),
+        **_limits: Unpack[CallLimits],
+    ) -> AppliedSchema:
+        """Make a text the schema of the graph, as one commit of main, or change nothing."""
+        check_caller(actor)
+        if isinstance(schema, bytes):
+            try:
+                text = schema.decode()
+            except UnicodeDecodeError:
+                raise BadRequest("the schema is not UTF-8 text") from None
+        else:
+            text, named = source_text(schema)
+            file = file or named
+        body = {
+            "schema_source": text,
+            "file": file,
+            "dry_run": dry_run,
+            "allow_data_loss": allow_data_loss,
+            "fills": list(fills),
+        }
+        return told(self._link.post("/schema/apply", body), reports.applied_of)
+
+    def optimize(
+        self,
+        *,
+        branch: str = "main",
+        types: Sequence[str] | None = None,
+        actor: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> OptimizeReport:
+        """Write small fragments as few, drop deleted rows, and bring every index up to date."""
+        check_caller(actor)
+        body = {"branch": branch, "types": None if types is None else list(types)}
+        return told(self._link.post("/optimize", body), reports.optimized_of)
+
+    def cleanup(
+        self,
+        *,
+        keep: int | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+        **_limits: Unpack[CallLimits],
+    ) -> CleanupReport:
+        """Remove states that nobody wants any more, and every file that only they are read from."""
+        age = None if older_than is None else int(older_than.total_seconds())
+        body = {"keep": keep, "older_than_s": age, "dry_run": dry_run}
+        return told(self._link.post("/cleanup", body), reports.cleanup_of)
 
     def close(self) -> None:
         """Let go of connections. Calling it again does nothing."""
@@ -371,109 +464,74 @@ class RemoteGraph(_Part):
         return f"RemoteGraph({self.uri!r})"
 
 
-@text_checked_methods
-class RemoteBranches(_Part):
-    """The branches of a graph behind a server."""
-
-    def list(self) -> list[str]:
-        """All branches, main first, then by name."""
-        names = told(self._link.get("/branches"), lambda said: [str(each) for each in said["branches"]])
-        return sorted(names, key=lambda name: (name != "main", name))
-
-    def create(self, name: str, *, from_branch: str = "main") -> BranchCreation:
-        """Make a branch that shows what `from_branch` shows now."""
-        return told(self._link.post("/branches", {"name": name, "from": from_branch}), creation_of)
-
-    def delete(self, name: str) -> BranchDeletion:
-        """Delete a branch."""
-        return told(self._link.remove(f"/branches/{quote(name, safe='')}"), deletion_of)
-
-    def merge(
-        self, source: str, *, into: str = "main", on_conflict: str | Mapping[str, str] | None = None
-    ) -> MergeReport:
-        """Merge the head of `source` into another branch as one commit with two parents."""
-        sides = dict(on_conflict) if isinstance(on_conflict, Mapping) else on_conflict
-        body = {"source": source, "target": into, "on_conflict": sides}
-        return told(self._link.post("/branches/merge", body), merge_of)
-
-
-@text_checked_methods
-class RemoteCommits(_Part):
-    """The history of a graph behind a server."""
-
-    def list(
-        self,
-        *,
-        branch: str = "main",
-        actor: str | None = None,
-        limit: int | None = None,
-        before: str | None = None,
-        since_us: int | None = None,
-        until_us: int | None = None,
-    ) -> list[CommitRecord]:
-        """Commits of a branch, newest first. As `Graph.commits.list`."""
-        found: list[CommitRecord] = []
-        while limit is None or len(found) < limit:
-            wanted = COMMITS_AT_ONCE if limit is None else min(limit - len(found), COMMITS_AT_ONCE)
-            answer = self._link.get(
-                "/commits",
-                branch=branch,
-                actor=actor,
-                limit=wanted,
-                before=found[-1].id if found else before,
-                since=since_us,
-                until=until_us,
-            )
-            page = told(answer, lambda said: [commit_of(each) for each in said["commits"]])
-            found += page
-            if len(page) < wanted:
-                break
-        return found
-
-    def show(self, reference: str) -> CommitRecord:
-        """One commit: that of an id, a tag, or the head of a branch."""
-        return told(self._link.get(f"/commits/{quote(reference, safe='')}"), commit_of)
-
-    def head(self, *, branch: str = "main") -> CommitRecord:
-        """The newest commit of a branch."""
-        return told(
-            self._link.get("/commits", branch=branch, limit=1), lambda said: commit_of(said["commits"][0])
-        )
-
-
-@text_checked_methods
-class RemoteTags(_Part):
-    """The tags of a graph behind a server."""
-
-    def list(self) -> dict[str, str]:
-        """Every tag and the commit it names."""
-        return told(
-            self._link.get("/tags"), lambda said: {str(name): str(at) for name, at in said["tags"].items()}
-        )
-
-    def create(self, name: str, *, at: str = "main") -> str:
-        """Name a commit for good."""
-        answer = self._link.post("/tags", {"name": name, "at": at})
-        return told(answer, lambda said: str(said["graph_commit_id"]))
-
-    def delete(self, name: str) -> None:
-        """Forget a name; the commit stays."""
-        self._link.remove(f"/tags/{quote(name, safe='')}")
-
-
 def _plain(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if params is None else dict(params)
 
 
-@contextmanager
-def _opened(source: str | os.PathLike[str] | IO[bytes]) -> Generator[IO[bytes]]:
-    if not isinstance(source, (str, os.PathLike)):
-        yield source
-        return
+def _named(entity_id: EntityKey) -> dict[str, str]:
+    """What names an entity, as parameters. Raises BadRequest."""
+    if isinstance(entity_id, str):
+        return {"id": entity_id}
+    if isinstance(entity_id, date):
+        return {"id": entity_id.isoformat()}
     try:
-        file = Path(source).open("rb")  # noqa: SIM115  closed below; only its opening fails like this
+        return {"key": orjson.dumps(entity_id).decode()}
+    except TypeError as error:
+        raise BadRequest(f"a key cannot be sent: {error}") from error
+
+
+class _Records:
+    """The records of a load, piece by piece: of files as often as they are asked for, of a stream once."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._files: list[Path] | None = None
+        self._stream: IO[bytes] | None = None
+        if hasattr(sources, "read"):
+            self._stream = cast("IO[bytes]", sources)
+        else:
+            listed = [sources] if isinstance(sources, (str, os.PathLike)) else cast("Sequence[Any]", sources)
+            self._files = [_file(each) for each in listed]
+
+    @property
+    def again(self) -> bool:
+        """Whether they can be read once more."""
+        return self._files is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._stream is not None:
+            yield from _pieces(self._stream)
+            return
+        for path in self._files or ():
+            last = b"\n"
+            with _opened(path) as file:
+                for piece in _pieces(file):
+                    last = piece
+                    yield piece
+            if not last.endswith(b"\n"):
+                # The first record of the next file begins on a line of its own.
+                yield b"\n"
+
+
+def _file(source: str | os.PathLike[str]) -> Path:
+    """One file of JSON lines. Raises NotRemote for another form, IoFailure for one that is not there."""
+    path = Path(source)
+    if path.name.endswith(_PACKED) or (path.suffix and path.suffix not in _LINES):
+        raise NotRemote(
+            f"'{path.name}' is not a file of JSON lines, and only those are sent to a server",
+            hint="make JSON lines of it, or load it into the storage directly",
+        )
+    if path.is_dir():
+        raise NotRemote(f"'{path}' is a directory; files are sent one by one", hint="name its files")
+    with _opened(path):
+        return path
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[IO[bytes]]:
+    try:
+        file = path.open("rb")
     except OSError as error:
-        raise IoFailure(f"'{source}' cannot be read: {error.strerror}") from error
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
     with file:
         yield file
 

@@ -60,10 +60,11 @@ def told(content: bytes, result: Callable[[Any], Result]) -> Result:
     try:
         return result(orjson.loads(content))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise _strange() from error
+        raise strange() from error
 
 
-def _strange() -> NotThisProduct:
+def strange() -> NotThisProduct:
+    """The error of an answer that means nothing here."""
     return NotThisProduct("the server answered, and not as this product does", hint="check the address")
 
 
@@ -79,7 +80,7 @@ def rows_of(content: bytes) -> Rows:
         name, target, commit = said["query_name"], said["target"], said["graph_commit_id"]
         branch, snapshot = target["branch"], target["snapshot"]
     except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise _strange() from error
+        raise strange() from error
     columns = [column.combine_chunks() for column in table.columns]
     return Rows(columns, pa.schema(list(table.schema)), name, branch, snapshot, commit)
 

@@ -50,6 +50,10 @@ class _Overdue(Cancellation):
     def requested(self) -> bool:
         return self._asked.requested or time.monotonic() >= self._ends
 
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self._ends - time.monotonic())
+
     def raise_if_requested(self) -> None:
         self._asked.raise_if_requested()
         self.raise_if_overdue()

@@ -30,6 +30,11 @@ class Cancellation:
         """Whether somebody asked."""
         return self._requested.is_set()
 
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until it comes by itself; None when it never does."""
+        return None
+
     def raise_if_requested(self) -> None:
         """Raise `Cancelled` when somebody asked. Called only where the write has had no effect."""
         if self._requested.is_set():

@@ -164,6 +164,8 @@ REQUEST_NESTING_MAX: Final = 64
 """Brackets open at one place of a JSON body."""
 REQUEST_PAUSE_S_MAX: Final = 30.0
 """A client that sends nothing of its body for so long is not waited for."""
+SERVER_READ_S_MAX: Final = 300
+"""Seconds a read over a server may take, whatever it asks for."""
 SERVER_READERS_DEFAULT: Final = 8
 """Reads of a server that run at the same time."""
 SERVER_WRITERS_DEFAULT: Final = 64

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
-from omnigraph.core.ids import Branch, BranchName, CommitId, TableKey
+from omnigraph.core.ids import Branch, BranchName, CommitId, TableKey, show_branch
 from omnigraph.manifest.commit_record import (
     CommitRecord,
     corrupt_row,
@@ -89,6 +89,29 @@ class Snapshot:
         """
         entry = self.entries.get(table_key)
         return self.tombstones.get(table_key, 0) if entry is None else entry.version
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, tables by kind and then by type."""
+        datasets: list[dict[str, Any]] = []
+        for key, entry in sorted(self.entries.items()):
+            kind, _, type_name = key.partition(":")
+            datasets.append(
+                {
+                    "entity_kind": kind,
+                    "type_name": type_name,
+                    "dataset_path": entry.location,
+                    "published_dataset_version": entry.version,
+                    "native_dataset_branch": entry.branch,
+                    "entity_count": entry.row_count,
+                }
+            )
+        return {
+            "graph_branch": show_branch(self.branch),
+            "graph_manifest_version": self.manifest_version,
+            "graph_commit_id": self.head,
+            "internal_schema_version": INTERNAL_SCHEMA_VERSION,
+            "datasets": datasets,
+        }
 
 
 def manifest_schema(stamp: int = STAMP) -> pa.Schema:

@@ -36,6 +36,8 @@ class Stream:
 
     pieces: Iterator[bytes]
     media_type: str
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def document(value: Mapping[str, Any]) -> Answer:

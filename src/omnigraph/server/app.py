@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from starlette.routing import Match, Route
 
+from omnigraph.core.bounds import within
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import (
     BadRequest,
@@ -25,11 +26,11 @@ from omnigraph.core.errors import (
     RouteNotFound,
 )
 from omnigraph.core.ids import new_ulid
-from omnigraph.core.limits import SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
+from omnigraph.core.limits import SERVER_READ_S_MAX, SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
 from omnigraph.core.permission import Everyone, Question
 from omnigraph.server import requests
 from omnigraph.server.answers import JSON, LINES, Answer, Stream
-from omnigraph.server.calls import At, Call
+from omnigraph.server.calls import EVERY_BRANCH, At, Call
 from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
 from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
 from omnigraph.server.log import log
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from omnigraph.core.bounds import Bounds
     from omnigraph.core.permission import Decision
     from omnigraph.server.served import ServedGraph, ServedGraphs
     from omnigraph.server.tokens import Tokens
@@ -154,38 +156,22 @@ class Application:
             key = exchange.headers.get("idempotency-key")
             if key is not None and not route.keyed:
                 raise BadRequest("this route takes no idempotency key", hint="leave the header out")
-            call = Call(
-                served.graph,
-                said,
-                names,
-                exchange.actor,
-                exchange.headers.get("accept", ""),
-                Cancellation(),
-                key=key,
-            )
+            call = Call(served.graph, said, names, exchange.actor, exchange.headers, Cancellation(), key=key)
             if route.carried is Carried.RECORDS:
                 requests.check_media_type(exchange.headers, LINES)
                 records = held.enter_context(await requests.spooled_body(exchange.headers, exchange.receive))
-                call = Call(
-                    call.graph,
-                    said,
-                    names,
-                    call.actor,
-                    call.accept,
-                    call.cancel,
-                    records=records,
-                    key=call.key,
-                )
+                call = replace(call, records=records)
             await self._work(exchange, route, call)
 
     async def _work(self, exchange: Exchange, route: GraphRoute, call: Call[Any]) -> None:
-        workers = self.workers[route.lane]
-        if route.lane is Lane.WRITES:
+        workers, reads = self.workers[route.lane], route.lane is Lane.READS
+        bounds = requests.bounds_in(exchange.headers, call.cancel, SERVER_READ_S_MAX if reads else None)
+        if not reads:
             # It was admitted, so it goes on to its end, whoever is still there to hear about it.
-            await _send_whole(exchange, cast("Answer", await workers.run(route.work, call)))
+            await _send_whole(exchange, cast("Answer", await workers.run(_done, route, call, bounds)))
             return
         async with _watching(exchange, call.cancel):
-            answer = await workers.run(route.work, call)
+            answer = await workers.run(_done, route, call, bounds)
             if isinstance(answer, Stream):
                 await _send_stream(exchange, answer, workers, call.cancel)
             else:
@@ -257,16 +243,22 @@ class Application:
     async def _authorize(
         self, exchange: Exchange, served: ServedGraph, route: GraphRoute, said: Any, names: Mapping[str, str]
     ) -> None:
+        readers = self.workers[Lane.READS]
         for asked in route.asks(said, names):
-            question, hidden = asked, None
-            if isinstance(asked.branch, At) and not isinstance(served.policy, Everyone):
-                hidden = CommitNotFound(asked.branch)
-                home = await self.workers[Lane.READS].run(_home_of, served, asked.branch, hidden)
-                question = Question(asked.action, home, asked.target)
-            decision = served.policy.decide(exchange.actor, question)
-            _audit(exchange, question, decision)
-            if not decision.allowed:
-                raise hidden or Forbidden(decision.message, hint="ask the operator of the server")
+            questions, hidden = [asked], None
+            if not isinstance(served.policy, Everyone):
+                if isinstance(asked.branch, At):
+                    hidden = CommitNotFound(asked.branch)
+                    home = await readers.run(_home_of, served, asked.branch, hidden)
+                    questions = [replace(asked, branch=home)]
+                elif asked.branch == EVERY_BRANCH:
+                    each = await readers.run(served.graph.branches.list)
+                    questions = [replace(asked, branch=name) for name in each]
+            for question in questions:
+                decision = served.policy.decide(exchange.actor, question)
+                _audit(exchange, question, decision)
+                if not decision.allowed:
+                    raise hidden or Forbidden(decision.message, hint="ask the operator of the server")
 
     @contextmanager
     def _place(self, exchange: Exchange, route: GraphRoute) -> Generator[None]:
@@ -275,6 +267,11 @@ class Application:
                 held.enter_context(self._admission.write_of(exchange.actor or ANONYMOUS))
             held.enter_context(self.workers[route.lane].admitted())
             yield
+
+
+def _done(route: GraphRoute, call: Call[Any], bounds: Bounds) -> Answer | Stream:
+    with within(bounds):
+        return route.work(call)
 
 
 def _home_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> str:
@@ -334,7 +331,7 @@ async def _send_head(exchange: Exchange, status: int, headers: Mapping[str, str]
 
 
 async def _send_whole(exchange: Exchange, answer: Answer) -> None:
-    about = {**answer.headers, "content-type": answer.media_type, "content-length": str(len(answer.content))}
+    about = {"content-type": answer.media_type, "content-length": str(len(answer.content)), **answer.headers}
     await _send_head(exchange, answer.status, about)
     await exchange.send({"type": "http.response.body", "body": answer.content})
 
@@ -344,7 +341,7 @@ async def _send_stream(exchange: Exchange, stream: Stream, workers: Workers, can
     try:
         # The first piece comes before the headers: what fails at once is still an ordinary error.
         piece = await workers.run(next, stream.pieces, None)
-        await _send_head(exchange, 200, {"content-type": stream.media_type})
+        await _send_head(exchange, stream.status, {"content-type": stream.media_type, **stream.headers})
         while piece is not None:
             if piece:
                 await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})

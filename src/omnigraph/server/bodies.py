@@ -43,6 +43,16 @@ class MutateBody(Body):
     if_commit: str | None = None
 
 
+class MutateManyBody(Body, kw_only=True):
+    """A query that writes, run once for each set of parameters."""
+
+    query: Text
+    parameter_sets: tuple[dict[str, Any], ...]
+    name: str | None = None
+    branch: str = "main"
+    if_commit: str | None = None
+
+
 class LoadParameters(Body):
     """How the records of a load are written."""
 
@@ -50,6 +60,8 @@ class LoadParameters(Body):
     base: str | None = msgspec.field(default=None, name="from")
     mode: Literal["append", "merge", "overwrite", "patch"] = "merge"
     if_commit: str | None = None
+    replace_types: Names = ()
+    on_duplicate: Literal["refuse", "first", "last"] | None = None
 
 
 class ExportBody(ReadTarget):
@@ -73,6 +85,8 @@ class CommitsParameters(Body):
     before: str | None = None
     since: Annotated[int, Meta(ge=0)] | None = None
     until: Annotated[int, Meta(ge=0)] | None = None
+    merged: bool = False
+    upkeep: bool = True
 
 
 class ChangesFilter(Body):
@@ -97,6 +111,20 @@ class FeedParameters(ChangesFilter):
     cursor: Annotated[str, Meta(max_length=4_096)] | None = None
     start: str | None = None
     limit: Annotated[int, Meta(ge=1, le=8_192)] = 1_000
+    commits: Annotated[int, Meta(ge=1, le=512)] = 100
+
+
+class CursorParameters(ChangesFilter):
+    """Where a feed begins."""
+
+    branch: str = "main"
+    start: str = "now"
+
+
+class BaselineBody(ChangesFilter):
+    """The state a feed goes on from."""
+
+    branch: str = "main"
 
 
 class DiffBody(ChangesFilter, kw_only=True):
@@ -106,12 +134,44 @@ class DiffBody(ChangesFilter, kw_only=True):
     new: Text = msgspec.field(name="to")
 
 
-class BlameParameters(Body, kw_only=True):
-    """The entity somebody asks about."""
+class Named(Body, kw_only=True):
+    """One entity: by its id as text, or by its `key` as JSON says it."""
 
     type: Text
-    id: Text
+    id: Text | None = None
+    key: Text | None = None
+
+
+class BlameParameters(Named, kw_only=True):
+    """The entity somebody asks about."""
+
     at: str = "main"
+
+
+class EntityParameters(Named, kw_only=True):
+    """One entity as a state has it."""
+
+    branch: str | None = None
+    at: str | None = None
+
+
+class BlobParameters(EntityParameters, kw_only=True):
+    """One blob of one entity. `entity` tells types of one name apart."""
+
+    property: Text
+    entity: Literal["node", "edge"] | None = None
+
+
+class IndexesParameters(ReadTarget):
+    """A state, and which types of it."""
+
+    type: Names = ()
+
+
+class SnapshotParameters(ReadTarget):
+    """A state: what `at` names, or a branch as it is or was at one of its versions."""
+
+    version: Annotated[int, Meta(ge=1)] | None = None
 
 
 class BranchBody(Body, kw_only=True):
@@ -127,6 +187,8 @@ class MergeBody(Body, kw_only=True):
     source: Text
     target: str = "main"
     on_conflict: Literal["ours", "theirs"] | dict[str, Literal["ours", "theirs"]] | None = None
+    resolve: dict[str, Any] | None = None
+    """An edited list of conflicts."""
 
 
 class TagBody(Body, kw_only=True):
@@ -155,7 +217,11 @@ class SchemaBody(Body, kw_only=True):
     """The schema a graph shall have."""
 
     schema_source: Text
+    file: str | None = None
+    """How messages call it."""
     dry_run: bool = False
+    allow_data_loss: bool = False
+    fills: Names = ()
 
 
 class OptimizeBody(Body):
@@ -163,3 +229,11 @@ class OptimizeBody(Body):
 
     branch: str = "main"
     types: Names | None = None
+
+
+class CleanupBody(Body):
+    """Which states go."""
+
+    keep: Annotated[int, Meta(ge=1)] | None = None
+    older_than_s: Annotated[int, Meta(ge=0)] | None = None
+    dry_run: bool = False

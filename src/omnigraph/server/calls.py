@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from omnigraph.core.ids import normalize_branch, show_branch
 from omnigraph.core.permission import Action, Question
@@ -28,12 +28,18 @@ class Call(Generic[Said]):
     names: Mapping[str, str]
     """The parts of the path that a route leaves open."""
     actor: str | None
-    accept: str
+    headers: Mapping[str, str]
+    """Of the request, by lower-case name."""
     cancel: Cancellation
     records: Any = None
     """The body of a load, as a file."""
     key: str | None = None
     """The idempotency key."""
+
+    @property
+    def accept(self) -> str:
+        """The kinds of answers the caller understands."""
+        return self.headers.get("accept", "")
 
 
 class Work(Protocol):
@@ -57,6 +63,10 @@ class At(str):
     __slots__ = ()
 
 
+EVERY_BRANCH: Final = "*"
+"""Instead of a branch: the question is asked about each of them. No branch can be named like this."""
+
+
 def _state(said: Any) -> str:
     return branch_named(said.branch) if said.at is None else At(said.at)
 
@@ -65,6 +75,19 @@ def reads_state(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
     """The question of a read that names a branch, or a commit or tag, or nothing for main."""
     del names
     return (Question(Action.READ, _state(said)),)
+
+
+def reads_state_or_all(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a read that names a state, or nothing for all branches."""
+    if said.branch is None and said.at is None:
+        return reads_every_branch(said, names)
+    return reads_state(said, names)
+
+
+def reads_every_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a read of all branches."""
+    del said, names
+    return (Question(Action.READ, EVERY_BRANCH),)
 
 
 def reads_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
@@ -95,6 +118,12 @@ def exports_state(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
     """The question of an export."""
     del names
     return (Question(Action.EXPORT, _state(said)),)
+
+
+def exports_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of an export of a branch itself."""
+    del names
+    return (Question(Action.EXPORT, branch_named(said.branch)),)
 
 
 def reads_main(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:

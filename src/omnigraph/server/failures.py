@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import (
+    BlobPreconditionFailed,
+    BlobRange,
     IoFailure,
     OmnigraphError,
     ResourceBusy,
@@ -62,6 +64,10 @@ def headers_of(error: OmnigraphError) -> dict[str, str]:
         return {"www-authenticate": "Bearer"}
     if isinstance(error, (ResourceBusy, TooManyRequests)):
         return {"retry-after": RETRY_AFTER_S}
+    if isinstance(error, BlobPreconditionFailed):
+        return {"etag": str(error.details["etag"])}
+    if isinstance(error, BlobRange):
+        return {"content-range": f"bytes */{error.details['blob_range']['length']}"}
     return {}
 
 

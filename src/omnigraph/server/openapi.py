@@ -107,6 +107,9 @@ def _content(summary: str, media_types: tuple[str, ...]) -> dict[str, Any]:
 def _failures(statuses: Any) -> dict[str, Any]:
     body = {JSON: {"schema": {"$ref": _REF.format(name="Failure")}}}
     return {
-        str(status): {"description": HTTPStatus(status).phrase, "content": body}
+        str(status): {
+            "description": HTTPStatus(status).phrase,
+            **({"content": body} if status >= HTTPStatus.BAD_REQUEST else {}),
+        }
         for status in sorted(statuses)
     }

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from omnigraph.api.texts import Text
 from omnigraph.core.errors import TargetConflict
 from omnigraph.manifest.commit_record import commit_dict
 from omnigraph.server.answers import ARROW, LINES, Stream, document, listed, rows_as_arrow, rows_as_json
+from omnigraph.server.entities import key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from omnigraph.branching.baseline import Baseline
     from omnigraph.server import bodies
     from omnigraph.server.answers import Answer
     from omnigraph.server.bodies import ChangesFilter, ExportBody, Nothing, QueryBody
@@ -25,7 +31,6 @@ def query(call: Call[QueryBody]) -> Answer | Stream:
         name=said.name,
         branch=said.branch,
         at=said.at,
-        cancel=call.cancel,
     )
     return rows_as_arrow(rows) if ARROW in call.accept else rows_as_json(rows)
 
@@ -58,8 +63,30 @@ def explain(call: Call[bodies.ExplainBody]) -> Answer:
 def stats(call: Call[bodies.ReadTarget]) -> Answer:
     """How large the tables of a state are."""
     said = call.said
-    branch = "main" if said.branch is None and said.at is None else said.branch
-    return document(call.graph.stats(branch=branch, at=said.at).to_dict())
+    return document(call.graph.stats(branch=said.branch, at=said.at).to_dict())
+
+
+def indexes(call: Call[bodies.IndexesParameters]) -> Answer:
+    """Which indexes a state has."""
+    said = call.said
+    found = call.graph.indexes(branch=said.branch, at=said.at, types=said.type or None)
+    return document(found.to_dict())
+
+
+def snapshot(call: Call[bodies.SnapshotParameters]) -> Answer:
+    """The version and size of every table of a state."""
+    said, at = call.said, call.said.at
+    if said.version is not None:
+        if at is not None:
+            raise TargetConflict("give either a commit or a version of a branch, not both")
+        at = call.graph.at(said.version, branch=said.branch).commit_id
+    found = call.graph.snapshot(branch=said.branch if at is None else None, at=at)
+    return document({**found.to_dict(), "commit": commit_dict(found.commit)})
+
+
+def branch_details(call: Call[Nothing]) -> Answer:
+    """Every branch with its head, and how far it and main are apart."""
+    return document({"branches": [each.to_dict() for each in call.graph.branches.details()]})
 
 
 def commits(call: Call[bodies.CommitsParameters]) -> Answer:
@@ -72,6 +99,8 @@ def commits(call: Call[bodies.CommitsParameters]) -> Answer:
         before=said.before,
         since_us=said.since,
         until_us=said.until,
+        merged=said.merged,
+        upkeep=said.upkeep,
     )
     return document({"commits": [commit_dict(each) for each in found]})
 
@@ -97,8 +126,25 @@ def changes(call: Call[bodies.FeedParameters]) -> Answer:
         raise TargetConflict("give either a cursor or a start, not both")
     chosen = _chosen(said)
     position = said.cursor or feed.start(said.start or "now", branch=said.branch, **chosen)
-    page = feed.poll(position, branch=said.branch, changes_max=said.limit, **chosen)
+    page = feed.poll(position, branch=said.branch, changes_max=said.limit, commits_max=said.commits, **chosen)
     return document(page.to_dict())
+
+
+def cursor(call: Call[bodies.CursorParameters]) -> Answer:
+    """Where a feed begins."""
+    said = call.said
+    return document({"cursor": call.graph.feed.start(said.start, branch=said.branch, **_chosen(said))})
+
+
+def baseline(call: Call[bodies.BaselineBody]) -> Stream:
+    """Every record of a branch, and as the last line the cursor that goes on from there."""
+    said = call.said
+    return Stream(_with_cursor(call.graph.feed.baseline_lines(branch=said.branch, **_chosen(said))), LINES)
+
+
+def _with_cursor(lines: Generator[bytes, None, Baseline]) -> Iterator[bytes]:
+    made = yield from lines
+    yield orjson.dumps({"baseline": made.to_dict()}) + b"\n"
 
 
 def _chosen(said: ChangesFilter) -> dict[str, Any]:
@@ -115,7 +161,7 @@ def diff(call: Call[bodies.DiffBody]) -> Answer | Stream:
 def blame(call: Call[bodies.BlameParameters]) -> Answer:
     """Which commit gave each property of an entity its value."""
     said = call.said
-    return document(call.graph.blame(said.type, said.id, at=said.at).to_dict())
+    return document(call.graph.blame(said.type, key_of(said), at=said.at).to_dict())
 
 
 def tags(call: Call[Nothing]) -> Answer:
@@ -126,5 +172,7 @@ def tags(call: Call[Nothing]) -> Answer:
 def preview(call: Call[bodies.MergeBody]) -> Answer:
     """What a merge would do now."""
     said = call.said
-    found = call.graph.branches.preview(said.source, into=said.target, on_conflict=said.on_conflict)
+    found = call.graph.branches.preview(
+        said.source, into=said.target, on_conflict=said.on_conflict, resolve=said.resolve
+    )
     return document(found.to_dict())

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import orjson
 
+from omnigraph.core.bounds import bounds_of
 from omnigraph.core.errors import BadRequest, DeadlineExceeded, ResourceLimit, UnsupportedMediaType
 from omnigraph.core.limits import MIB, REQUEST_BYTES_MAX, REQUEST_NESTING_MAX, REQUEST_PAUSE_S_MAX
 
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope
 
+    from omnigraph.core.bounds import Bounds
+    from omnigraph.core.cancel import Cancellation
+
 Model = TypeVar("Model", bound=msgspec.Struct)
 
 SPOOLED_IN_MEMORY: Final = 4 * MIB
 """Bytes of a load that are kept in memory before a file is begun."""
 REQUEST_ID_MAX: Final = 128
+_COUNT_DIGITS_MAX: Final = 18
 _VISIBLE: Final = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_MAX}}}")
 _BAD_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _PLACE: Final = re.compile(r" - at `\$(.*?)`$")
@@ -57,6 +62,23 @@ def request_id_in(headers: Mapping[str, str]) -> str | None:
     """The id a client gave its request, when it can be echoed and logged."""
     given = headers.get("x-request-id", "")
     return given if _VISIBLE.fullmatch(given) else None
+
+
+def bounds_in(headers: Mapping[str, str], cancel: Cancellation, seconds_max: float | None) -> Bounds:
+    """What the work may take: what the request asks for, within what the server allows. Raises BadRequest."""
+    asked_ms, memory = (_count_in(headers, name) for name in ("x-timeout-ms", "x-memory-bytes"))
+    asked_s = None if asked_ms is None else asked_ms / 1_000
+    allowed = [each for each in (asked_s, seconds_max) if each is not None]
+    return bounds_of({"timeout_s": min(allowed, default=None), "memory_bytes": memory, "cancel": cancel})
+
+
+def _count_in(headers: Mapping[str, str], name: str) -> int | None:
+    given = headers.get(name)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) <= _COUNT_DIGITS_MAX and int(given)):
+        raise BadRequest(f"the header {name} is a whole number above 0")
+    return int(given)
 
 
 def check_encoding(scope: Scope) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.server import bodies, reading, writing
+from omnigraph.server import bodies, entities, reading, writing
 from omnigraph.server import calls as asking
 from omnigraph.server.answers import ARROW, JSON, LINES
 
@@ -82,9 +82,14 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         statuses=(400, 404, 409, 412, 413, 415, 424, 429), keyed=True,
     ),
     GraphRoute(
+        "mutateMany", "POST", "/mutate/many", "Run a query that writes for many parameters, as one commit.",
+        bodies.MutateManyBody, Carried.BODY, Lane.WRITES, asking.changes_branch, writing.mutate_many,
+        statuses=(400, 404, 409, 412, 413, 415, 424, 429), keyed=True,
+    ),
+    GraphRoute(
         "load", "POST", "/load", "Load JSON lines as one commit or not at all.",
         bodies.LoadParameters, Carried.RECORDS, Lane.WRITES, asking.loads_branch, writing.load,
-        statuses=(400, 404, 409, 412, 413, 415, 429),
+        statuses=(400, 404, 409, 412, 413, 415, 429), keyed=True,
     ),
     GraphRoute(
         "explain", "POST", "/explain", "How a query would be answered.",
@@ -93,8 +98,33 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     ),
     GraphRoute(
         "getStats", "GET", "/stats", "How large the tables of a state are.",
-        bodies.ReadTarget, Carried.PARAMETERS, Lane.READS, asking.reads_state, reading.stats,
+        bodies.ReadTarget, Carried.PARAMETERS, Lane.READS, asking.reads_state_or_all, reading.stats,
         statuses=(400, 404),
+    ),
+    GraphRoute(
+        "getIndexes", "GET", "/indexes", "Which indexes a state has, and what they cover.",
+        bodies.IndexesParameters, Carried.PARAMETERS, Lane.READS, asking.reads_state, reading.indexes,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "getSnapshot", "GET", "/snapshot", "The version and size of every table of a state.",
+        bodies.SnapshotParameters, Carried.PARAMETERS, Lane.READS, asking.reads_state, reading.snapshot,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "getEntity", "GET", "/entity", "One node or edge.",
+        bodies.EntityParameters, Carried.PARAMETERS, Lane.READS, asking.reads_state, entities.entity,
+        gives=(JSON, ARROW), statuses=(400, 404),
+    ),
+    GraphRoute(
+        "getBlob", "GET", "/blob", "The bytes of a blob or a range of them; 302 names where it is kept.",
+        bodies.BlobParameters, Carried.PARAMETERS, Lane.READS, asking.reads_state, entities.blob,
+        gives=(entities.BYTES,), statuses=(302, 304, 400, 404, 412, 416),
+    ),
+    GraphRoute(
+        "headBlob", "HEAD", "/blob", "What a blob is, without its bytes.",
+        bodies.BlobParameters, Carried.PARAMETERS, Lane.READS, asking.reads_state, entities.blob_head,
+        gives=(entities.BYTES,), statuses=(302, 304, 400, 404, 412),
     ),
     GraphRoute(
         "listCommits", "GET", "/commits", "The commits of a branch, newest first.",
@@ -118,6 +148,16 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         statuses=(400, 404, 409, 410),
     ),
     GraphRoute(
+        "startChanges", "GET", "/changes/start", "A cursor to begin a feed at.",
+        bodies.CursorParameters, Carried.PARAMETERS, Lane.READS, asking.reads_branch, reading.cursor,
+        statuses=(400, 404),
+    ),
+    GraphRoute(
+        "captureChangeBaseline", "POST", "/changes/baseline", "A state, and the cursor that goes on from it.",
+        bodies.BaselineBody, Carried.BODY, Lane.READS, asking.exports_branch, reading.baseline,
+        gives=(LINES,), statuses=(400, 404, 413, 415),
+    ),
+    GraphRoute(
         "diff", "POST", "/diff", "What differs between two states.",
         bodies.DiffBody, Carried.BODY, Lane.READS, asking.reads_both, reading.diff,
         statuses=(400, 404, 409, 413, 415),
@@ -131,6 +171,10 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         "listTags", "GET", "/tags", "All tags.",
         bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_main, reading.tags,
         statuses=(400, 404),
+    ),
+    GraphRoute(
+        "describeBranches", "GET", "/branches/details", "Every branch with its head, ahead and behind main.",
+        bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_every_branch, reading.branch_details,
     ),
     GraphRoute(
         "previewMerge", "POST", "/branches/preview", "What a merge would do now.",
@@ -180,6 +224,11 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     GraphRoute(
         "optimize", "POST", "/optimize", "Keep a branch fast; no row changes.",
         bodies.OptimizeBody, Carried.BODY, Lane.WRITES, asking.keeps_up, writing.optimize,
+        statuses=(400, 404, 409, 413, 415, 424, 429),
+    ),
+    GraphRoute(
+        "cleanup", "POST", "/cleanup", "Remove states that nobody wants any more.",
+        bodies.CleanupBody, Carried.BODY, Lane.WRITES, asking.keeps_up, writing.cleanup,
         statuses=(400, 404, 409, 413, 415, 424, 429),
     ),
 )  # fmt: skip

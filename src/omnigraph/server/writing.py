@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from omnigraph.api.texts import Text
@@ -29,6 +30,21 @@ def mutate(call: Call[MutateBody]) -> Answer:
     return document(done.to_dict())
 
 
+def mutate_many(call: Call[bodies.MutateManyBody]) -> Answer:
+    """Run a query that writes, once for each set of parameters, as one commit."""
+    said = call.said
+    done = call.graph.mutate_many(
+        Text(said.query),
+        said.parameter_sets,
+        name=said.name,
+        branch=said.branch,
+        actor=call.actor,
+        if_commit=said.if_commit,
+        idempotency_key=call.key,
+    )
+    return document(done.to_dict())
+
+
 def load(call: Call[LoadParameters]) -> Answer:
     """Load records as one commit."""
     said = call.said
@@ -39,6 +55,9 @@ def load(call: Call[LoadParameters]) -> Answer:
         base=said.base,
         actor=call.actor,
         if_commit=said.if_commit,
+        idempotency_key=call.key,
+        replace_types=said.replace_types,
+        on_duplicate=said.on_duplicate,
         engine="local",
         format="jsonl",
     )
@@ -62,7 +81,11 @@ def merge(call: Call[bodies.MergeBody]) -> Answer:
     """Merge one branch into another."""
     said = call.said
     done = call.graph.branches.merge(
-        said.source, into=said.target, actor=call.actor, on_conflict=said.on_conflict
+        said.source,
+        into=said.target,
+        actor=call.actor,
+        on_conflict=said.on_conflict,
+        resolve=said.resolve,
     )
     return document({**done.to_dict(), "actor_id": call.actor})
 
@@ -97,7 +120,14 @@ def show_again(call: Call[bodies.RestoreBody]) -> Answer:
 def apply_schema(call: Call[bodies.SchemaBody]) -> Answer:
     """Make a text the schema of the graph."""
     said = call.said
-    done = call.graph.apply_schema(said.schema_source.encode(), actor=call.actor, dry_run=said.dry_run)
+    done = call.graph.apply_schema(
+        said.schema_source.encode(),
+        file=said.file,
+        actor=call.actor,
+        dry_run=said.dry_run,
+        allow_data_loss=said.allow_data_loss,
+        fills=said.fills,
+    )
     return document(done.to_dict())
 
 
@@ -105,3 +135,11 @@ def optimize(call: Call[bodies.OptimizeBody]) -> Answer:
     """Keep a branch fast."""
     said = call.said
     return document(call.graph.optimize(branch=said.branch, types=said.types, actor=call.actor).to_dict())
+
+
+def cleanup(call: Call[bodies.CleanupBody]) -> Answer:
+    """Remove states that nobody wants any more."""
+    said = call.said
+    age = None if said.older_than_s is None else timedelta(seconds=said.older_than_s)
+    done = call.graph.cleanup(keep=said.keep, older_than=age, dry_run=said.dry_run)
+    return document(done.to_dict(files=True))

@@ -12,7 +12,6 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -107,6 +106,8 @@ def analyse_query(text: str, analysis: str) -> list[str]:
 def _tokens(text: str, analysis: str) -> Iterator[str]:
     if analysis == FOLDED:
         text = _folded(text)
+    import lance  # noqa: PLC0415  a heavy package
+
     return (token.text for token in lance.tokenize(text, **analyser_options(analysis)))
 
 
