@@ -162,7 +162,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
         "stored_query_not_found",
         "alias_not_found",
         "server_not_found",
-        "blob_precondition_failed",
         "actor_required",
         "credentials_insecure",
         "client_disconnected",
