@@ -43,6 +43,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("query",): ["-e", READ],
     ("recoveries",): [],
     ("optimize",): [],
+    ("embed",): ["Doc.vec", "--engine", "local"],
     ("repair",): [],
     ("cleanup",): ["--keep", "1"],
     ("indexes",): [],

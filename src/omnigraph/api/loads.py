@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
+from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.core.bounds import CallLimits, current_bounds
 from omnigraph.core.load_options import ColumnForm, ColumnWords, LoadOptions
 from omnigraph.recovery.outcome import WriteCourse
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.pipeline.load.journal import ResumableLoad
     from omnigraph.pipeline.load.load import Sources
+    from omnigraph.pipeline.load.reembed import Reembedded
     from omnigraph.pipeline.report import LoadReport
 
 
@@ -96,6 +98,38 @@ class Loads:
 
         self._session.begin_read()
         return resumable_loads(self._session)
+
+    def embed(
+        self,
+        target: str,
+        *,
+        model: str | None = None,
+        branch: str = "main",
+        merge: bool = True,
+        actor: str | None = None,
+        engine: str = "spark",
+        spark: Any = None,
+        **_limits: Unpack[CallLimits],
+    ) -> Reembedded:
+        """Make all vectors of an `@embed` property again, on a branch of their own, and merge them.
+
+        ```python
+        report = graph.embed("Doc.vec", engine="local")
+        report.rows, report.changed, report.similarity
+        ```
+
+        Every text of the property's source is embedded, by the embedder of the handle or, where settings name
+        it, by another `model` of it. `merge=False` leaves the working branch, to be looked at and merged.
+        Called again after it was stopped, it goes on from there. Raises `EmbedderError`, and `MergeConflicts`
+        when somebody changed the same texts meanwhile.
+        """
+        with WriteCourse("the embedding") as course:
+            from omnigraph.pipeline.load.load import RunBy  # noqa: PLC0415  only a load needs it
+            from omnigraph.pipeline.load.reembed import reembed  # noqa: PLC0415
+
+            by = RunBy(course, engine, spark, current_bounds().cancel, model)
+            of = writable_branch(branch)
+            return reembed(self._session, target, of, by, actor=actor, merge=merge, bulk=SPARK_WHEN_LARGE)
 
     def load_frames(
         self,

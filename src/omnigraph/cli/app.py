@@ -47,6 +47,7 @@ _MODULE_OF: Final[dict[Path, str]] = {
     ("mutate",): "graphs",
     ("init",): "graphs",
     ("load",): "loads",
+    ("embed",): "loads",
     ("export",): "exports",
     ("explain",): "explain",
     ("log",): "history",

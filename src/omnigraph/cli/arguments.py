@@ -55,6 +55,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("stats",): _DIRECT,
     ("mutate",): _WRITE,
     ("load",): _WRITE,
+    ("embed",): _WRITE,
     ("query",): _READ,
     ("explain",): _READ,
     ("export",): _READ,

@@ -127,6 +127,57 @@ def register(app: typer.Typer, spark_app: typer.Typer) -> None:
             ),
         ),
     )(load)
+    app.command(
+        "embed",
+        help=teach(
+            "Make all vectors of an @embed property again, on a branch, compare them, and merge them.",
+            "omnigraph embed Doc.vec --store kb.omni",
+            "omnigraph embed Doc.vec --model small-2 --no-merge --store kb.omni",
+            more="Run again after it was stopped, it goes on from there.",
+        ),
+    )(embed)
+
+
+def embed(
+    target: Annotated[str, typer.Argument(metavar="TYPE.PROPERTY", help="A Vector with @embed.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="The model, if not that of OMNIGRAPH_EMBED_MODEL."),
+    ] = None,
+    store: Store = None,
+    branch: Branch = "main",
+    no_merge: Annotated[
+        bool, typer.Option("--no-merge", help="Leave the vectors on the working branch.")
+    ] = False,
+    engine: EngineOption = EngineName.SPARK,
+    actor: Actor = None,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Make all vectors of a property again."""
+    with writing(store, "embed", quiet=quiet, engine=engine.value) as graph:
+        report = graph.embed(
+            target,
+            model=model,
+            branch=branch,
+            merge=not no_merge,
+            actor=actor,
+            engine=engine.value,
+            timeout_s=timeout,
+        )
+    if as_json:
+        output.document(report.to_dict())
+        return
+    alike = "" if report.similarity is None else f", mean cosine with the former ones {report.similarity:.3f}"
+    texts = output.counted(report.rows, "text")
+    output.line(
+        f"embedded {texts} of {target} with {report.model}; {report.changed:,} vectors changed{alike}"
+    )
+    if report.merged:
+        output.line(f"merged into {report.branch}; commit {report.commit}")
+    else:
+        output.line(f"on branch {report.working_branch}; `omnigraph branch merge {report.working_branch}`")
 
 
 def load(

@@ -61,6 +61,8 @@ class RunBy:
     engine: str = EngineName.SPARK.value
     spark: "SparkSession | None" = None
     cancel: Cancellation = NEVER
+    model: str | None = None
+    """Who makes the vectors that records leave out, if not the model of the handle."""
 
 
 def load_files(
@@ -139,6 +141,22 @@ def load_frames(
     return _load(session, splits, 0, options, by, request)
 
 
+def load_spooled(
+    session: GraphSession,
+    spooled: Callable[[Path], list[Path]],
+    type_name: str,
+    options: LoadOptions,
+    by: RunBy,
+) -> LoadReport:
+    """Load Parquet files of one type that `spooled` writes into a directory once the branch is entered."""
+
+    def splits(workspace: Path | None, _executor: Executor) -> list[Split]:
+        files = spooled(_seen_by_tasks(workspace))
+        return plan_splits(files, format_=SourceFormat.PARQUET, type_name=type_name) if files else []
+
+    return _load(session, splits, 0, options, by, requested(options, (type_name,), ()))
+
+
 def _enter(session: GraphSession, options: LoadOptions) -> None:
     """As every write; a branch that exists follows the accepted schema afterwards."""
     entering_write(session, options.actor)
@@ -174,6 +192,7 @@ def _load(
             cancel=by.cancel,
             course=by.course,
             request=request,
+            model=by.model,
         )
         return _run(load, partial(make_splits, workspace, executor))
 
@@ -236,6 +255,7 @@ def _resume(
             cancel=by.cancel,
             course=by.course,
             request=request,
+            model=by.model,
         )
         return _run(load, lambda: list(record.splits))
 

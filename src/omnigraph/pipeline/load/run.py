@@ -142,12 +142,14 @@ class Load:
         earlier: LoadRecord | None = None,
         cancel: Cancellation = NEVER,
         request: RequestKey | None = None,
+        model: str | None = None,
     ) -> None:
         self.session = session
         self.options = options
         self.mode = options.chosen_mode()
         self.cancel = cancel
         self.request = request
+        self.model = model
         self.executor = executor
         self.local = LocalExecutor("load")
         self.workspace = workspace
@@ -260,7 +262,7 @@ class Load:
             replaced_types=replaced,
             on_duplicate=self.options.on_duplicate,
             problems_kept=PROBLEMS_KEPT_PER_KIND_MAX if self.options.rejects is None else REASONS_KEPT_MAX,
-            embedder=load_embedder(session, catalog, self.executor),
+            embedder=load_embedder(session, catalog, self.executor, self.model),
         )
 
     def _exchange(self) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import BadRequest, EmbedderError
+from omnigraph.core.errors.kinds import Retry
 from omnigraph.core.settings import Settings
 from omnigraph.engine.search.embedding import (
     Embedder,
@@ -26,18 +27,20 @@ if TYPE_CHECKING:  # tasks load this module too
     from omnigraph.engine.session import GraphSession
 
 
-def load_embedder(session: "GraphSession", catalog: Catalog, executor: Executor) -> Embedder | None:
+def load_embedder(
+    session: "GraphSession", catalog: Catalog, executor: Executor, model: str | None
+) -> Embedder | None:
     """Who makes the vectors of a load, in a form that its tasks can use; None where there are none to make.
 
-    Raises EmbedderError for a configured one that cannot be used, BadRequest for one that cannot travel.
+    Raises EmbedderError for one that cannot be used, BadRequest for one that cannot travel.
     """
     if not any(node.embeds for node in catalog.nodes.values()):
         return None
-    embedder = session.embedder
+    embedder, settings = embedder_of(session, model)
     if embedder is None or executor.name == "local":
         return embedder
-    if session.embedder_is_configured:
-        return _Configured(embedder.model, session.settings)
+    if settings is not None:
+        return _Configured(embedder.model, settings)
     import pyspark.cloudpickle  # noqa: PLC0415  few loads send an embedder along
 
     by_value: Any = pyspark.cloudpickle
@@ -48,6 +51,25 @@ def load_embedder(session: "GraphSession", catalog: Catalog, executor: Executor)
             f"the embedder of the model '{embedder.model}' cannot be sent to Spark ({type(error).__name__})",
             hint="let its first call load what cannot be pickled, or load with engine='local'",
         ) from error
+
+
+def embedder_of(session: "GraphSession", model: str | None) -> tuple[Embedder | None, Settings | None]:
+    """The embedder of a handle, or one of the named model, and the settings it comes from; None where a
+    caller made it. Raises EmbedderError.
+    """
+    if not session.embedder_is_configured:
+        given = session.embedder
+        if given is not None and model is not None and model != given.model:
+            raise EmbedderError(
+                f"the embedder of this handle is of '{given.model}', not of '{model}'",
+                hint=f"open the graph with an embedder of '{model}'",
+                retry=Retry.NEVER,
+            )
+        return given, None
+    if model is None:
+        return session.embedder, session.settings
+    settings = dataclasses.replace(session.settings, embed_model=model)
+    return configured_embedder(settings), settings
 
 
 @dataclass(frozen=True, slots=True)
