@@ -9,7 +9,7 @@ import pytest
 import omnigraph
 from graphs import make_graph, rows_of
 from omnigraph.api.graph import Graph
-from omnigraph.core.errors import BadRequest, IdempotencyMismatch, PreconditionFailed
+from omnigraph.core.errors import BadRequest, IdempotencyMismatch, PreconditionFailed, SnapshotNotFound
 from omnigraph.core.failpoints import Pause, Raise, Sequence, Window, activate
 from omnigraph.core.limits import REQUEST_KEY_HOURS
 from omnigraph.engine.session import open_session
@@ -65,6 +65,31 @@ def test_a_key_outlives_the_process_and_later_commits(graph: Graph) -> None:
         assert note(again).commit.id == first.commit.id
         assert note(again, key="k2").repeated is False
     assert note_count(graph.uri) == 72
+
+
+def test_a_key_outlives_the_state_that_its_commit_made(graph: Graph) -> None:
+    """A cleanup removes states, not the record of what was written: within its window a key still answers."""
+    first = note(graph)
+    graph.mutate(NOTE, {"text": "next"})
+    graph.branches.create("side")
+    beside = note(graph, "beside", "k-side", branch="side")
+    for number in range(5):
+        graph.mutate(NOTE, {"text": str(number)})
+        graph.mutate(NOTE, {"text": str(number)}, branch="side")
+    graph.cleanup(keep=1)
+    with pytest.raises(SnapshotNotFound):
+        graph.at(first.commit.id).export()
+    answers = [note(graph), note(graph, "beside", "k-side", branch="side")]
+    graph.close()
+    with omnigraph.open(graph.uri) as again:
+        answers += [note(again), note(again, "beside", "k-side", branch="side")]
+        with pytest.raises(IdempotencyMismatch):
+            note(again, "another text")
+        again.cleanup(keep=1)
+        assert note(again).repeated
+    assert [each.commit.id for each in answers] == [first.commit.id, beside.commit.id] * 2
+    assert all(each.repeated and each.affected_nodes == 1 for each in answers)
+    assert note_count(graph.uri) == 7
 
 
 def note_count(uri: str) -> int:

@@ -78,6 +78,17 @@ def test_the_same_load_is_answered_by_the_first_commit(graph: Graph, source: Pat
         assert reopened.resumable_loads() == []
 
 
+def test_a_load_is_answered_after_a_cleanup(graph: Graph, source: Path) -> None:
+    first = load(graph, source)
+    graph.mutate('query n() { insert Note { text: "later" } }')
+    graph.cleanup(keep=1)
+    assert load(graph, source).commit.id == first.commit.id
+    graph.close()
+    with omnigraph.open(graph.uri) as reopened:
+        assert load(reopened, source).commit.id == first.commit.id
+        assert counts(reopened) == ONCE | {"Note": 2}
+
+
 def test_frames_and_streams_are_loaded_once(graph: Graph, source: Path) -> None:
     frames = {"Note": [{"text": "a"}]}
     words: dict[str, Any] = {"mode": "append", "engine": "local", "idempotency_key": "frames"}

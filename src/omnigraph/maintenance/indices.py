@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.core.errors import InternalError, ResourceBusy
+from omnigraph.core.errors import ExpectedVersionMismatch, InternalError, ResourceBusy
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import INDEX_SEGMENTS_MAX
@@ -171,7 +171,13 @@ def ensure_indices(
         works, pending = _missing(session, head.snapshot, chosen, work)
         if not works:
             return IndexesEnsured(show_branch(branch), pending=pending)
-        ground = Ground(head.snapshot, head.token or "", WhenMoved.PREPARE_AGAIN)
+        ground = Ground(
+            head.snapshot,
+            head.token or "",
+            WhenMoved.PREPARE_AGAIN,
+            # Who asks for everything gets everything, also what came meanwhile.
+            restage=_following(session) if work is IndexWork.FOLDED else None,
+        )
         queues = queue_keys(branch, [work.key for work in works])
         with ExitStack() as held, suppress(ReadSetMoved):
             guards = None
@@ -316,6 +322,28 @@ def _stage(
             raise InternalError(f"'{work.key}' lacks indexes of which nothing can be built")
         parts = (StagedPart(built, before=before),)
     return TableWrite(work.entry, handle, parts)
+
+
+def _following(session: GraphSession) -> Callable[[TableWrite, TableEntry], TableWrite]:
+    return lambda table, entry: _followed(session, table, entry)
+
+
+def _followed(session: GraphSession, table: TableWrite, entry: TableEntry) -> TableWrite:
+    """The same fold on a newer version, where others only added rows; anything else is done again."""
+    first, *rest = table.parts
+    handle = session.open_entry(entry)
+    before, after = (
+        {each.id: each for each in session.storage.fragments(on)} for on in (table.handle, handle)
+    )
+    only_added = all(after.get(number) == each for number, each in before.items())
+    if not (only_added and isinstance(first, StagedPart) and first.staged.primitive == "stage_rewrite"):
+        raise ReadSetMoved(
+            ExpectedVersionMismatch(
+                table_key=entry.table_key, expected=table.entry.version, actual=entry.version
+            )
+        )
+    moved = replace(first, staged=session.storage.rebase(first.staged, handle))
+    return replace(table, entry=entry, handle=handle, parts=(moved, *rest))
 
 
 def _stage_compaction(

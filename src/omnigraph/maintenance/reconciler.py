@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from omnigraph.manifest.state import Snapshot, TableEntry
 
 BULK_OPERATIONS: Final = frozenset({"load"})
+BESIDE_OTHERS_EVERY: Final = 8
+"""While other processes write as well, a table above the bound is tried again after this many writes."""
 FREE_QUEUE_WAIT_S: Final = 0.0
 """The reconciler takes a queue that is free and leaves a busy table to a later write."""
 
@@ -85,7 +87,10 @@ class Reconciler:
             known = self._covered.get(place, 0)
         if fragments - known < self._uncovered_max:
             return False
-        return fragments - self._look(session, snapshot, key) >= self._uncovered_max
+        excess = fragments - self._look(session, snapshot, key) - self._uncovered_max
+        # Beside other processes, all of which count the same fragments, it is the affair of one: that whose
+        # write reached the bound. Should it fail, that of another one, some writes later.
+        return excess >= 0 and (not session.disturbed or excess % BESIDE_OTHERS_EVERY == 0)
 
     def _look(self, session: GraphSession, snapshot: Snapshot, key: TableKey) -> int:
         """How many fragments the least complete index covers; what cannot be covered counts as covered."""

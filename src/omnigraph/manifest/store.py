@@ -139,6 +139,8 @@ class ManifestStore:
         """The head of main, where it is cheap to tell that it is the newest."""
         self._past: OrderedDict[tuple[Branch, str | None, int], Snapshot] = OrderedDict()
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
+        """Held while a newer state is read: threads that find it together read it once."""
 
     # ---- creation
 
@@ -336,6 +338,13 @@ class ManifestStore:
         return error
 
     def _load_version(self, branch: Branch, token: str | None, version: int, before: str | None) -> Head:
+        with self._loading:
+            known = self._heads.get(branch)
+            if known is not None and known.token == token and known.version >= version:
+                return known
+            return self._read_version(branch, token, version, before)
+
+    def _read_version(self, branch: Branch, token: str | None, version: int, before: str | None) -> Head:
         hint = self.dataset.newest_hint(branch)
         if not self.dataset.is_walked_to_end(branch, version, before=before, now=hint):
             return self._load_newest(branch, token)

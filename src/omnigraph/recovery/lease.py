@@ -26,6 +26,10 @@ def _busy(who: str) -> ResourceBusy:
     return ResourceBusy(f"another writer is at work on this graph and did not finish in time{who}")
 
 
+def _deadline(wait_s_max: float | None) -> float:
+    return time.monotonic() + (LEASE_WAIT_S_MAX if wait_s_max is None else wait_s_max)
+
+
 class Hold(Place):
     """One stay inside the lease, over at the end of its `with` block.
 
@@ -38,6 +42,8 @@ class Hold(Place):
         self.alone = alone
         self.lock: LockHeld | None = None
         """The lock between processes, shared by everybody inside; None while this one waits."""
+        self.next_one: LockHeld | None = None
+        """The place behind the process that has the lock, of a hold that stands before the lease."""
         self._lease = lease
 
     def check(self) -> None:
@@ -96,6 +102,26 @@ class Lease:
         """
         return self._enter(Hold(self, alone=True), wait_s_max)
 
+    def approach(self, *, wait_s_max: float | None = None) -> Hold:
+        """Stand directly before the lease. The next `hold` of this thread enters, and then this thread is
+        inside until the `with` block of this one is over.
+
+        Whoever else wants the lease comes later, so what is prepared here, while the writer before is still
+        inside, meets nobody else's work. Raises `ResourceBusy` when the wait is over, and `InternalError`
+        inside this thread's own `hold`.
+        """
+        hold = Hold(self, alone=False)
+        deadline = _deadline(wait_s_max)
+        if any(each.thread == hold.thread for each in self._line.places()):
+            raise InternalError("a thread inside the lease asked to stand before it")
+        try:
+            self._line.join(hold)
+            self._await_next_place(hold, deadline)
+        except BaseException:
+            hold.release()
+            raise
+        return hold
+
     @property
     def held(self) -> bool:
         """Whether a thread of this process is inside. For tests and assertions."""
@@ -113,17 +139,20 @@ class Lease:
         """End a stay; the last one gives the lock back."""
         with self._mutex:
             lock, hold.lock = hold.lock, None
+            next_one, hold.next_one = hold.next_one, None
             self._line.leave(hold)
             shared = any(each.lock is lock for each in self._line.places())
             if lock is not None and not shared:
                 lock.release()
+            if next_one is not None:
+                next_one.release()
         for waiting in self._line.places():
             waiting.wake()
 
     def _enter(self, hold: Hold, wait_s_max: float | None) -> Hold:
-        deadline = time.monotonic() + (LEASE_WAIT_S_MAX if wait_s_max is None else wait_s_max)
+        deadline = _deadline(wait_s_max)
         try:
-            if self._nested(hold):
+            if self._nested(hold, deadline):
                 return hold
             self._line.join(hold)
             self._await_turn(hold, deadline)
@@ -132,24 +161,43 @@ class Lease:
             raise
         return hold
 
+    def _await_next_place(self, hold: Hold, deadline: float) -> None:
+        if not self._line.wait_until(lambda: self._is_next(hold), hold, deadline):
+            raise self._busy_before(hold)
+        if any(each.lock is not None for each in self._line.before(hold)):
+            return  # this process is inside, and lets its own threads in
+        hold.next_one = self._lock.approach(max(0.0, deadline - time.monotonic()))
+        if hold.next_one is None:
+            raise _busy(": writers of other processes wait for the lease")
+
     def _await_turn(self, hold: Hold, deadline: float) -> None:
         if not self._line.wait_until(lambda: self._may_enter(hold), hold, deadline):
-            names = sorted({repr(each.thread_name) for each in self._line.before(hold)})
-            raise _busy(f": waited for {', '.join(names)} of this process" if names else "")
+            raise self._busy_before(hold)
         if hold.lock is None:
             self._take(hold, deadline)
 
-    def _nested(self, hold: Hold) -> bool:
-        """Whether this thread is inside already; then it is inside once more."""
-        mine = [each for each in self._line.places() if each.thread == hold.thread and each.lock is not None]
+    def _busy_before(self, hold: Hold) -> ResourceBusy:
+        names = sorted({repr(each.thread_name) for each in self._line.before(hold)})
+        return _busy(f": waited for {', '.join(names)} of this process" if names else "")
+
+    def _nested(self, hold: Hold, deadline: float) -> bool:
+        """Whether this thread is inside already, or stands before the lease; then it is inside once more."""
+        mine = [each for each in self._line.places() if each.thread == hold.thread]
         if not mine:
             return False
+        if mine[0].lock is None and not hold.alone:
+            self._await_turn(mine[0], deadline)
         if hold.alone and not any(each.alone for each in mine):
             raise InternalError("a thread inside the shared lease asked to have it alone")
         hold.alone = False  # the outer one has it alone; this one only stays inside it
         hold.lock = mine[0].lock
         self._line.join(hold)
         return True
+
+    def _is_next(self, hold: Hold) -> bool:
+        """Whether nobody of this process waits before this hold; some may be inside."""
+        earlier = self._line.before(hold)
+        return not any(each.alone or each.lock is None for each in earlier)
 
     def _may_enter(self, hold: Hold) -> bool:
         """Whether it is this hold's turn: to take the lock, or to join those who have it already.
@@ -171,7 +219,8 @@ class Lease:
 
     def _take(self, hold: Hold, deadline: float) -> None:
         """Take the lock between processes; nobody of this process is inside."""
-        hold.lock = self._lock.acquire(max(0.0, deadline - time.monotonic()))
+        hold.lock = self._lock.acquire(max(0.0, deadline - time.monotonic()), hold.next_one)
+        hold.next_one = None
         if hold.lock is None:
             raise _busy(": a writer of another process has the lease")
         self._held_since = time.monotonic()

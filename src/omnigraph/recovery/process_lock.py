@@ -40,8 +40,15 @@ class LockHeld(Protocol):
 class ProcessLock(Protocol):
     """A lock between processes."""
 
-    def acquire(self, wait_s_max: float) -> LockHeld | None:
-        """Take the lock, waiting at most `wait_s_max` seconds; None when the wait is over."""
+    def approach(self, wait_s_max: float) -> LockHeld | None:
+        """Be the next who takes the lock: later ones wait behind. None when the wait is over."""
+        ...
+
+    def acquire(self, wait_s_max: float, next_one: LockHeld | None = None) -> LockHeld | None:
+        """Take the lock, waiting at most `wait_s_max` seconds; None when the wait is over.
+
+        `next_one`: what `approach` gave. It is used up.
+        """
         ...
 
     def contended(self) -> bool:
@@ -117,21 +124,31 @@ class FileLock:
         self._path = path
         self._turnstile_path = f"{path}.next"
 
-    def acquire(self, wait_s_max: float) -> FileHeld | None:
+    def approach(self, wait_s_max: float) -> FileHeld | None:
+        """Take the second lock, polling for at most `wait_s_max` seconds."""
+        return self._locked(self._turnstile_path, wait_s_max)
+
+    def acquire(self, wait_s_max: float, next_one: LockHeld | None = None) -> FileHeld | None:
         """Take the lock, polling for at most `wait_s_max` seconds."""
         deadline = time.monotonic() + wait_s_max
-        with translated(self._path):
-            turnstile = FileHeld(self._turnstile_path)
+        turnstile = self.approach(wait_s_max) if next_one is None else next_one
+        if turnstile is None:
+            return None
+        try:
+            return self._locked(self._path, deadline - time.monotonic())
+        finally:
+            turnstile.release()
+
+    def _locked(self, path: str, wait_s_max: float) -> FileHeld | None:
+        with translated(path):
+            held = FileHeld(path)
+            taken = False
             try:
-                if not turnstile.lock(deadline):
-                    return None
-                held = FileHeld(self._path)
-                if held.lock(deadline):
-                    return held
-                held.release()
+                taken = held.lock(time.monotonic() + wait_s_max)
             finally:
-                turnstile.release()
-        return None
+                if not taken:
+                    held.release()
+        return held if taken else None
 
     def contended(self) -> bool:
         """Whether another process waits: it then holds the second lock. Cost: one open and one lock."""
@@ -278,6 +295,16 @@ def _renew(held: "weakref.ref[ObjectHeld]", stop: threading.Lock) -> None:
         del holder
 
 
+class _InNoOrder:
+    """The next place before a lock that knows no order."""
+
+    def check(self) -> None:
+        """Nobody can take it."""
+
+    def release(self) -> None:
+        """Nobody waits for it."""
+
+
 class ObjectLock:
     """A lock kept in one object of an object store: owner token, heartbeat and expiry.
 
@@ -292,7 +319,11 @@ class ObjectLock:
         self._name = name
         self._clock = clock
 
-    def acquire(self, wait_s_max: float) -> ObjectHeld | None:
+    def approach(self, wait_s_max: float) -> LockHeld:  # noqa: ARG002  nobody waits for it
+        """Nothing to take: whoever polls an object at the right moment has it."""
+        return _InNoOrder()
+
+    def acquire(self, wait_s_max: float, next_one: LockHeld | None = None) -> ObjectHeld | None:  # noqa: ARG002
         """Take the lease, polling for at most `wait_s_max` seconds."""
         deadline = time.monotonic() + wait_s_max
         watched: tuple[str, float] | None = None

@@ -230,8 +230,8 @@ def rebase(
 
     Data files stay where they are. Appends and overwrites may move to any base. A write that hides rows may
     move to a fork of its own base, where row addresses mean the same, or anywhere with new `addresses`.
-    Indexes may move to a version with the fragments they were built over, which the caller has compared, and
-    never to another branch, which does not look for their files here.
+    Indexes and rewritten fragments may move to a version with the fragments they were made of, which the
+    caller has compared, and never to another branch, which does not look for their files here.
     """
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -253,6 +253,8 @@ def rebase(
         case _, LanceOperation.Append():
             fresh = LanceOperation.Append(list(moved))
             return _staged(pool, handle, staged.primitive, replace(work, operation=fresh), adopted=staged)
+        case "stage_rewrite", LanceOperation.Rewrite() if work.data_root == str(lance_dataset(handle).uri):
+            return _staged(pool, handle, staged.primitive, work, removed=staged.rows_removed, adopted=staged)
         case "stage_indexes", LanceOperation.CreateIndex() as operation if work.data_root == str(
             lance_dataset(handle).uri
         ):

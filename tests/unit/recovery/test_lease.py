@@ -360,3 +360,78 @@ def test_an_unreadable_lease_object_expires_by_observation(adapter, monkeypatch)
 def test_the_lock_file_of_a_local_graph_that_was_copied_here_is_free(adapter):
     adapter.write_text(LEASE, "")
     ObjectLock(adapter, LEASE, SYSTEM_CLOCK).acquire(0.0).release()
+
+
+# --- standing before the lease -------------------------------------------------------------------------------
+
+
+def test_who_stands_before_the_lease_is_the_next_inside(path):
+    first, second, third = (Lease(FileLock(str(path))) for _ in range(3))
+    with first.hold() as inside:
+        with second.approach():
+            assert not second.held
+            with pytest.raises(ResourceBusy):
+                third.hold(wait_s_max=0.0)
+            late = Thread(third.hold)
+            inside.release()
+            assert not late.entered.is_set()
+            with second.hold():
+                assert second.held
+            assert second.held, "inside until the end of the place before the lease"
+            assert not late.entered.is_set()
+        assert late.entered.wait(WAIT_S)
+        late.finish()
+
+
+def test_who_leaves_the_place_before_the_lease_lets_others_in(path):
+    first, second = (Lease(FileLock(str(path))) for _ in range(2))
+    with first.approach(), pytest.raises(ResourceBusy):
+        second.hold(wait_s_max=0.0)
+    with second.hold(wait_s_max=0.0):
+        pass
+    first.approach()  # nobody refers to it
+    with second.hold(wait_s_max=0.0):
+        pass
+
+
+def test_the_place_before_the_lease_is_given_to_one(path):
+    first, second = (Lease(FileLock(str(path))) for _ in range(2))
+    with first.approach(), pytest.raises(ResourceBusy, match="other processes wait"):
+        second.approach(wait_s_max=0.0)
+    with second.approach(wait_s_max=0.0):
+        pass
+
+
+def test_before_a_lease_that_its_process_has_a_thread_joins_the_others(path):
+    lease = Lease(FileLock(str(path)))
+    inside = Thread(lease.hold)
+    assert inside.entered.wait(WAIT_S)
+    with lease.approach(wait_s_max=0.0), lease.hold(wait_s_max=0.0):
+        inside.finish()
+        assert lease.held
+    assert not lease.held
+
+
+def test_threads_of_a_process_wait_behind_the_one_before_the_lease(path):
+    lease = Lease(FileLock(str(path)))
+    with lease.approach():
+        late = Thread(lease.hold)
+        with lease.hold():
+            assert late.entered.wait(WAIT_S), "a process that is inside lets its threads in"
+            late.finish()
+
+
+def test_nobody_inside_the_lease_stands_before_it(path):
+    lease = Lease(FileLock(str(path)))
+    with lease.hold(), pytest.raises(InternalError):
+        lease.approach()
+    with lease.approach(), pytest.raises(InternalError):
+        lease.alone(wait_s_max=0.0)
+    with lease.alone(wait_s_max=0.0):
+        pass
+
+
+def test_a_lease_object_has_no_order_and_is_entered_all_the_same(adapter):
+    first, second = (Lease(ObjectLock(adapter, LEASE, SYSTEM_CLOCK)) for _ in range(2))
+    with first.approach(), second.approach(), first.hold(), pytest.raises(ResourceBusy):
+        second.hold(wait_s_max=0.0)

@@ -22,11 +22,17 @@ from omnigraph.recovery.waiting_line import WAKE_S_MAX, Line, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.requests import MutationRequest, MutationResult
     from omnigraph.recovery.outcome import WriteCourse
+
+    CallKey: TypeAlias = tuple[Branch, str | None, bool]
+    """Calls with the same one may share a commit: the branch, the actor, and whether they assign blobs, whose
+    bytes may come from far.
+    """
 
 
 class Call(Place):
@@ -35,7 +41,7 @@ class Call(Place):
     def __init__(self, request: MutationRequest) -> None:
         super().__init__()
         self.request = request
-        self.key: tuple[Branch, str | None] = (request.branch, request.actor)
+        self.key: CallKey = (request.branch, request.actor, request.assigns_blobs)
         self.on_main_thread = threading.current_thread() is threading.main_thread()
         self.group: weakref.ref[Group] | None = None
         self.course: WriteCourse | None = None
@@ -87,9 +93,32 @@ class Call(Place):
 class Group(Place):
     """The calls of one commit, for as long as their leader is at work."""
 
-    def __init__(self, key: tuple[Branch, str | None]) -> None:
+    def __init__(self, key: CallKey) -> None:
         super().__init__()
         self.key = key
+
+
+class Waiting:
+    """What the leader of a group finds in the line."""
+
+    def __init__(self, leader: Call, group: Group, line: Callable[[], list[Call]]) -> None:
+        self._leader = leader
+        self._group = group
+        self._line = line
+
+    def calls(self) -> list[Call]:
+        """Who would come along now."""
+        # Interrupts come to the main thread; they must not stop what other threads wait for.
+        return [self._leader] if self._leader.on_main_thread else self._line()
+
+    def take(self) -> tuple[list[Call], WriteCourse]:
+        """Everybody who waits now is in the group, and has its course. Once."""
+        calls = self.calls()
+        course = together([each.request.course for each in calls])
+        for each in calls:
+            each.group = weakref.ref(self._group)
+            each.course = course
+        return calls, course
 
 
 class CallLine:
@@ -100,9 +129,9 @@ class CallLine:
         self._groups: Line[Group] = Line()
         self._mutex = threading.Lock()
 
-    def run(self, call: Call, carry_out: Callable[[list[Call], WriteCourse], None]) -> None:
-        """Return once the call has its outcome. `carry_out` tells it to the calls it is given, or gives some
-        of them back.
+    def run(self, call: Call, carry_out: Callable[[Waiting], None]) -> None:
+        """Return once the call has its outcome. `carry_out` takes the calls of a group, tells it to them, or
+        gives some of them back.
 
         Raises what `cancel` raises while nobody has taken the call, and `RecoveryRequired` when the leader of
         its group was interrupted after the first effect.
@@ -135,20 +164,14 @@ class CallLine:
         call.request.cancel.raise_if_requested()
         return False
 
-    def _lead(self, call: Call, carry_out: Callable[[list[Call], WriteCourse], None]) -> bool:
+    def _lead(self, call: Call, carry_out: Callable[[Waiting], None]) -> bool:
         """Carry out the waiting calls, if it is this one's turn; whether it was."""
         group, led = Group(call.key), False
         try:
             if not self._begin(group, call):
                 return False
             led = True
-            # Interrupts come to the main thread; they must not stop what other threads wait for.
-            calls = [call] if call.on_main_thread else self._waiting(call.key)
-            course = together([each.request.course for each in calls])
-            for each in calls:
-                each.group = weakref.ref(group)
-                each.course = course
-            carry_out(calls, course)
+            carry_out(Waiting(call, group, lambda: self._waiting(call.key)))
         finally:
             self._groups.leave(group)
             if led:
@@ -167,10 +190,10 @@ class CallLine:
             self._groups.join(group)
             return True
 
-    def _waiting(self, key: tuple[Branch, str | None]) -> list[Call]:
+    def _waiting(self, key: CallKey) -> list[Call]:
         return [each for each in self._calls.places() if each.key == key and not each.is_settled]
 
-    def _wake_next(self, key: tuple[Branch, str | None]) -> None:
+    def _wake_next(self, key: CallKey) -> None:
         """Wake the first who waits, and the first who may lead others."""
         waiting = self._waiting(key)
         for each in waiting[:1]:

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.catalog.schema import EdgeType
 from omnigraph.core.bounds import NO_BOUNDS, within
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import (
@@ -18,7 +19,7 @@ from omnigraph.core.errors import (
     RecoveryRequired,
     ResourceBusy,
 )
-from omnigraph.core.ids import CommitId, OperationId, new_ulid, show_branch
+from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.write.afterwards import after_commit
 from omnigraph.engine.write.calls import Call, call_line
@@ -33,17 +34,20 @@ from omnigraph.engine.write.requests import MutationRequest, MutationResult
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.catalog.schema import Catalog
+    from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.calls import Waiting
+    from omnigraph.engine.write.protocol import Finished
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.recovery.outcome import WriteCourse
 
 OPTIMISTIC_ATTEMPTS: Final = 3
 """Attempts without locks; later ones are prepared under the queues of everything the write reads or
-writes.
+writes, as the next before the lease.
 """
 GROUP_ROWS_MAX: Final = 2000
 """With more rows than this gathered, no further call joins a commit: each is validated with all before it."""
@@ -59,13 +63,59 @@ def run_mutation(session: GraphSession, request: MutationRequest) -> MutationRes
     request = with_vectors(session, request)
     call = Call(request)
     if request.may_share:
-        call_line(session).run(call, lambda calls, course: _carry_out(session, calls, course))
+        call_line(session).run(call, lambda waiting: _carry_group(session, request, waiting))
     else:
         _carry_out(session, [call], request.course)
     return call.outcome()
 
 
-def _carry_out(session: GraphSession, calls: list[Call], course: WriteCourse) -> None:
+def _carry_group(session: GraphSession, leader: MutationRequest, waiting: Waiting) -> None:
+    """Run everybody who waits as one commit.
+
+    Where the last write met one of another process, the leader first waits until it is the next who writes:
+    whoever comes meanwhile is with it, and it is prepared while the one before it is still at work.
+    """
+    if not session.disturbed or leader.assigns_blobs:
+        _carry_out(session, *waiting.take())
+        return
+    catalog = session.catalog_of(session.manifest.current(leader.branch))
+    tables = set[TableKey]().union(*(_tables_of(each.request, catalog) for each in waiting.calls()))
+    with _Turn(session, leader.branch, tables) as turn:
+        _carry_out(session, *waiting.take(), turn)
+
+
+def _tables_of(request: MutationRequest, catalog: Catalog) -> set[TableKey]:
+    """What its inserts touch for certain: their tables, and those of the ends of their edges."""
+    types = [each.type for each in request.plan.statements]
+    ends = [
+        catalog.nodes[end]
+        for edge in types
+        if isinstance(edge, EdgeType)
+        for end in (edge.source, edge.target)
+        if end in catalog.nodes  # another process may have changed the schema; the attempt finds that out
+    ]
+    return {TableKey(each.table_key) for each in (*types, *ends)}
+
+
+class _Turn(ExitStack):
+    """The queues of some tables, and the next place before the lease, or the lease once it was entered.
+
+    Closed early by a write that has landed, or that must begin anew with more tables.
+    """
+
+    def __init__(self, session: GraphSession, branch: Branch, tables: Iterable[TableKey]) -> None:
+        super().__init__()
+        try:
+            self.guards = self.enter_context(session.queues.acquire_many(queue_keys(branch, tables)))
+            self.enter_context(session.lease.approach())
+        except BaseException:
+            self.close()
+            raise
+
+
+def _carry_out(
+    session: GraphSession, calls: list[Call], course: WriteCourse, turn: _Turn | None = None
+) -> None:
     """Run these calls of one branch and actor as one commit; tell each its outcome, or give it back.
 
     A call that fails leaves alone. One that fails behind others may fail because of them, so it is given
@@ -74,8 +124,10 @@ def _carry_out(session: GraphSession, calls: list[Call], course: WriteCourse) ->
     try:
         # A lone call has its own bounds; what several share is stopped by none of them.
         with within(calls[0].request.bounds if len(calls) == 1 else NO_BOUNDS):
-            _run_attempts(session, calls, course)
+            _run_attempts(session, calls, course, turn)
     except Exception as error:  # noqa: BLE001  told to the calls, whatever it is
+        if turn is not None:
+            turn.close()
         together = [call for call in calls if not call.is_settled]
         if len(together) > 1 and not course.begun and not isinstance(error, ResourceBusy):
             # Nothing has happened. Perhaps it is about one of them only: then the others are not to blame.
@@ -87,29 +139,50 @@ def _carry_out(session: GraphSession, calls: list[Call], course: WriteCourse) ->
             call.fail(error if len(together) == 1 else copy(error))
 
 
-def _run_attempts(session: GraphSession, calls: list[Call], course: WriteCourse) -> None:
-    """Attempts, until nobody comes between reading and landing."""
+def _run_attempts(session: GraphSession, calls: list[Call], course: WriteCourse, turn: _Turn | None) -> None:
+    """Attempts, until nobody comes between reading and landing. The first is made in `turn`, if any.
+
+    One that is lost in a turn has entered the lease: the next, in the same turn, meets nobody.
+    """
     commit_id = CommitId(new_ulid())
+    branch = calls[0].request.branch
     moved: ReadSetMoved | None = None
-    held: set[TableKey] = set()
+    touched: set[TableKey] = set()
+    optimistic = OPTIMISTIC_ATTEMPTS if turn is None else 0
     settled = False
-    for attempt in range(REPREPARE_ATTEMPTS_MAX):
-        try:
-            _attempt(session, calls, commit_id, course, held if attempt >= OPTIMISTIC_ATTEMPTS else None)
-        except _AttemptLost as lost:
-            moved = lost.moved
-            held |= lost.tables
-        except RecoveryRequired:
-            # Somebody who was alive when this write began has died on one of its tables.
-            if course.begun or settled:
-                raise
-            entering_write(session)
-            settled = True
-        else:
-            return
+    with ExitStack() as held:
+        for attempt in range(REPREPARE_ATTEMPTS_MAX):
+            if turn is None and touched and attempt >= optimistic:
+                turn = held.enter_context(_Turn(session, branch, touched))
+            try:
+                landed = _attempt(session, calls, commit_id, course, turn)
+            except _AttemptLost as lost:
+                moved = lost.moved
+                touched |= lost.tables
+                if turn is not None and turn.guards.covers(queue_keys(branch, touched)):
+                    continue
+            except RecoveryRequired:
+                # Somebody who was alive when this write began has died on one of its tables.
+                if course.begun or settled:
+                    raise
+                _close(turn)
+                entering_write(session)
+                settled = True
+            else:
+                _close(turn)
+                if landed is not None:
+                    landed.tell(session)
+                return
+            _close(turn)
+            turn = None
     if moved is None:
         raise InternalError("a mutation ended without an outcome")
     raise moved.given_up(REPREPARE_ATTEMPTS_MAX)
+
+
+def _close(turn: _Turn | None) -> None:
+    if turn is not None:
+        turn.close()
 
 
 class _AttemptLost(Exception):  # noqa: N818  control flow inside this module
@@ -121,43 +194,46 @@ class _AttemptLost(Exception):  # noqa: N818  control flow inside this module
         self.tables = tables
 
 
-def _attempt(
-    session: GraphSession,
-    calls: list[Call],
-    commit_id: CommitId,
-    course: WriteCourse,
-    hold: set[TableKey] | None,
-) -> None:
-    """One attempt. `hold`: tables whose queues are taken, with the lease, before anything is read."""
-    branch = calls[0].request.branch
-    with ExitStack() as stack:
-        guards = None
-        if hold:
-            guards = stack.enter_context(session.queues.acquire_many((key, branch) for key in hold))
-            stack.enter_context(session.lease.hold())
-        staging, gathered = _gather(session, calls, branch, course)
-        if not gathered:
-            return
-        intent = _intent(staging, gathered, commit_id)
-        if guards is not None and not guards.covers(queue_keys(branch, staging.touched)):
-            # The write touches more than last time: give everything back and start with the larger set.
-            raise _AttemptLost(_moved_elsewhere(staging), staging.touched)
-        cancel = gathered[0].call.request.cancel if len(gathered) == 1 else NEVER
-        try:
-            finished = finalize_under(session, staging, intent, cancel=cancel, guards=guards)
-        except ReadSetMoved as moved:
-            raise _AttemptLost(moved, staging.touched) from moved
-    for each in gathered:
-        each.call.succeed(_result(each.call.request, each.prepared, finished.snapshot.commit))
-    after_commit(session, finished)
-
-
 @dataclass(frozen=True, slots=True)
 class _Gathered:
     """A call whose rows are in the staging."""
 
     call: Call
     prepared: PreparedMutation
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """An attempt that is published, and the calls it carried."""
+
+    gathered: Sequence[_Gathered]
+    finished: Finished
+
+    def tell(self, session: GraphSession) -> None:
+        for each in self.gathered:
+            commit = self.finished.snapshot.commit
+            each.call.succeed(_result(each.call.request, each.prepared, commit))
+        after_commit(session, self.finished)
+
+
+def _attempt(
+    session: GraphSession, calls: list[Call], commit_id: CommitId, course: WriteCourse, turn: _Turn | None
+) -> _Landed | None:
+    """One attempt, in a `turn` if there is one; None when no call is left."""
+    branch = calls[0].request.branch
+    guards = None if turn is None else turn.guards
+    staging, gathered = _gather(session, calls, branch, course)
+    if not gathered:
+        return None
+    if guards is not None and not guards.covers(queue_keys(branch, staging.touched)):
+        # The write touches more than was known: give everything back and start with the larger set.
+        raise _AttemptLost(_moved_elsewhere(staging), staging.touched)
+    intent = _intent(staging, gathered, commit_id)
+    cancel = gathered[0].call.request.cancel if len(gathered) == 1 else NEVER
+    try:
+        return _Landed(gathered, finalize_under(session, staging, intent, cancel=cancel, guards=guards))
+    except ReadSetMoved as moved:
+        raise _AttemptLost(moved, staging.touched) from moved
 
 
 def _gather(

@@ -58,6 +58,16 @@ class MutationRequest:
         return self.key is not None and (self.key.actor, self.key.key) == (key.actor, key.key)
 
     @property
+    def assigns_blobs(self) -> bool:
+        """Whether bytes may have to be read, from wherever they are, before the rows are whole."""
+        return any(
+            each.type.property_named(name).type.is_blob
+            for each in self.plan.statements
+            if isinstance(each, InsertOp)
+            for name, _ in each.assignments
+        )
+
+    @property
     def may_share(self) -> bool:
         """Whether it may be prepared again behind others, and so share a commit with them."""
         return (

@@ -16,6 +16,7 @@ import pyarrow as pa
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.arrays.keys import string_array
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError
+from omnigraph.core.events import TableStaged, emit, listening
 from omnigraph.core.failpoints import Window
 from omnigraph.engine.write.gathered import MutationStaging, PendingMode, PendingTable
 from omnigraph.engine.write.ground import ReadSetMoved
@@ -103,23 +104,41 @@ def stage_tables(
 def restage(
     session: GraphSession, staging: MutationStaging, table: TableWrite, entry: TableEntry
 ) -> TableWrite:
-    """A relaxed write against a newer pin: appends move, upserts are staged again because others may be
+    """A relaxed write against a newer pin: the files stay, and an upsert hides the rows that have its ids
     there now.
     """
     key = entry.table_key
     pending = staging.pending[key]
     if pending.mode is PendingMode.APPEND:
-        handle = session.open_entry(entry)
-        moved = [
-            replace(part, staged=session.storage.rebase(part.staged, handle))
-            for part in table.parts
-            if isinstance(part, StagedPart)
-        ]
-        return replace(table, entry=entry, handle=handle, parts=tuple(moved))
+        return _moved(session, table, entry, session.open_entry(entry), None)
     if pending.mode is PendingMode.OVERWRITE or pending.fragments:
         mismatch = ExpectedVersionMismatch(table_key=key, expected=table.entry.version, actual=entry.version)
         raise mismatch if pending.mode is PendingMode.OVERWRITE else ReadSetMoved(mismatch)
-    return _stage(session, staging, _plan(session, staging, key, entry))
+    planned = _plan(session, staging, key, entry)
+    if entry.branch != staging.branch:
+        return _stage(session, staging, planned)  # deletion files belong to the fork that comes
+    moved = _moved(session, table, entry, planned.handle, planned.hides())
+    if listening() and planned.rows is not None:
+        emit(
+            TableStaged(key, "stage_merge_insert", planned.rows.num_rows, 0)
+        )  # again, without writing its rows
+    keys = None if planned.ids is None else KeyChange(planned.ids, planned.hides())
+    return replace(moved, keys=keys)
+
+
+def _moved(
+    session: GraphSession,
+    table: TableWrite,
+    entry: TableEntry,
+    handle: SnapshotHandle,
+    hides: Addresses | None,
+) -> TableWrite:
+    parts = [
+        replace(part, staged=session.storage.rebase(part.staged, handle, addresses=hides))
+        for part in table.parts
+        if isinstance(part, StagedPart)
+    ]
+    return replace(table, entry=entry, handle=handle, parts=tuple(parts))
 
 
 def _plan(
