@@ -91,7 +91,10 @@ def test_an_empty_text_is_a_text_and_not_a_path(place: Path, text: str) -> None:
     ("clause", "hint"),
     [
         ('$p.name search "a"', "a search is written search($p.property, ...)"),
-        ("$p.name resembles 3", "use =, !=, <, <=, >, >=, contains, starts_with, is null or is not null"),
+        (
+            "$p.name resembles 3",
+            "use =, !=, <, <=, >, >=, contains, starts_with, ends_with, is null or is not null",
+        ),
     ],
 )
 def test_an_operator_that_is_none(here: Run, place: Path, clause: str, hint: str) -> None:

@@ -75,6 +75,7 @@ def seed_in_parts(graph: ModelGraph) -> list[str]:
 
 
 literals = st.sampled_from(["-1", "0", "1", "1.5", "2.0", "3000000000"])
+computed_with = st.sampled_from(["0", "2", "-1", "1.5", "9223372036854775807"])
 operators = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 
 
@@ -97,8 +98,35 @@ class Scope:
 
 @st.composite
 def filters(draw, scope: Scope) -> str:
+    first = draw(plain_filters(scope))
+    match draw(st.integers(0, 7)):
+        case 0:
+            return f"{first} or {draw(plain_filters(scope))}"
+        case 1:
+            return f"({first} or {draw(plain_filters(scope))}) and {draw(plain_filters(scope))}"
+        case _:
+            return first
+
+
+@st.composite
+def computations(draw, scope: Scope) -> str:
+    """Arithmetic over a number of a variable."""
+    name, other = draw(st.sampled_from(sorted(scope.names))), draw(st.sampled_from(sorted(scope.names)))
+    one, two = draw(st.sampled_from("+-*/")), draw(st.sampled_from("+-*/"))
+    form = draw(st.integers(0, 2))
+    if form == 0:
+        return f"${name}.n {one} {draw(computed_with)}"
+    if form == 1:
+        return f"${name}.n {one} ${other}.n {two} {draw(computed_with)}"
+    return f"(${name}.n {one} {draw(computed_with)}) {two} ${other}.n"
+
+
+@st.composite
+def plain_filters(draw, scope: Scope) -> str:
     name = draw(st.sampled_from(sorted(scope.names)))
-    form = draw(st.integers(0, 5))
+    form = draw(st.integers(0, 6))
+    if form == 6:
+        return f"{draw(computations(scope))} {draw(operators)} {draw(literals)}"
     if form == 0:
         return f"${name}.n is {draw(st.sampled_from(['', 'not ']))}null"
     if form == 1 and scope.names[name] == "A":
@@ -177,7 +205,12 @@ def queries(draw) -> str:
     if form == 0:
         key, other = draw(st.sampled_from(names)), draw(st.sampled_from(names))
         what = f"${key}.n, count(${other}) as c, sum(${other}.n) as t, max(${other}.n) as m"
-        tail = draw(st.sampled_from(["", "order { c desc }", "order { m asc, c desc } limit 2"]))
+        what += draw(
+            st.sampled_from(["", f", sum(${other}.n) / count(${other}) as q", f", ${key}.n * c as q"])
+        )
+        tail = draw(
+            st.sampled_from(["", "having { c > 1 } ", "having { c * 2 > m or sum($a.n) is null } "])
+        ) + draw(st.sampled_from(["", "order { c desc }", "order { m asc, c desc } limit 2"]))
     elif form == 1:
         counted = draw(st.sampled_from([*names, *scope.edges]))
         apart = draw(st.sampled_from(["", "distinct "]))
@@ -188,6 +221,8 @@ def queries(draw) -> str:
     else:
         shown = [f"${n}{draw(st.sampled_from(['', '', '.*']))}" for n in names]
         what = ", ".join([*shown, *(f"${e}.w" for e in scope.edges)])
+        if draw(st.integers(0, 2)) == 0:
+            what += f", {draw(computations(scope))} as z"
         ordered = f"order {{ ${draw(st.sampled_from(names))}.n {draw(st.sampled_from(['asc', 'desc']))} }}"
         tail = draw(st.sampled_from(["", "", ordered, f"{ordered} limit 3", f"{ordered} limit 2 offset 1"]))
     distinct = "distinct " if form == 4 and not tail else ""

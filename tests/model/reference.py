@@ -4,10 +4,12 @@ It shares no code with the engine beyond the plan; it is slow on purpose.
 """
 
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from omnigraph.language.query_tree import Function, Operator
+from omnigraph.catalog.types import ScalarKind
+from omnigraph.language.query_tree import ArithmeticOperator, Function, Operator
 from omnigraph.planning import ir
 
 COMPARE = {
@@ -59,12 +61,10 @@ def _grouped(plan, envs, values):
         groups.setdefault((), [])
     rows = []
     for key, members in groups.items():
-        named = dict(zip(plan.grouping, key, strict=True))
-        row = tuple(
-            _aggregate(c.expression, members, values) if isinstance(c.expression, ir.Aggregate) else named[i]
-            for i, c in enumerate(plan.columns)
-        )
-        rows.append((row, members))
+        named = {plan.columns[i].expression: value for i, value in zip(plan.grouping, key, strict=True)}
+        group = Group(values, named, members)
+        if all(group.holds(condition, {}) for condition in plan.having):
+            rows.append((tuple(group.of(c.expression, {}) for c in plan.columns), members))
     return rows
 
 
@@ -208,12 +208,18 @@ class Matching:
                 return left is not None and right is not None and COMPARE[condition.op](left, right)
             case ir.NullCheck():
                 return (self.of(condition.operand, env) is None) != condition.negated
+            case ir.Either():
+                return any(self.holds(part, env) for part in condition.parts)
+            case ir.Both():
+                return all(self.holds(part, env) for part in condition.parts)
         raise AssertionError(condition)
 
     def of(self, expression, env: dict) -> Any:
         match expression:
             case ir.Literal() | ir.Param():
                 return ir.value_of(expression, self.params, None)
+            case ir.Arithmetic():
+                return compute(expression, self.of(expression.left, env), self.of(expression.right, env))
             case ir.NodeRef():
                 return None if env[expression.variable] is None else env[expression.variable][-1]
             case ir.PropertyRef():
@@ -224,6 +230,41 @@ class Matching:
                     return self.graph.edges[entity[1]][entity[2]][2][expression.prop.name]
                 return self.graph.nodes[entity[0]][entity[-1]][expression.prop.name]
         raise AssertionError(expression)
+
+
+class Group(Matching):
+    """One group: its key, and the rows that its aggregates are taken of."""
+
+    def __init__(self, values: Matching, key: dict, members: list) -> None:
+        super().__init__(values.graph, values.params)
+        self.values, self.key, self.members = values, key, members
+
+    def of(self, expression, env: dict) -> Any:
+        if expression in self.key:
+            return self.key[expression]
+        if isinstance(expression, ir.Aggregate):
+            return _aggregate(expression, self.members, self.values)
+        return super().of(expression, env)
+
+
+def compute(expression: ir.Arithmetic, a: Any, b: Any) -> Any:
+    """Exact where both are whole, in floats otherwise; None where the result does not fit."""
+    if a is None or b is None:
+        return None
+    whole = expression.type.kind is ScalarKind.I64
+    a, b = (a, b) if whole else (float(a), float(b))
+    match expression.op:
+        case ArithmeticOperator.PLUS:
+            result = a + b
+        case ArithmeticOperator.MINUS:
+            result = a - b
+        case ArithmeticOperator.TIMES:
+            result = a * b
+        case ArithmeticOperator.DIVIDE:
+            result = a / b if b else math.inf
+    if whole:
+        return result if -(2**63) <= result < 2**63 else None
+    return result if math.isfinite(result) else None
 
 
 def reachable(pairs, start, lo, hi):

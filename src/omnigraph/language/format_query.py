@@ -13,13 +13,17 @@ from omnigraph.language.query_tree import (
     AllOf,
     AllProperties,
     AnyOf,
+    Arithmetic,
+    ArithmeticOperator,
     Assignment,
     Binding,
+    Both,
     Call,
     Clause,
     Comparison,
     Condition,
     Delete,
+    Either,
     Expression,
     Filter,
     Insert,
@@ -40,6 +44,7 @@ from omnigraph.language.query_tree import (
     Query,
     ReadBody,
     Statement,
+    Test,
     TextSearch,
     Traversal,
     Update,
@@ -47,6 +52,7 @@ from omnigraph.language.query_tree import (
 )
 from omnigraph.language.source import Span
 
+_MULTIPLYING: Final = frozenset({ArithmeticOperator.TIMES, ArithmeticOperator.DIVIDE})
 LINE_CHARS_MAX: Final = 100
 """A list that would make a longer line is broken into one item per line."""
 
@@ -98,6 +104,12 @@ class _Printer:
         projections = [(self._projection(item), item.span) for item in body.projections]
         span, braces = body.return_span, body.return_braces
         yield from self._listed(head, projections, "}", span, braces, 1, tight=True)
+        if body.having:
+            head = Span(body.having_span.start, body.having_braces.start + 1)
+            yield CodeLine("having {", 1, head, opens=True, tight=True)
+            for test in body.having:
+                yield CodeLine(self._leading(test), 2, test.span)
+            yield CodeLine("}", 1, _closing(body.having_braces), closes=True)
         if body.order:
             items = [(self._order_item(item), item.span) for item in body.order]
             span, braces = body.order_span, body.order_braces
@@ -130,14 +142,33 @@ class _Printer:
                 yield from self._listed(head + " {", matches, "}", clause.span, clause.braces, depth)
             case Traversal():
                 yield CodeLine(_traversal(clause), depth, clause.span)
+            case _:
+                yield CodeLine(self._leading(clause), depth, clause.span)
+
+    def _leading(self, test: Test) -> str:
+        """A condition that is a clause: those do not begin with a minus."""
+        text = self._test(test)
+        if not text.startswith("-"):
+            return text
+        number, _, rest = text.partition(" ")
+        return f"({number}) {rest}"
+
+    def _test(self, test: Test) -> str:
+        match test:
             case Filter():
-                left, right = self._expression(clause.left), self._expression(clause.right)
-                yield CodeLine(f"{left} {clause.operator} {right}", depth, clause.span)
+                return f"{self._expression(test.left)} {test.operator} {self._expression(test.right)}"
             case NullTest():
-                text = f"{self._expression(clause.operand)} is {'not ' if clause.negated else ''}null"
-                yield CodeLine(text, depth, clause.span)
+                return f"{self._expression(test.operand)} is {'not ' if test.negated else ''}null"
             case TextSearch():
-                yield CodeLine(self._expression(clause.call), depth, clause.span)
+                return self._expression(test.call)
+            case Both():
+                return " and ".join(self._joined_test(part, Both, Either) for part in test.parts)
+            case Either():
+                return " or ".join(self._joined_test(part, Either) for part in test.parts)
+
+    def _joined_test(self, test: Test, *weaker: type[Both | Either]) -> str:
+        text = self._test(test)
+        return f"({text})" if isinstance(test, weaker) else text
 
     def _listed(
         self,
@@ -226,6 +257,20 @@ class _Printer:
             case Call():
                 distinct = "distinct " if expression.distinct else ""
                 return f"{expression.function}({distinct}{self._joined(expression.arguments)})"
+            case Arithmetic():
+                return self._arithmetic(expression)
+
+    def _arithmetic(self, expression: Arithmetic) -> str:
+        multiplies = expression.operator in _MULTIPLYING
+        parts: list[str] = []
+        for part, is_right in ((expression.left, False), (expression.right, True)):
+            text = self._expression(part)
+            if isinstance(part, Arithmetic):
+                adds = part.operator not in _MULTIPLYING
+                grouped = (multiplies or adds) if is_right else (multiplies and adds)
+                text = f"({text})" if grouped else text
+            parts.append(text)
+        return f"{parts[0]} {expression.operator} {parts[1]}"
 
     def _joined(self, expressions: Iterable[Expression]) -> str:
         return ", ".join(self._expression(expression) for expression in expressions)

@@ -84,11 +84,11 @@ _MASTER: Final = re.compile(
     | ([0-9]++\.[0-9]++)
     | ([0-9]++)
     | ("[^"\\]*+(?:\\.[^"\\]*+)*+")
-    | (->|\.\.|<=|>=|!=|[{}()\[\]:,.<>=?@*|-])
+    | (->|\.\.|<=|>=|!=|/(?![/*])|[{}()\[\]:,.<>=?@*|+-])
     | (//[^\n]*+)
     | (/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)
     | (\Z)
-    | ([^ \t\r\nA-Za-z0-9_$"/!{}()\[\]:,.<>=?@*|-]++|.)
+    | ([^ \t\r\nA-Za-z0-9_$"/!{}()\[\]:,.<>=?@*|+-]++|.)
     )""",
     re.VERBOSE | re.DOTALL,
 )
@@ -255,8 +255,8 @@ def _unexpected(source: Source, text: str, span: Span) -> Diagnostic:
         hint = "'not equal' is written !="
         if _REQUIRED.match(source.text, max(span.start - 1, 0)):
             hint = "a type is required unless it is marked with ?: leave the ! out"
-    elif text[0] in "+/%^":
-        hint = "there is no arithmetic"
+    elif text[0] in "%^":
+        hint = "numbers are computed with + - * /"
     shown = text if len(text) <= 20 else text[:20] + "…"
     if not shown.isprintable():
         shown = " ".join(f"U+{ord(char):04X}" for char in text[:5])

@@ -13,8 +13,10 @@ from omnigraph.language.query_tree import (
     Alias,
     AllProperties,
     Binding,
+    Both,
     Call,
     Clause,
+    Either,
     Filter,
     Function,
     Hops,
@@ -30,6 +32,7 @@ from omnigraph.language.query_tree import (
     PropertyMatch,
     Query,
     ReadBody,
+    Test,
     TextSearch,
     Traversal,
     Variable,
@@ -198,6 +201,7 @@ class QueryParser(MutationParser):
         order: tuple[OrderItem, ...] = ()
         order_span = order_braces = limit_span = offset_span = NOWHERE
         limit = offset = None
+        having, having_span, having_braces = self._having()
         if self.at("order"):
             start = self.advance().span
             order, order_braces = self._order()
@@ -218,15 +222,31 @@ class QueryParser(MutationParser):
             order,
             limit,
             offset,
+            having,
             match_span=match_span,
             return_span=return_span,
+            having_span=having_span,
             order_span=order_span,
             limit_span=limit_span,
             offset_span=offset_span,
             match_braces=match_braces,
             return_braces=return_braces,
+            having_braces=having_braces,
             order_braces=order_braces,
         )
+
+    def _having(self) -> tuple[tuple[Test, ...], Span, Span]:
+        if not self.at("having"):
+            return (), NOWHERE, NOWHERE
+        start = self.advance().span
+        opening = self.expect("{", "after having", hint="as in having { n > 1 }").span
+        found: list[Test] = []
+        while not self.at("}") or not found:
+            if self.at("-"):
+                raise self.expected("a condition", hint=clause_hint("-"))
+            found.append(self._either())
+        braces = opening.to(self.advance().span)
+        return tuple(found), start.to(braces), braces
 
     def _bound(self, word: str) -> int | Variable:
         """Digits or a parameter."""
@@ -238,8 +258,8 @@ class QueryParser(MutationParser):
         if self.at("}") or self.at_kind(Kind.END):
             return
         word = self.token.text
-        if word in {"order", "limit", "offset", "match", "return"}:
-            message = f"'{word}' cannot stand here; the order is match, return, order, limit, offset"
+        if word in {"having", "order", "limit", "offset", "match", "return"}:
+            message = f"'{word}' cannot stand here; the order is match, return, having, order, limit, offset"
             raise self.refuse(self.token.span, message)
         if word in STATEMENT_WORDS:
             raise self.expected("'}'", hint="a query reads or changes data, never both")
@@ -269,9 +289,9 @@ class QueryParser(MutationParser):
                 return Maybe(clauses, token.span.to(braces), braces)
         if token.text == "return" and (self.ahead_is(1, "{") or self.ahead_is(1, "distinct")):
             raise self.expected("a clause or '}' before return")
-        if token.kind in {Kind.END, Kind.TYPE} or (token.kind is Kind.PUNCT and token.text not in {"[", "-"}):
+        if token.kind in {Kind.END, Kind.TYPE} or (token.kind is Kind.PUNCT and token.text not in {"[", "("}):
             raise self.expected("a clause", hint=clause_hint(token.text))
-        return self._filter()
+        return self._either()
 
     def _variable_clause(self) -> Clause:
         follows = self.peek(1)
@@ -281,13 +301,13 @@ class QueryParser(MutationParser):
             undirected = self.peek(2).kind is Kind.NAME and self.ahead_is(3, ">")
             if follows.text == "<" and undirected:
                 return self._traversal()
-            return self._filter()
+            return self._either()
         if follows.kind is Kind.NAME and follows.text == "is":
             negated = self.ahead_is(2, "not") and self.ahead_is(3, "null")
             if negated or self.ahead_is(2, "null"):
-                return self._filter()
+                return self._either()
         if self.at_operator(1) and not self._at_end_of_hop(2):
-            return self._filter()
+            return self._either()
         if follows.kind in {Kind.NAME, Kind.VARIABLE}:
             return self._traversal()
         if follows.kind is Kind.TYPE:
@@ -355,7 +375,49 @@ class QueryParser(MutationParser):
         end = self.expect("}", "to close the hop range")
         return Hops(low, high, start.to(end.span))
 
-    def _filter(self) -> Clause:
+    # Conditions
+
+    def _either(self) -> Test:
+        """`and` parts joined by `or`."""
+        start = self.token.span
+        parts = [self._both()]
+        while self._joins("or"):
+            parts.append(self._both())
+        return parts[0] if len(parts) == 1 else Either(tuple(parts), start.to(self.previous.span))
+
+    def _both(self) -> Test:
+        start = self.token.span
+        parts = [self._tested()]
+        while self._joins("and"):
+            parts.append(self._tested())
+        return parts[0] if len(parts) == 1 else Both(tuple(parts), start.to(self.previous.span))
+
+    def _joins(self, word: str) -> bool:
+        """Take the word if it joins conditions; before an operator it would be a name."""
+        if not self.at(word) or self.ahead_is(1, "is") or self.at_operator(1):
+            return False
+        self.index += 1
+        return True
+
+    def _tested(self) -> Test:
+        """A condition in parentheses, or one that may begin with an expression in parentheses."""
+        if not self.at("("):
+            return self._compared()
+        before = self.index
+        try:
+            self.index += 1
+            inner = self._either()
+            self.expect(")", "to close the condition")
+        except Unparsable as not_a_condition:
+            at = self.index
+            self.index = before
+            try:
+                return self._compared()
+            except Unparsable as neither:
+                raise (neither if self.index >= at else not_a_condition) from None
+        return inner
+
+    def _compared(self) -> Test:
         start = self.token.span
         left = self.expression("a clause")
         if self.at("is"):
@@ -385,7 +447,10 @@ class QueryParser(MutationParser):
             if not isinstance(expression, AllProperties) and self.take("as"):
                 alias = self.name("a column name after as").text
             found.append(Projection(expression, alias, start.to(self.previous.span)))
-            self.take(",")
+            if not self.take(",") and self.at("("):
+                raise self.expected(
+                    "',' or '}'", hint="before a parenthesis columns are separated by a comma"
+                )
         return tuple(found), opening.to(self.advance().span)
 
     def _all_properties(self) -> AllProperties | None:

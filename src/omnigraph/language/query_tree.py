@@ -36,6 +36,15 @@ class Operator(StrEnum):
     ENDS_WITH = "ends_with"
 
 
+class ArithmeticOperator(StrEnum):
+    """What numbers are computed with."""
+
+    PLUS = "+"
+    MINUS = "-"
+    TIMES = "*"
+    DIVIDE = "/"
+
+
 class Function(StrEnum):
     """The built-in functions, all recognised by a following `(`."""
 
@@ -127,7 +136,17 @@ class Call:
     span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
-Expression: TypeAlias = Literal | Variable | PropertyAccess | Alias | Now | Call
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """`left operator right` of numbers."""
+
+    operator: ArithmeticOperator
+    left: "Expression"
+    right: "Expression"
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+
+Expression: TypeAlias = Literal | Variable | PropertyAccess | Alias | Now | Call | Arithmetic
 Atom: TypeAlias = Literal | Variable | Now
 
 
@@ -223,6 +242,26 @@ class TextSearch:
 
 
 @dataclass(frozen=True, slots=True)
+class Either:
+    """Conditions joined by `or`: at least two."""
+
+    parts: "tuple[Test, ...]"
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Conditions joined by `and`: at least two."""
+
+    parts: "tuple[Test, ...]"
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+
+Test: TypeAlias = Filter | NullTest | TextSearch | Either | Both
+"""A condition on the rows of a match or, after `having`, on groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class Negation:
     """`not { … }`."""
 
@@ -240,7 +279,7 @@ class Maybe:
     braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
-Clause: TypeAlias = Negation | Maybe | Binding | Traversal | Filter | NullTest | TextSearch
+Clause: TypeAlias = Negation | Maybe | Binding | Traversal | Test
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +302,7 @@ class OrderItem:
 
 @dataclass(frozen=True, slots=True)
 class ReadBody:
-    """match, return, order, limit, offset. A span covers its part from the word to the end."""
+    """match, return, having, order, limit, offset. A span covers its part from the word to the end."""
 
     clauses: tuple[Clause, ...]
     distinct: bool
@@ -271,13 +310,16 @@ class ReadBody:
     order: tuple[OrderItem, ...]
     limit: int | Variable | None
     offset: int | Variable | None
+    having: tuple[Test, ...] = ()
     match_span: Span = field(default=NOWHERE, compare=False, repr=False)
     return_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    having_span: Span = field(default=NOWHERE, compare=False, repr=False)
     order_span: Span = field(default=NOWHERE, compare=False, repr=False)
     limit_span: Span = field(default=NOWHERE, compare=False, repr=False)
     offset_span: Span = field(default=NOWHERE, compare=False, repr=False)
     match_braces: Span = field(default=NOWHERE, compare=False, repr=False)
     return_braces: Span = field(default=NOWHERE, compare=False, repr=False)
+    having_braces: Span = field(default=NOWHERE, compare=False, repr=False)
     order_braces: Span = field(default=NOWHERE, compare=False, repr=False)
 
 

@@ -6,8 +6,8 @@ from omnigraph.language.query_tree import TEXT_SEARCHES, Operator
 
 _FILTERS: Final = "filters are clauses of the match block, as in $p.age > 30"
 _INSTEAD_OF_FILTER: Final = {
-    "or": 'there is no or; write ["a", "b"] contains $p.property, or ask two queries',
-    "and": "clauses that must all hold are written one after the other",
+    "or": "or joins two conditions, as in $p.age > 30 or $p.age is null",
+    "and": "and joins two conditions, as in $p.age > 30 and $p.age < 40",
     "optional": "an optional match is written maybe { ... }",
     "exists": "a traversal in match is a test by itself; what must not exist is written not { ... }",
     "where": _FILTERS,
@@ -20,7 +20,6 @@ _LATER_PARTS: Final = {
     "where": _FILTERS,
     "select": "the result is written return { ... }",
     "group": "rows are grouped by the columns that are not aggregates",
-    "having": "results of aggregates cannot be filtered; order by them and limit",
     "skip": "rows are skipped by offset, after order and limit",
 }
 _OPERATORS: Final = {("=", "="): "'equal' is written =", ("<", ">"): "'not equal' is written !="}
@@ -58,6 +57,8 @@ def clause_hint(word: str) -> str | None:
     """Where a clause was expected."""
     if word in {",", ";"}:
         return "clauses are separated by white space only"
+    if word == "-":
+        return "a clause does not begin with '-', as in $p.age > -1"
     if word == ":":
         return "a type is a clause of its own, as in $x: Person"
     return None

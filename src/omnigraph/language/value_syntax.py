@@ -1,13 +1,18 @@
 """Values and expressions of `.gq`: literals, variables, calls."""
 
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from omnigraph.core.limits import SOURCE_NESTING_MAX
 from omnigraph.language.cursor import Cursor
 from omnigraph.language.diagnostics import near_names
 from omnigraph.language.lexer import Kind, Token, string_value, touches
 from omnigraph.language.query_tree import (
     AGGREGATES,
     Alias,
+    Arithmetic,
+    ArithmeticOperator,
     Atom,
     Call,
     Expression,
@@ -25,6 +30,8 @@ I64_MAX: Final = 2**63 - 1
 U64_MAX: Final = 2**64 - 1
 _OPERATORS: Final = {operator.value: operator for operator in Operator}
 _FUNCTIONS: Final = {function.value: function for function in Function}
+_ADDING: Final = {each.value: each for each in (ArithmeticOperator.PLUS, ArithmeticOperator.MINUS)}
+_MULTIPLYING: Final = {each.value: each for each in (ArithmeticOperator.TIMES, ArithmeticOperator.DIVIDE)}
 _LITERAL_WORDS: Final = frozenset({"true", "false", "null", "date", "datetime", "now"})
 _LITERAL_KINDS: Final = frozenset({Kind.STRING, Kind.INTEGER, Kind.DECIMAL, Kind.VARIABLE})
 _ARGUMENTS: Final = {Function.FUZZY: (2, 3), Function.RRF: (2, 3)}
@@ -197,8 +204,52 @@ class ValueParser(Cursor):
         return Literal(LiteralKind.LIST, tuple(items), "", start.to(end.span))
 
     def expression(self, what: str, *, null_is_alias: bool = False) -> Expression:
-        """Any operand. With `null_is_alias` a bare `null` is a column name, as in `order { null }`."""
+        """Operands joined by `+ - * /`.
+
+        With `null_is_alias` a bare `null` is a column name, as in `order { null }`.
+        """
+        left = self._term(what, null_is_alias=null_is_alias)
+        for operations in itertools.count(1):
+            operator = self._one_of(_ADDING)
+            if operator is None:
+                break
+            left = self._computed(left, operator, operations, self._term)
+        return left
+
+    def _term(self, what: str, *, null_is_alias: bool = False) -> Expression:
+        left = self._factor(what, null_is_alias=null_is_alias)
+        for operations in itertools.count(1):
+            operator = self._one_of(_MULTIPLYING)
+            if operator is None:
+                break
+            left = self._computed(left, operator, operations, self._factor)
+        return left
+
+    def _one_of(self, operators: Mapping[str, ArithmeticOperator]) -> ArithmeticOperator | None:
         token = self.token
+        found = operators.get(token.text) if token.kind is Kind.PUNCT else None
+        self.index += found is not None
+        return found
+
+    def _computed(
+        self,
+        left: Expression,
+        operator: ArithmeticOperator,
+        operations: int,
+        rest: Callable[[str], Expression],
+    ) -> Arithmetic:
+        if operations > SOURCE_NESTING_MAX:  # the tree is as deep as they are many
+            message = f"more than {SOURCE_NESTING_MAX} operators in a row"
+            raise self.refuse(self.previous.span, message)
+        right = rest(f"a number after '{operator}'")
+        return Arithmetic(operator, left, right, left.span.to(self.previous.span))
+
+    def _factor(self, what: str, *, null_is_alias: bool = False) -> Expression:
+        token = self.token
+        if self.take("("):
+            inner = self.expression("an expression")
+            self.expect(")", "to close the parenthesis")
+            return inner
         if token.kind is Kind.VARIABLE:
             return self._variable_or_property()
         if token.kind is Kind.NAME:

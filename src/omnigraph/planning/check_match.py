@@ -1,6 +1,8 @@
 """Type check of match blocks: bindings, traversals, filters, `maybe` and `not`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.language import query_tree as tree
@@ -11,6 +13,9 @@ from omnigraph.planning import ir
 from omnigraph.planning.check_base import comparable, date_hint
 from omnigraph.planning.check_mutation import compare_refusal
 from omnigraph.planning.check_operand import Bound, OperandCheck, Scope, id_hint
+
+Resolve: TypeAlias = Callable[[tree.Expression], ir.Operand | None]
+"""What an expression stands for; None after a report."""
 
 
 @dataclass(slots=True)
@@ -73,16 +78,15 @@ class MatchCheck(OperandCheck):
                     pass
         for clause in clauses:
             match clause:
-                case tree.Filter():
-                    self._filter(clause, draft)
-                case tree.NullTest():
-                    self._null_test(clause, draft)
-                case tree.TextSearch():
-                    search = self.search(clause.call, draft.scope)
-                    if search is not None:
-                        draft.conditions.append(ir.SearchTest(search, wanted=True))
-                case _:
+                case tree.Binding() | tree.Traversal() | tree.Maybe() | tree.Negation():
                     pass
+                case _:
+                    condition = self.condition(clause, lambda part: self.operand(part, scope))
+                    # What `and` joins at the top are two conditions.
+                    if isinstance(condition, ir.Both):
+                        draft.conditions += condition.parts
+                    elif condition is not None:
+                        draft.conditions.append(condition)
         for clause in clauses:
             if isinstance(clause, tree.Negation):
                 draft.negations.append(self._inner(clause.clauses, clause.span, "not", draft))
@@ -386,41 +390,54 @@ class MatchCheck(OperandCheck):
             if not variable.is_anonymous and draft.scope.find(variable.name) is None:
                 draft.scope.own[variable.name] = Bound(variable.name, None, clause.span.start)
 
-    # Filters
+    # Conditions
 
-    def _filter(self, clause: tree.Filter, draft: _Draft) -> None:
-        left = self._compared(clause.left, draft.scope)
-        right = self._compared(clause.right, draft.scope)
+    def condition(self, test: tree.Test, resolve: Resolve) -> ir.Condition | None:
+        """A typed condition; None after a report. `resolve` gives its operands."""
+        match test:
+            case tree.Filter():
+                return self._comparison(test, resolve)
+            case tree.NullTest():
+                operand = self._compared(test.operand, resolve)
+                return None if operand is None else ir.NullCheck(operand, test.negated)
+            case tree.TextSearch():
+                search = resolve(test.call)
+                return ir.SearchTest(search, wanted=True) if isinstance(search, ir.Search) else None
+            case tree.Either() | tree.Both():
+                parts = [self.condition(part, resolve) for part in test.parts]
+                known = tuple(part for part in parts if part is not None)
+                if len(known) < len(parts):
+                    return None
+                return ir.Either(known) if isinstance(test, tree.Either) else ir.Both(known)
+
+    def _comparison(self, clause: tree.Filter, resolve: Resolve) -> ir.Condition | None:
+        left = self._compared(clause.left, resolve)
+        right = self._compared(clause.right, resolve)
         if left is None or right is None:
-            return
+            return None
         for operand, expression in ((left, clause.left), (right, clause.right)):
             if isinstance(operand, ir.NodeRef):
                 message = (
                     f"'${operand.variable}' is a node and cannot be compared; compare one of its properties"
                 )
                 self.report("T7", expression.span, message)
-                return
+                return None
             if isinstance(operand, ir.Rrf):
                 self.report("T21", expression.span, "rrf orders rows and cannot be compared in match")
-                return
+                return None
         reason = compare_refusal(left.type, clause.operator, right.type)
         if reason is not None:
             hint = date_hint(left.type, right) or date_hint(right.type, left)
             self.report("T7", clause.span, reason, hint=hint)
-            return
-        draft.conditions.append(_simplified(ir.Comparison(left, clause.operator, right)))
+            return None
+        return _simplified(ir.Comparison(left, clause.operator, right))
 
-    def _compared(self, expression: tree.Expression, scope: Scope) -> ir.Operand | None:
+    def _compared(self, expression: tree.Expression, resolve: Resolve) -> ir.Operand | None:
         if isinstance(expression, tree.Literal) and expression.kind is LiteralKind.NULL:
             hint = "write is null, or is not null"
             self.report("T7", expression.span, "nothing compares with null", hint=hint)
             return None
-        return self.operand(expression, scope)
-
-    def _null_test(self, clause: tree.NullTest, draft: _Draft) -> None:
-        operand = self._compared(clause.operand, draft.scope)
-        if operand is not None:
-            draft.conditions.append(ir.NullCheck(operand, clause.negated))
+        return resolve(expression)
 
 
 def _simplified(condition: ir.Comparison) -> ir.Condition:

@@ -1,14 +1,14 @@
 """Type check of operands of read queries: variables, properties, search functions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from omnigraph.catalog.scalars import Misfit
 from omnigraph.catalog.schema import EdgeType, NodeType
-from omnigraph.catalog.types import INTEGER_KINDS, PropertyType
+from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_KINDS, PropertyType
 from omnigraph.language import query_tree as tree
-from omnigraph.language.query_tree import AGGREGATES, Function, LiteralKind
+from omnigraph.language.query_tree import AGGREGATES, ArithmeticOperator, Function, LiteralKind
 from omnigraph.language.source import Span
 from omnigraph.planning import ir
 from omnigraph.planning.check_base import Typing
@@ -92,6 +92,36 @@ class OperandCheck(Typing):
                 return None
             case tree.Call():
                 return self._call(expression, scope)
+            case tree.Arithmetic():
+                return self.arithmetic(expression, lambda part: self.operand(part, scope))
+
+    def arithmetic(
+        self, expression: tree.Arithmetic, resolve: Callable[[tree.Expression], ir.Operand | None]
+    ) -> ir.Arithmetic | None:
+        """Numbers computed with; T7 for anything else. `resolve` gives the parts."""
+        parts: list[ir.Operand] = []
+        for part in (expression.left, expression.right):
+            found = resolve(part)
+            if found is None:
+                return None
+            reason: str | None = None
+            if isinstance(found, ir.Literal) and found.value is None:
+                reason = "nothing is computed with null"
+            elif isinstance(found, ir.NodeRef):
+                reason = f"'${found.variable}' is a node and no number; compute with one of its properties"
+            elif isinstance(found, ir.Search | ir.Nearest | ir.Bm25 | ir.Rrf):
+                reason = "nothing is computed with a search"
+            elif not (found.type.is_scalar and found.type.is_numeric):
+                reason = f"'{expression.operator}' needs numbers, got {found.type.text()}"
+            if reason is not None:
+                self.report("T7", part.span, reason)
+                return None
+            parts.append(found)
+        left, right = parts
+        whole = expression.operator is not ArithmeticOperator.DIVIDE and not (
+            {left.type.kind, right.type.kind} & FLOAT_KINDS
+        )
+        return ir.Arithmetic(expression.operator, left, right, ir.I64 if whole else ir.F64)
 
     def _call(self, call: tree.Call, scope: Scope) -> ir.Operand | None:
         match call.function:

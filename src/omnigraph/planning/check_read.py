@@ -8,6 +8,7 @@ from omnigraph.language.source import Source, Span
 from omnigraph.planning import ir
 from omnigraph.planning.check_match import MatchCheck
 from omnigraph.planning.check_operand import Scope, is_aggregate
+from omnigraph.planning.explain import operand_text
 
 _ORDERED_BY_MIN = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
 
@@ -23,6 +24,8 @@ class ReadCheck(MatchCheck):
         """Column positions by the name an `as` gave them."""
         self._named: dict[str, int] = {}
         """Column positions by the name they have in the result."""
+        self._computed: list[tuple[tree.Projection, ir.Operand]] = []
+        """The columns that are arithmetic."""
         self._lost_columns = False
         """Whether a projection was refused, so that unknown names may be its."""
 
@@ -32,15 +35,16 @@ class ReadCheck(MatchCheck):
         match = self.block(body.clauses, scope)
         self._projections(body, scope)
         aggregate = any(is_aggregate(projection.expression) for projection in body.projections)
-        aggregate = aggregate or any(isinstance(c.expression, ir.Aggregate) for c in self._columns)
+        aggregate = aggregate or any(ir.aggregates_in(c.expression) for c in self._columns)
         if aggregate:
             self._check_grouping(body)
+        having = self._having(body, scope, aggregate=aggregate)
         ranking, order = self._order(body, scope, aggregate=aggregate)
         limit, offset = self._bound(body.limit, "limit"), self._bound(body.offset, "offset")
         self._check_limits(body, ranking)
         if self.diagnostics:
             return None
-        keys = [n for n, c in enumerate(self._columns) if not isinstance(c.expression, ir.Aggregate)]
+        keys = [n for n, c in enumerate(self._columns) if not ir.aggregates_in(c.expression)]
         return ir.ReadPlan(
             name=self.query.name,
             params=self.parameters(),
@@ -55,6 +59,7 @@ class ReadCheck(MatchCheck):
             offset=body.offset if isinstance(body.offset, int) else 0,
             limit_by=limit,
             offset_by=offset,
+            having=having,
             ties=tuple(sorted(name for name in scope.own if not name.startswith("_:"))),
             uses_now=self.uses_now,
             number_params=tuple((name, *rule) for name, rule in self.number_params.items()),
@@ -75,6 +80,8 @@ class ReadCheck(MatchCheck):
                 continue
             if projection.alias is not None:
                 self._aliased.setdefault(projection.alias, len(self._columns))
+            if isinstance(projection.expression, tree.Arithmetic):
+                self._computed.append((projection, column.expression))
             if isinstance(column.expression, ir.Rrf) and body.limit is None:
                 self.report("T21", projection.span, "rrf needs a limit")
             self._add(column)
@@ -110,6 +117,9 @@ class ReadCheck(MatchCheck):
         if isinstance(resolved, ir.Param) and resolved.type.is_blob:
             self.report("T24", expression.span, f"'${resolved.name}' is a Blob and cannot be a column")
             return None
+        if isinstance(expression, tree.Arithmetic) and projection.alias is None:
+            self.report("", expression.span, "what is computed has no name", hint="give it one with as")
+            return None
         name = projection.alias or _column_name(expression)
         return ir.Column(name, resolved, resolved.type, _nullable(resolved))
 
@@ -124,6 +134,8 @@ class ReadCheck(MatchCheck):
             return None
         if isinstance(expression, tree.Call) and is_aggregate(expression):
             return self._aggregate(expression, scope)
+        if isinstance(expression, tree.Arithmetic):
+            return self.arithmetic(expression, lambda part: self._column_expression(part, scope))
         return self.operand(expression, scope)
 
     def _aggregate(self, call: tree.Call, scope: Scope) -> ir.Aggregate | None:
@@ -135,7 +147,7 @@ class ReadCheck(MatchCheck):
         operand = self._counted_edge(call, scope) or self.operand(argument, scope)
         if operand is None:
             return None
-        if isinstance(operand, ir.Search | ir.Nearest | ir.Bm25 | ir.Rrf):
+        if isinstance(operand, ir.Search | ir.Nearest | ir.Bm25 | ir.Rrf | ir.Aggregate):
             return None
         if isinstance(operand, ir.Literal) and operand.value is None:
             self.report("T8", argument.span, f"{call.function} of null has no type")
@@ -195,6 +207,60 @@ class ReadCheck(MatchCheck):
                 case _:
                     continue
             self.report("T9", projection.span, f"{what} cannot be a grouping key")
+        for projection, column in self._computed:
+            if ir.aggregates_in(column):
+                self._check_leaves(column, projection.span)
+            elif not ir.variables_of(column):
+                self.report("T9", projection.span, "a constant cannot be a grouping key")
+
+    def _check_leaves(self, expression: ir.Operand, span: Span) -> None:
+        """Beside aggregates only values of the whole group are computed with."""
+        for leaf in ir.leaves_of(expression):
+            shared = isinstance(leaf, ir.Aggregate | ir.Literal | ir.Param | ir.Now)
+            if not shared and self._position_of(leaf) is None and not self._lost_columns:
+                name = operand_text(leaf)
+                message = f"'{name}' is not a column, and has no one value in a group"
+                self.report("T9", span, message, hint=f"return {name} as well, or an aggregate of it")
+
+    # Having
+
+    def _having(self, body: tree.ReadBody, scope: Scope, *, aggregate: bool) -> tuple[ir.Condition, ...]:
+        if body.having and not aggregate and not self._lost_columns:
+            word = Span(body.having_span.start, body.having_span.start + len("having"))
+            hint = "conditions on rows are clauses of the match block"
+            self.report("T9", word, "having is about groups, and nothing is aggregated", hint=hint)
+            return ()
+        found: list[ir.Condition] = []
+        for test in body.having:
+            condition = self.condition(test, lambda part: self._of_group(part, scope))
+            if condition is not None:
+                found.append(condition)
+        return tuple(found)
+
+    def _of_group(self, expression: tree.Expression, scope: Scope) -> ir.Operand | None:
+        """What a condition on groups looks at: aggregates, columns, constants."""
+        match expression:
+            case tree.Alias():
+                position = self._aliased.get(expression.name, self._named.get(expression.name))
+                if position is not None:
+                    return self._columns[position].expression
+                if not self._lost_columns:
+                    known = [column.name for column in self._columns if "." not in column.name]
+                    message = f"no column named '{expression.name}'"
+                    self.report("", expression.span, message, near=(expression.name, known))
+                return None
+            case tree.Arithmetic():
+                return self.arithmetic(expression, lambda part: self._of_group(part, scope))
+            case tree.Call() if is_aggregate(expression):
+                return self._aggregate(expression, scope)
+            case tree.Call():
+                self.report("T9", expression.span, "groups are not searched; search in the match block")
+                return None
+            case _:
+                found = self.operand(expression, scope)
+                if found is not None:
+                    self._check_leaves(found, expression.span)
+                return found
 
     # Order
 
@@ -337,6 +403,8 @@ def _column_name(expression: tree.Expression) -> str:
             return "literal"
         case tree.Now():
             return "now"
+        case tree.Arithmetic():
+            return ""
         case tree.Call():
             return (
                 _column_name(expression.arguments[0])
@@ -353,5 +421,5 @@ def _nullable(expression: ir.ColumnExpr) -> bool:
             return expression.nullable
         case ir.Search() | ir.Nearest():
             return expression.property.nullable or getattr(expression.query, "nullable", False)
-        case ir.Bm25() | ir.Rrf():
+        case ir.Bm25() | ir.Rrf() | ir.Arithmetic():
             return True

@@ -48,6 +48,8 @@ def result_titles(plan: ir.ReadPlan) -> Iterator[tuple[str, str]]:
         yield "aggregate", f"{names} by {keys}" if keys else names
     else:
         yield "project", f"distinct {names}" if plan.distinct else names
+    if plan.having:
+        yield "having", " and ".join(map(condition_text, plan.having))
     if plan.order:
         yield "order", f"{len(plan.order)} keys"
     if plan.limit is not None or plan.offset:
@@ -101,6 +103,10 @@ def condition_text(condition: ir.Condition) -> str:
             return f"{operand_text(condition.operand)} is {'not ' if condition.negated else ''}null"
         case ir.SearchTest():
             return f"{'' if condition.wanted else 'not '}{operand_text(condition.search)}"
+        case ir.Either():
+            return f"({' or '.join(map(condition_text, condition.parts))})"
+        case ir.Both():
+            return f"({' and '.join(map(condition_text, condition.parts))})"
         case _:
             assert_never(condition)
 
@@ -129,6 +135,11 @@ def operand_text(operand: ir.Operand | ir.KeyText) -> str:
             return f"bm25({operand_text(operand.property)}, {operand_text(operand.query)})"
         case ir.Rrf():
             return f"rrf({operand_text(operand.first)}, {operand_text(operand.second)})"
+        case ir.Arithmetic():
+            return f"({operand_text(operand.left)} {operand.op} {operand_text(operand.right)})"
+        case ir.Aggregate():
+            apart = "distinct " if operand.distinct else ""
+            return f"{operand.function}({apart}{operand_text(operand.argument)})"
         case _:
             assert_never(operand)
 

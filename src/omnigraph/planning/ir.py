@@ -5,6 +5,7 @@ threads.
 """
 
 import datetime as dt
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
@@ -12,7 +13,7 @@ from typing import ClassVar, TypeAlias
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.language.diagnostics import Diagnostic
-from omnigraph.language.query_tree import Function, Operator
+from omnigraph.language.query_tree import ArithmeticOperator, Function, Operator
 from omnigraph.planning.keys import id_text
 from omnigraph.planning.values import Value
 
@@ -274,7 +275,16 @@ class Rrf:
 SearchExpr: TypeAlias = Search | Nearest | Bm25
 """What is answered by looking through a column of texts or vectors."""
 Ranking: TypeAlias = Nearest | Bm25 | Rrf
-Operand: TypeAlias = Literal | Param | Now | NodeRef | PropertyRef | Search | Nearest | Bm25 | Rrf
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """`left op right` of numbers: an I64 or an F64, null where the result is none of that type."""
+
+    op: ArithmeticOperator
+    left: "Operand"
+    right: "Operand"
+    type: PropertyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +295,7 @@ class Aggregate:
     """
 
     function: Function
-    argument: Literal | Param | Now | NodeRef | PropertyRef
+    argument: Literal | Param | Now | NodeRef | PropertyRef | Arithmetic
     type: PropertyType
     distinct: bool = False
 
@@ -295,7 +305,11 @@ class Aggregate:
         return self.function is not Function.COUNT
 
 
-ColumnExpr: TypeAlias = Operand | Aggregate
+Operand: TypeAlias = (
+    Literal | Param | Now | NodeRef | PropertyRef | Search | Nearest | Bm25 | Rrf | Arithmetic | Aggregate
+)
+"""Aggregates stand in the columns, the order and the conditions of groups only."""
+ColumnExpr: TypeAlias = Operand
 
 
 # Match ---------------------------------------------------------------------------------------------------
@@ -373,7 +387,21 @@ class SearchTest:
     wanted: bool
 
 
-Condition: TypeAlias = Comparison | NullCheck | SearchTest
+@dataclass(frozen=True, slots=True)
+class Either:
+    """At least one part is true."""
+
+    parts: "tuple[Condition, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """All parts are true."""
+
+    parts: "tuple[Condition, ...]"
+
+
+Condition: TypeAlias = Comparison | NullCheck | SearchTest | Either | Both
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +478,8 @@ class ReadPlan:
     """A read query.
 
     `ranking` is the leading search of `order`, best first; `order` the remaining items. In an aggregate query
-    `grouping` lists the positions of the columns that form the key, and `order` holds no PropertyRef. With
+    `grouping` lists the positions of the columns that form the key, `having` what groups have to satisfy, in
+    terms of aggregates and of columns of the key, and `order` holds no PropertyRef. With
     `distinct` every sort key is a ColumnRef and there is no ranking. `ties` are the variables whose ids
     break ties.
     """
@@ -471,6 +500,7 @@ class ReadPlan:
     limit_by: Param | None = None
     offset_by: Param | None = None
     """What gives the limit and the offset of a run, where they are not written as numbers."""
+    having: tuple[Condition, ...] = ()
     number_params: tuple[tuple[str, int, str], ...] = ()
     """Parameters that steer a search or cut the result: name, least value, what it is."""
     description: str | None = None
@@ -491,9 +521,36 @@ def cut_by(plan: ReadPlan, params: Mapping[str, Value]) -> ReadPlan:
 
 
 def aggregates_by(plan: ReadPlan) -> tuple[Aggregate, ...]:
-    """The aggregates a query returns or orders by, each once."""
-    found = [column.expression for column in plan.columns] + [key.expression for key in plan.order]
-    return tuple(dict.fromkeys(each for each in found if isinstance(each, Aggregate)))
+    """The aggregates a query returns, orders by or keeps groups by, each once."""
+    found: list[Operand] = [column.expression for column in plan.columns]
+    found += [key.expression for key in plan.order if not isinstance(key.expression, ColumnRef)]
+    found += [operand for condition in plan.having for operand in operands_of(condition)]
+    return tuple(dict.fromkeys(each for item in found for each in aggregates_in(item)))
+
+
+def aggregates_in(expression: Operand) -> tuple[Aggregate, ...]:
+    """The aggregates an expression is made of."""
+    return tuple(leaf for leaf in leaves_of(expression) if isinstance(leaf, Aggregate))
+
+
+def leaves_of(expression: Operand) -> Iterator[Operand]:
+    """What an expression computes with: itself, unless it is arithmetic."""
+    if not isinstance(expression, Arithmetic):
+        return iter((expression,))
+    return itertools.chain(leaves_of(expression.left), leaves_of(expression.right))
+
+
+def operands_of(condition: Condition) -> tuple[Operand, ...]:
+    """The expressions that a condition looks at."""
+    match condition:
+        case Comparison():
+            return (condition.left, condition.right)
+        case NullCheck():
+            return (condition.operand,)
+        case SearchTest():
+            return (condition.search,)
+        case Either() | Both():
+            return tuple(operand for part in condition.parts for operand in operands_of(part))
 
 
 def searches_in(item: ColumnExpr | Condition) -> tuple[SearchExpr, ...]:
@@ -503,12 +560,8 @@ def searches_in(item: ColumnExpr | Condition) -> tuple[SearchExpr, ...]:
             return (item,)
         case Rrf():
             return (item.first, item.second)
-        case Comparison():
-            return searches_in(item.left) + searches_in(item.right)
-        case NullCheck():
-            return searches_in(item.operand)
-        case SearchTest():
-            return (item.search,)
+        case Comparison() | NullCheck() | SearchTest() | Either() | Both():
+            return tuple(search for operand in operands_of(item) for search in searches_in(operand))
         case _:
             return ()
 
@@ -539,9 +592,7 @@ def variables_of(item: ColumnExpr | Condition) -> frozenset[str]:
             return frozenset({item.variable})
         case Aggregate():
             return variables_of(item.argument)
-        case Comparison():
+        case Arithmetic():
             return variables_of(item.left) | variables_of(item.right)
-        case NullCheck():
-            return variables_of(item.operand)
-        case SearchTest():
-            return variables_of(item.search)
+        case Comparison() | NullCheck() | SearchTest() | Either() | Both():
+            return frozenset[str]().union(*map(variables_of, operands_of(item)))

@@ -250,14 +250,10 @@ def folded_hop(plan: ir.ReadPlan, steps: Sequence[Step]) -> Expand | None:
     if not isinstance(step, Expand) or step.closes or not step.single or step.test is not None:
         return None
     made = {step.end, step.edge_variable}
-    for shown in (*plan.columns, *plan.order):
-        expression = shown.expression
-        if isinstance(expression, ir.Aggregate):
-            if not _adds_up(expression):
-                return None
-        elif not isinstance(expression, ir.ColumnRef) and ir.variables_of(expression) & made:
-            return None
-    return step
+    keys = (plan.columns[index].expression for index in plan.grouping)
+    if any(ir.variables_of(key) & made for key in keys):
+        return None
+    return step if all(map(_adds_up, ir.aggregates_by(plan))) else None
 
 
 def _adds_up(aggregate: ir.Aggregate) -> bool:
@@ -452,6 +448,12 @@ def as_predicate(variable: str, condition: ir.Condition) -> ir.Predicate | None:
                 return ir.Compare(right.prop.name, MIRRORED[op], left)
         case ir.NullCheck(ir.PropertyRef(variable=owner) as operand, negated) if owner == variable:
             return ir.IsNull(operand.prop.name, negated)
+        case ir.Either() | ir.Both():
+            parts = [as_predicate(variable, part) for part in condition.parts]
+            known = tuple(part for part in parts if part is not None)
+            if len(known) < len(parts):
+                return None
+            return ir.Or(known) if isinstance(condition, ir.Either) else ir.And(known)
         case _:
             pass
     return None

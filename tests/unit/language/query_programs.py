@@ -123,7 +123,9 @@ class Writer:
         return [word, "(", *self.simple(), ",", *self.simple(), *third, ")"]
 
     def expr(self):
-        match self.draw(st.integers(0, 6)):
+        match self.draw(st.integers(0, 7)):
+            case 7:
+                return self.arithmetic()
             case 0:
                 function = self.pick(["count", "sum", "avg", "min", "max"])
                 apart = self.maybe(lambda: ["distinct"]) if function == "count" else []
@@ -137,6 +139,12 @@ class Writer:
                 return ["rrf", "(", *self.ranked(), ",", *self.ranked(), *third, ")"]
             case _:
                 return self.simple()
+
+    def arithmetic(self):
+        one, other = self.pick("+-*/"), self.pick("+-*/")
+        if self.flag():
+            return [*self.access(), one, "(", *self.simple(), other, *self.simple(), ")"]
+        return [*self.access(), one, *self.simple(), other, *self.simple()]
 
     def null_test(self):
         return ["is", *self.maybe(lambda: ["not"]), "null"]
@@ -173,7 +181,15 @@ class Writer:
                 return [self.pick(VARIABLES), self.pick(["=", "!=", ">", ">="]), *self.expr()]
             case _:
                 left = self.access() if self.flag() else self.literal()
+                if left[0] == "-":
+                    left = ["(", *left, ")"]
                 return [*left, self.pick(COMPARISONS), *self.expr()]
+
+    def condition_clause(self):
+        if self.draw(st.integers(0, 2)):
+            return self.filter()
+        rest = self.filter() if self.flag() else ["(", *self.filter(), "or", *self.filter(), ")"]
+        return [*self.filter(), self.pick(["or", "and"]), *rest]
 
     def clause(self, depth=0):
         match self.draw(st.integers(0, 4 if depth < 2 else 3)):
@@ -182,7 +198,7 @@ class Writer:
             case 1:
                 return self.traversal()
             case 2:
-                return self.filter()
+                return self.condition_clause()
             case 3:
                 return self.search()
             case _:
@@ -203,6 +219,7 @@ class Writer:
         return [
             *("match", "{", *self.times(self.clause), "}"),
             *("return", *self.maybe(lambda: ["distinct"]), "{", *self.times(self.projection), "}"),
+            *self.maybe(lambda: ["having", "{", *self.times(self.condition_clause), "}"]),
             *self.maybe(lambda: ["order", "{", *self.listed(self.order_item), "}"]),
             *self.maybe(lambda: ["limit", self.pick(INTEGERS + VARIABLES)]),
             *self.maybe(lambda: ["offset", self.pick(INTEGERS + VARIABLES)]),

@@ -27,7 +27,7 @@ from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import SEARCHES, fetches_of, pieces
-from omnigraph.engine.read.project import DENSE_CODES_MAX, aggregate_whole, ordered_groups
+from omnigraph.engine.read.project import DENSE_CODES_MAX, aggregate_whole, finished_groups
 from omnigraph.engine.read.sums import Sums, numbers_of
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir
@@ -85,17 +85,8 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
             for total in totals:
                 total.add(groups.codes, piece)
     present = groups.present()
-    heads = iter(groups.columns(present))
-    columns = [
-        next(heads) if place is None else totals[place].result(present)
-        for place in prepared.aggregate_columns
-    ]
-    order = (
-        {item: total.result(present) for item, total in zip(prepared.aggregates, totals, strict=True)}
-        if plan.order
-        else {}
-    )
-    return ordered_groups(prepared, columns, order, len(present))
+    results = {each: total.result(present) for each, total in zip(prepared.aggregates, totals, strict=True)}
+    return finished_groups(reading, prepared, groups.columns(present), results, len(present))
 
 
 def _blocks(frame: Frame) -> Iterator[Frame]:

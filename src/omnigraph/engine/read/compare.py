@@ -111,7 +111,7 @@ def as_array(values: Values, rows: int) -> pa.Array:
 
 def _ordered(left: Values, op: Operator, right: Values, rows: int) -> Mask:
     if left.type.is_numeric and right.type.is_numeric:
-        (a, known_a), (b, known_b) = _numbers(left), _numbers(right)
+        (a, known_a), (b, known_b) = numbers(left), numbers(right)
         less, equal = _exact_order(a, b)
     else:
         (a, known_a), (b, known_b) = _plain(left), _plain(right)
@@ -139,7 +139,7 @@ def _decide(op: Operator, less: Mask, equal: Mask) -> Mask:
             assert_never(op)
 
 
-def _numbers(values: Values) -> tuple[Any, Mask]:
+def numbers(values: Values) -> tuple[Any, Mask]:
     """The numbers as int64, uint64 or float64, and which are known. Null reads as zero."""
     if isinstance(values, Constant):
         known = np.array([values.value is not None])

@@ -39,15 +39,7 @@ def _by_row(condition: ir.Condition) -> tuple[ir.Operand, ...] | None:
     """The operands of a condition whose answer for a row follows from that row; None of a search, which is
     answered for all rows at once.
     """
-    match condition:
-        case ir.Comparison():
-            operands = (condition.left, condition.right)
-        case ir.NullCheck():
-            operands = (condition.operand,)
-        case ir.SearchTest():
-            return None
-        case _:
-            assert_never(condition)
+    operands = ir.operands_of(condition)
     return None if any(isinstance(operand, SEARCHES) for operand in operands) else operands
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.engine.read.arithmetic import computed
 from omnigraph.engine.read.compare import Column, Constant, Values, as_array, compare
 from omnigraph.engine.search.evaluate import Scores, distances, fuse, relevance, search_hits, search_matches
 from omnigraph.planning import ir
@@ -39,6 +40,9 @@ def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> 
                 return search_hits(reading, condition.search, frame)
             hit, known = search_matches(reading, condition.search, frame)
             return ~hit & known
+        case ir.Either() | ir.Both():
+            combine = np.logical_or if isinstance(condition, ir.Either) else np.logical_and
+            return combine.reduce([condition_holds(reading, part, frame) for part in condition.parts])
         case _:
             assert_never(condition)
 
@@ -64,6 +68,11 @@ def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Value
             return _scores_column(relevance(reading, operand, frame[operand.property.variable]))
         case ir.Rrf():
             return _scores_column(fuse(reading, operand, frame).scores[frame[operand.variable]])
+        case ir.Arithmetic():
+            left, right = (operand_values(reading, part, frame) for part in (operand.left, operand.right))
+            return computed(operand, left, right)
+        case ir.Aggregate():
+            raise AssertionError(operand)  # of groups, not of rows
         case _:
             assert_never(operand)
 

@@ -46,7 +46,7 @@ SEARCHES: Final = (ir.Search, ir.Nearest, ir.Bm25, ir.Rrf)
 def fetches_of(reading: Reading, operands: Sequence[ir.Operand], frame: Frame) -> list[Fetch]:
     """What the values of the operands are fetched from."""
     found: list[Fetch] = []
-    for operand in operands:
+    for operand in (leaf for each in operands for leaf in ir.leaves_of(each)):
         if isinstance(operand, ir.NodeRef):
             found.append((reading.image(operand.node), "id", frame[operand.variable]))
         elif isinstance(operand, ir.PropertyRef):

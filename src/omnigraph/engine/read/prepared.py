@@ -58,9 +58,7 @@ class Prepared:
     embedded: tuple[ir.Nearest, ...]
     """The comparisons of vectors with a text."""
     aggregates: tuple[ir.Aggregate, ...]
-    """What the query returns or orders by, each once."""
-    aggregate_columns: tuple[int | None, ...]
-    """For each result column its place among the aggregates; None for a column of the group key."""
+    """What the query returns, orders by or keeps groups by, each once."""
     order: str = ""
     """In which order the clauses are run and why, when they could be run in another one."""
 
@@ -80,7 +78,6 @@ def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
     as_set = plan.distinct and not plan.is_aggregate
     chain = chain_of(steps, needed, as_set=as_set)
     searches = ir.searches_by(plan)
-    aggregates = ir.aggregates_by(plan)
     return Prepared(
         plan,
         steps,
@@ -96,11 +93,7 @@ def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
         bind=binder(plan),
         searches=searches,
         embedded=ir.embedded(searches),
-        aggregates=aggregates,
-        aggregate_columns=tuple(
-            aggregates.index(column.expression) if isinstance(column.expression, ir.Aggregate) else None
-            for column in plan.columns
-        ),
+        aggregates=ir.aggregates_by(plan),
     )
 
 
@@ -110,6 +103,7 @@ def _returned(plan: ir.ReadPlan) -> frozenset[str]:
     for key in plan.order:
         if not isinstance(key.expression, ir.ColumnRef):
             wanted |= ir.variables_of(key.expression)
+    wanted = wanted.union(*map(ir.variables_of, plan.having))
     if plan.ranking is not None:
         wanted |= ir.variables_of(plan.ranking)
     if plan.order or plan.ranking is not None:

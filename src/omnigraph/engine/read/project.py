@@ -12,6 +12,7 @@ from omnigraph.catalog.types import arrow_type
 from omnigraph.engine.read.compare import as_array
 from omnigraph.engine.read.distinct import DistinctCounts
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, entities_of, first_places
+from omnigraph.engine.read.groups import GroupValues
 from omnigraph.engine.read.limits import ORDINAL_BYTES
 from omnigraph.engine.read.operands import operand_values
 from omnigraph.engine.read.pieces import PIECE_ROWS, hold_fetches, hold_values
@@ -339,23 +340,30 @@ def aggregate_whole(reading: Reading, prepared: Prepared, frame: Frame) -> list[
         heads = [_column(reading, prepared, index, frame.take(first)) for index in plan.grouping]
     else:
         codes, groups, heads = np.zeros(frame.rows, dtype=np.int64), 1, []
-    named = dict(zip(plan.grouping, heads, strict=True))
-    columns: list[Any] = []
-    for index, column in enumerate(plan.columns):
-        if isinstance(column.expression, ir.Aggregate):
-            columns.append(_aggregate(reading, column.expression, frame, codes, groups))
-        else:
-            columns.append(named[index])
-    order = {
-        key.expression: _aggregate(reading, key.expression, frame, codes, groups)
-        for key in plan.order
-        if isinstance(key.expression, ir.Aggregate)
-    }
-    return ordered_groups(prepared, columns, order, groups)
+    results = {each: _aggregate(reading, each, frame, codes, groups) for each in prepared.aggregates}
+    return finished_groups(reading, prepared, heads, results, groups)
 
 
-def ordered_groups(
-    prepared: Prepared, columns: list[Any], order: Mapping[ir.Aggregate, Any], groups: int
+def finished_groups(
+    reading: Reading, prepared: Prepared, heads: list[Any], results: dict[ir.Aggregate, Any], groups: int
+) -> list[Any]:
+    """The result columns from those of the group key and the aggregates, one value a group."""
+    plan = prepared.plan
+    keys = {plan.columns[at].expression: head for at, head in zip(plan.grouping, heads, strict=True)}
+    known = GroupValues(reading, {**keys, **results}, groups)
+    mask = known.hold(plan.having)
+    if mask is not None:
+        kept = pa.array(np.flatnonzero(mask))
+        groups = len(kept)
+        known = GroupValues(
+            reading, {each: values.take(kept) for each, values in known.known.items()}, groups
+        )
+    columns = [known.column(column.expression) for column in plan.columns]
+    return _ordered_groups(prepared, columns, known.known, groups)
+
+
+def _ordered_groups(
+    prepared: Prepared, columns: list[Any], order: Mapping[ir.Operand, Any], groups: int
 ) -> list[Any]:
     """The groups in the order of the query, cut to its limit. `order` has what is not a result column."""
     plan = prepared.plan
