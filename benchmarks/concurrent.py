@@ -1,13 +1,16 @@
 """Many small durable writes at once: threads, branches and processes, beside what a user would pick instead.
 
 Run by `python -m benchmarks concurrent`. Every contender inserts one row per transaction, durably. Rounds are
-interleaved, so that a busy machine slows all of them alike; rates are medians over the rounds. `ladybug`,
-`sqlite` (WAL, synchronous=full) and `duckdb` are asked by one thread and by as many as they take, each with a
-connection of its own; their best rate counts. Exit status 1: a goal was missed.
+interleaved, so that a busy machine slows all of them alike. A rate is the median over the rounds, a ratio the
+median of the ratios within each round. `ladybug`, `sqlite` (WAL, synchronous=full) and `duckdb` are asked by
+one thread and by as many as they take, each with a connection of its own; their best rate counts. With
+`--before`, a checkout of an earlier version, one client of that version writes in turn with one of this one,
+each in a process of its own. Exit status 1: a goal was missed.
 """  # noqa: A005  the word for what it measures; nobody imports it by that name
 
 import argparse
 import itertools
+import os
 import sqlite3
 import statistics
 import subprocess
@@ -39,7 +42,10 @@ GOALS = {
     "two branches / one": (">=", 1.6),
     "4 processes / one process with as many threads": (">=", 0.8),
     "64 threads / ladybug's best": (">=", 0.3),
+    "p50 of one client / before": ("<=", 1.05),
 }
+NOW, BEFORE = "one client", "one client, before"
+HERE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,33 @@ class Ours:
         return Measured(threads * each / seconds, ())
 
 
+class Client:
+    """One client in a process of its own, of this version or of an earlier one."""
+
+    def __init__(self, checkout: Path, home: Path, durability: str) -> None:
+        environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+        self._process = subprocess.Popen(
+            # `-P`: not this directory, where a module has the name of one that Python brings along.
+            [sys.executable, "-P", str(Path(__file__).with_name("_one_client.py")), str(home), durability],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def write(self, count: int) -> Measured:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        taken = tuple(map(float, self._process.stdout.readline().split()))
+        assert len(taken) == count, "the client ended"
+        return Measured(count / sum(taken), taken)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
 def child(home: str, threads: int, each: int, tag: str) -> int:
     """One of several processes that write to the same graph."""
     with omnigraph.open(home) as graph:
@@ -223,6 +256,11 @@ def rounds_of(place: Path, ours: Ours, chosen: argparse.Namespace) -> dict[str, 
         "two branches": lambda _round: ours.two_branches(each * 2),
         f"{PROCESSES} processes": lambda number: ours.processes(MANY, each, f"p{number}"),
     }
+    clients: list[Client] = []
+    if chosen.before is not None:
+        for name, checkout in ((NOW, HERE), (BEFORE, chosen.before)):
+            clients.append(client := Client(checkout, area(place, name) / "g", chosen.durability))
+            contenders[name] = lambda _round, client=client: client.write(each * 4)
     for name, write in peers(place).items():
         contenders[f"{name}, one thread"] = lambda _round, write=write: measured(write, 1, each * 8)
         contenders[f"{name}, {PEER_THREADS} threads"] = lambda _round, write=write: measured(
@@ -236,7 +274,35 @@ def rounds_of(place: Path, ours: Ours, chosen: argparse.Namespace) -> dict[str, 
             found = contender(number)
             if number >= 0:
                 taken[name].append(found)
+    for client in clients:
+        client.close()
     return taken
+
+
+def ratios_of(taken: dict[str, list[Measured]]) -> dict[str, float]:
+    """What has a goal: of each round its own ratio, and of those the median."""
+
+    def faster(name: str, *others: str) -> float:
+        best = (max(rates) for rates in zip(*([e.rate for e in taken[each]] for each in others), strict=True))
+        return statistics.median(a.rate / b for a, b in zip(taken[name], best, strict=True))
+
+    many = f"{MANY} threads"
+    late = sorted(itertools.chain.from_iterable(each.latencies for each in taken[many]))
+    ratios = {
+        "64 threads / one thread": faster(many, "one thread"),
+        "p99 / p50 of 64 threads": late[int(len(late) * 0.99)] / late[len(late) // 2],
+        "two branches / one": faster("two branches", "one branch"),
+        "4 processes / one process with as many threads": faster(f"{PROCESSES} processes", many),
+    }
+    ladybug = [name for name in taken if name.startswith("ladybug")]
+    if ladybug:
+        ratios["64 threads / ladybug's best"] = faster(many, *ladybug)
+    if BEFORE in taken:
+        pairs = zip(taken[NOW], taken[BEFORE], strict=True)
+        ratios["p50 of one client / before"] = statistics.median(
+            statistics.median(now.latencies) / statistics.median(before.latencies) for now, before in pairs
+        )
+    return ratios
 
 
 def report(taken: dict[str, list[Measured]]) -> list[str]:
@@ -250,17 +316,9 @@ def report(taken: dict[str, list[Measured]]) -> list[str]:
             p50, p99 = late[len(late) // 2], late[int(len(late) * 0.99)]
             told = f"   p50 {p50 * 1000:8.2f} ms   p99 {p99 * 1000:8.2f} ms"
         print(f"  {name:<24}{rates[name]:12.1f}{told}")
-    many = sorted(itertools.chain.from_iterable(each.latencies for each in taken[f"{MANY} threads"]))
-    ratios = {
-        "64 threads / one thread": rates[f"{MANY} threads"] / rates["one thread"],
-        "p99 / p50 of 64 threads": many[int(len(many) * 0.99)] / many[len(many) // 2],
-        "two branches / one": rates["two branches"] / rates["one branch"],
-        "4 processes / one process with as many threads": rates[f"{PROCESSES} processes"]
-        / rates[f"{MANY} threads"],
-    }
-    ladybug = [rate for name, rate in rates.items() if name.startswith("ladybug")]
-    if ladybug:
-        ratios["64 threads / ladybug's best"] = rates[f"{MANY} threads"] / max(ladybug)
+    ratios = ratios_of(taken)
+    for name in GOALS.keys() - ratios.keys():
+        print(f"\n  not judged: {name}; its other side was not there")
     missed: list[str] = []
     print()
     for name, ratio in ratios.items():
@@ -280,6 +338,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--each", type=int, default=10, help="writes per thread and round")
     parser.add_argument("--durability", default="full", choices=["full", "os", "syncfs"])
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier version")
     home = "/var/tmp" if Path("/var/tmp").is_dir() else None
     parser.add_argument("--directory", default=home, help="where to write, on the disk to be measured")
     chosen = parser.parse_args()
