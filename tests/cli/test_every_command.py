@@ -46,6 +46,7 @@ ON_A_MISSING_GRAPH: dict[tuple[str, ...], list[str]] = {
     ("embed",): ["Doc.vec", "--engine", "local"],
     ("repair",): [],
     ("cleanup",): ["--keep", "1"],
+    ("erase",): ["Person", "ada"],
     ("indexes",): [],
     ("stats",): [],
     ("revert",): [COMMIT],

@@ -75,10 +75,11 @@ ENDING_PROCESSES = (
     "test_load_resume.py",
     "test_clone_stopped.py",
     "test_cleanup_stopped.py",
+    "test_erase_stopped.py",
     "test_schema_apply_recovery.py",
     "test_schema_generations.py",
 )
-"""Scenarios of merges, loads, clones, cleanups and schema changes whose windows are those of processes that end in them."""
+"""Scenarios of merges, loads, clones, cleanups, erasures and schema changes whose windows are those of processes that end in them."""
 
 
 def _windows_named(tree):

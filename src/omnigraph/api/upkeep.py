@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from omnigraph.core.bounds import CallLimits
+    from omnigraph.core.ids import Branch
     from omnigraph.maintenance.cleanup_report import CleanupReport
+    from omnigraph.maintenance.erase_report import EraseReceipt
     from omnigraph.maintenance.index_report import IndexesReport
     from omnigraph.maintenance.indices import IndexesEnsured
     from omnigraph.maintenance.optimize import OptimizeReport
     from omnigraph.maintenance.repair import RepairReport
     from omnigraph.maintenance.stats import StatsReport
+    from omnigraph.planning.keys import EntityKey
 
 
 @text_checked_methods
@@ -129,6 +132,53 @@ class Upkeep(Exports):
             dry_run=dry_run,
             cancel=current_bounds().cancel,
         )
+
+    def erase(
+        self,
+        type_name: str,
+        entity_id: EntityKey,
+        *,
+        tags: bool = False,
+        dry_run: bool = False,
+        actor: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> EraseReceipt:
+        """Forget an entity: on every branch, in every older state, and in every file of the graph.
+
+        ```python
+        receipt = graph.erase("Person", "ada", dry_run=True)
+        ```
+
+        Its edges go with it. The files that held it are written anew, and so are the indexes of its tables;
+        the older states of these tables can be read no more. A tag that names one of them refuses it, unless
+        `tags` lets such tags go. The receipt says what went, what was left and what lies outside the graph.
+        Raises `TypeNotFound`, `EntityNotFound` when no file holds it, `SubjectTagged`, `ResourceBusy` while
+        the graph is cloned or cleaned, and as `cleanup` does. Stopped, it is run again.
+        """
+        from omnigraph.maintenance.erase import ERASING, Erasure  # noqa: PLC0415  rarely used
+        from omnigraph.pipeline.load.abandoned import JournaledLoads  # noqa: PLC0415
+
+        session = self._session
+        session.check_open()
+        with WriteCourse(ERASING) as course:
+            if not dry_run or not session.read_only:
+                entering_write(session, actor)
+            erasure = Erasure(
+                session,
+                JournaledLoads(session),
+                current_bounds().cancel,
+                actor=actor,
+                tags=tags,
+                course=course,
+                bulk=SparkWhenLarge("erase"),
+                merge=lambda source, target: self._merge_erased(source, target, actor),
+            )
+            return erasure.run(type_name, entity_id, dry_run=dry_run)
+
+    def _merge_erased(self, source: Branch, target: Branch, actor: str | None) -> None:
+        from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  rarely used
+
+        branch_merge(self._session, source=source, target=target, actor=actor)
 
     def indexes(
         self,

@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("optimize",): _DIRECT,
     ("repair",): _DIRECT,
     ("cleanup",): _DIRECT,
+    ("erase",): _DIRECT,
     ("indexes",): _DIRECT,
     ("stats",): _DIRECT,
     ("mutate",): _WRITE,

@@ -14,6 +14,7 @@ from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
     from omnigraph.maintenance.cleanup_report import CleanupReport
+    from omnigraph.maintenance.erase_report import EraseReceipt
     from omnigraph.maintenance.optimize import OptimizedTable
 
 SomeTypes = Annotated[list[str] | None, typer.Argument(metavar="[TYPE]...", help="Only these types.")]
@@ -89,6 +90,21 @@ def register(app: typer.Typer) -> None:
             ),
         ),
     )(cleanup)
+    app.command(
+        "erase",
+        help=teach(
+            "Forget an entity: on every branch, in every older state, in every file of the graph.",
+            "omnigraph erase Person ada --dry-run --store kb.omni",
+            "omnigraph erase Person ada --store kb.omni",
+            "omnigraph erase Person ada --tags --json --store kb.omni",
+            more=(
+                "Its edges go with it. The older states of its tables can be read no more; a tag that names"
+                " one refuses the command, unless --tags lets it go. The receipt says what went, what was"
+                " left and what lies outside the graph. Stopped, run it again. Exit status 1 when something"
+                " of it was left."
+            ),
+        ),
+    )(erase)
 
 
 def clone(
@@ -200,6 +216,49 @@ def _tell_cleanup(report: "CleanupReport", *, files: bool) -> None:
     said = "would go; --confirm removes them" if report.dry_run else "removed"
     size = sum(each.bytes for each in gone)
     output.line(f"{output.counted(len(gone), 'file')} of {len(report.fates):,}, {size:,} bytes, {said}")
+
+
+def erase(
+    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="Its type.")],
+    entity_id: Annotated[str, typer.Argument(metavar="ID", help="Its id.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    tags: Annotated[bool, typer.Option("--tags", help="Delete tags of older states, too.")] = False,
+    store: Store = None,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Forget an entity for good."""
+    if not dry_run:
+        ask("erase", addressed(store), yes=yes, as_json=as_json)
+    with writing(store, "erase", quiet=quiet) as graph:
+        uri, receipt = graph.uri, graph.erase(type_name, entity_id, tags=tags, dry_run=dry_run)
+    if as_json:
+        output.document({"uri": uri, **receipt.to_dict()})
+    else:
+        _tell_erasure(receipt)
+    if receipt.left:
+        raise typer.Exit(1)
+
+
+def _tell_erasure(receipt: "EraseReceipt") -> None:
+    would = "would go" if receipt.dry_run else "removed"
+    for each in receipt.branches:
+        rows, edges = output.counted(each.rows, "row"), output.counted(each.edges, "edge")
+        output.line(f"{each.branch}: {rows}, {edges}")
+    output.line(f"{output.counted(receipt.files_held, 'data file')} held {receipt.type_name} {receipt.id}")
+    states = output.counted(receipt.states_removed, "older state")
+    if receipt.dry_run:
+        output.line(f"{states} {would}")
+    else:
+        files = output.counted(receipt.files_removed, "file")
+        output.line(f"{states}, {files}, {receipt.bytes_removed:,} bytes {would}")
+    if receipt.tags_removed:
+        output.line(f"tags {would}: {', '.join(receipt.tags_removed)}")
+    for name, why in receipt.left:
+        output.line(f"left: {name}  {why}")
+    for each in receipt.outside:
+        output.line(f"outside the graph: {each}")
 
 
 def repair(

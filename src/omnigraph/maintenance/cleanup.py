@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from omnigraph.core.cancel import Cancellation
     from omnigraph.engine.session import GraphSession
+    from omnigraph.maintenance.cleanup_marks import Forgotten
     from omnigraph.maintenance.cleanup_plan import StagedLoads
     from omnigraph.maintenance.cleanup_report import Fate, Retention
     from omnigraph.recovery.process_lock import ProcessLock
@@ -58,11 +59,11 @@ def cleanup(
     if dry_run:
         if not session.read_only:
             refuse_unsettled(session)
-        look = _Look(session, retention, dry_run=dry_run)
+        look = Look(session, retention, dry_run=dry_run)
         return report_of(retention, look.plan(loads), look.marks, dry_run=True)
-    with _only_cleanup(session):
+    with only_cleanup(session):
         refuse_unsettled(session)
-        look = _Look(session, retention, dry_run=dry_run)
+        look = Look(session, retention, dry_run=dry_run)
         plan = look.plan(loads)
         cancel.raise_if_requested()
         lift_bounds()  # the sweep stops at its own places only
@@ -84,7 +85,8 @@ def refuse_unsettled(session: GraphSession) -> None:
 
 
 @contextmanager
-def _only_cleanup(session: GraphSession) -> Generator[None]:
+def only_cleanup(session: GraphSession) -> Generator[None]:
+    """Keep other cleanups away. Raises `ResourceBusy` while one is at work."""
     name = f"{CLEANUP}.lock"
     lock: ProcessLock
     if session.root.is_local:
@@ -100,20 +102,29 @@ def _only_cleanup(session: GraphSession) -> Generator[None]:
         held.release()
 
 
-class _Look:
+class Look:
     """One look at a graph: what is there, and what of it stays."""
 
-    def __init__(self, session: GraphSession, retention: Retention, *, dry_run: bool) -> None:
+    def __init__(
+        self,
+        session: GraphSession,
+        retention: Retention,
+        *,
+        dry_run: bool,
+        forgotten: Forgotten | None = None,
+    ) -> None:
+        """`forgotten`: as in `Marker`."""
         self._session = session
         self.now_us = session.clock.now_us()
         # The listing comes first: what appears after it is in no plan.
         self.stored: Mapping[str, StoredObject] = session.adapter.stored()
         if not dry_run:
             session.commits.complete()  # a state goes only if its commit is known without it
-        self.marker = Marker(session, retention, StoredFiles(self.stored))
+        self.marker = Marker(session, retention, StoredFiles(self.stored), forgotten)
         self.marks = self.marker.mark(self.now_us)
 
     def plan(self, loads: StagedLoads) -> CleanupPlan:
+        """What goes of it."""
         self._warn_of_clock()
         noted = noted_files(self._session)
         planner = Planner(self._session, self.stored, self.marks, loads, noted=noted, now_us=self.now_us)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from omnigraph.maintenance.cleanup_report import Retention
     from omnigraph.maintenance.pins import LivePin
     from omnigraph.maintenance.stored_files import Line, StoredFiles
-    from omnigraph.manifest.state import Snapshot
+    from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.manifest.store import Head
     from omnigraph.storage.version_files import UsedFiles
 
@@ -73,13 +73,39 @@ class Marks:
     """Why every version stays, whoever shows it; empty unless somebody reads all of the history."""
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Versions of tables that no state may show any more, whatever a retention says."""
+
+    locations: frozenset[str] = frozenset()
+    since: Mapping[Line, int] = field(default_factory=dict["Line", int])
+    """By line of a table: the version from which on it may be shown; none where a line has none."""
+
+    def has(self, entry: TableEntry) -> bool:
+        """Whether what a state shows of a table is forgotten."""
+        first = self.since.get((entry.location, entry.branch))
+        return entry.location in self.locations and (first is None or entry.version < first)
+
+    def is_in(self, snapshot: Snapshot) -> bool:
+        """Whether a state shows something of it."""
+        return any(map(self.has, snapshot.entries.values()))
+
+
 class Marker:
     """Marks one graph, any number of times. What was read of a state or a version is read once."""
 
-    def __init__(self, session: GraphSession, retention: Retention, stored: StoredFiles) -> None:
+    def __init__(
+        self,
+        session: GraphSession,
+        retention: Retention,
+        stored: StoredFiles,
+        forgotten: Forgotten | None = None,
+    ) -> None:
+        """`forgotten`: states that show something of it go, but for heads and those of tags and pins."""
         self._session = session
         self._retention = retention
         self._stored = stored
+        self._forgotten = forgotten
         self._snapshots: dict[tuple[str, State], Snapshot | None] = {}
         self._used: dict[tuple[Line, int, str], UsedFiles] = {}
         """By version and incarnation: a branch that was made again reaches the same numbers."""
@@ -109,7 +135,10 @@ class Marker:
         self._mark_bases(marks)
         self._mark_beginnings(marks)
         self._mark_pins(marks, pins)
-        self._mark_recent(marks, heads, now_us)
+        unknown = self._mark_recent(marks, heads, now_us)
+        if self._forgotten is not None:
+            asked = {state for pin in pins for state in pin.states} | set(tags.values()) | unknown
+            self._drop_forgotten(self._forgotten, marks, heads, asked)
         self._mark_versions(marks, self._shown(marks, heads))
         self._mark_files(marks)
         return marks
@@ -186,10 +215,11 @@ class Marker:
                 if self._has(state):
                     marks.states.setdefault(state, why)
 
-    def _mark_recent(self, marks: Marks, heads: Mapping[Branch, Head], now_us: int) -> None:
+    def _mark_recent(self, marks: Marks, heads: Mapping[Branch, Head], now_us: int) -> set[State]:
         """The newest states of each branch, those shown lately, and those whose commits are known nowhere
-        else.
+        else; the last ones are given back.
         """
+        unknown: set[State] = set()
         published = self._session.commits.times()
         for branch, head in heads.items():
             numbers = sorted(self._stored.versions[branch_directory(MANIFEST, branch)], reverse=True)
@@ -202,17 +232,34 @@ class Marker:
                     why = f"one of the newest {self._retention.keep} of {show_branch(branch)}"
                 if not why and self._retention.was_shown_lately(left, now_us):
                     why = f"shown by {show_branch(branch)} until lately"
-                if not why and number >= first and number not in times:
-                    why = "its commit is not in the commit tables"
+                if number >= first and number not in times:
+                    unknown.add((branch, number))
+                    why = why or "its commit is not in the commit tables"
                 if why:
                     marks.states.setdefault((branch, number), why)
                 left = times.get(number)
+        return unknown
+
+    def _drop_forgotten(
+        self, forgotten: Forgotten, marks: Marks, heads: Mapping[Branch, Head], asked: set[State]
+    ) -> None:
+        """Let go of every state that shows what is forgotten, unless somebody asked for just that state."""
+        asked |= {(branch, head.version) for branch, head in heads.items()}
+        states = list(marks.states)
+        for state, snapshot in zip(states, self._read(states, heads), strict=True):
+            if state not in asked and snapshot is not None and forgotten.is_in(snapshot):
+                del marks.states[state]
 
     def _has(self, state: State) -> bool:
         return self._session.manifest.dataset.has_version(*state)
 
     def _shown(self, marks: Marks, heads: Mapping[Branch, Head]) -> list[tuple[Snapshot, str]]:
-        """What the states that stay show, with the reasons. The first versions of a manifest are empty."""
+        """What the states that stay show, with the reasons."""
+        pairs = zip(self._read(list(marks.states), heads), marks.states.values(), strict=True)
+        return [(snapshot, why) for snapshot, why in pairs if snapshot is not None]
+
+    def _read(self, states: Sequence[State], heads: Mapping[Branch, Head]) -> list[Snapshot | None]:
+        """What states show, each read once. The first versions of a manifest are empty."""
 
         def read(state: State) -> Snapshot | None:
             branch, version = state
@@ -227,9 +274,7 @@ class Marker:
                     self._snapshots[key] = None
             return self._snapshots[key]
 
-        read_states = self._side_by_side(read, list(marks.states))
-        pairs = zip(read_states, marks.states.values(), strict=True)
-        return [(snapshot, why) for snapshot, why in pairs if snapshot is not None]
+        return self._side_by_side(read, states)
 
     # --- versions and files -----------------------------------------------------------------------------
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import new_ulid
 from omnigraph.engine.evolve.rows import is_large
+from omnigraph.engine.write.parts import LaterPart, StagedPart
 from omnigraph.storage.fragments import open_pinned, open_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from omnigraph.core.ids import Branch, TableKey
     from omnigraph.core.settings import Settings
     from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
+    from omnigraph.engine.write.parts import Part
     from omnigraph.storage.compaction import Compacted
-    from omnigraph.storage.handles import SnapshotHandle
+    from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
     from omnigraph.storage.layout import GraphRoot
 
 STAGE: Final = "compact"
@@ -54,6 +57,36 @@ def compacted(
     place = (handle.table_key, handle.location, handle.branch, handle.version)
     tasks = [_Group(session.root, settings, occasion, *place, tuple(group), share) for group in groups]
     return bulk.map(session, STAGE, _compact, tasks)
+
+
+def stage_compaction(
+    session: GraphSession,
+    handle: SnapshotHandle,
+    groups: Sequence[Sequence[int]],
+    stamp: Stamp,
+    index: Callable[[SnapshotHandle], StagedHandle | None],
+    bulk: BulkWork | None,
+) -> tuple[Part, ...]:
+    """Rewrite a table and build the indexes of what it will be, so that only commits are left for Phase B.
+
+    The indexes are built on the version that the rewrite would make. Its commit gives the fragments the same
+    numbers, because it is made on the same version.
+    """
+    written = compacted(session, handle, groups, bulk)
+    rewritten = session.storage.stage_compaction(handle, written, stamp)
+    with session.storage.previewed(handle, rewritten) as ahead:
+        coming, built = ahead.fragment_ids, index(ahead)
+    # Now, not while other writers wait.
+    session.make_durable([*rewritten.files, *(() if built is None else built.files)])
+
+    def attach(on: SnapshotHandle) -> StagedHandle | None:
+        if built is None or on.fragment_ids != coming:
+            return index(on)
+        return session.storage.rebase(built, on)
+
+    before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
+    after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
+    return (StagedPart(rewritten, before=before, after=after), LaterPart(attach))
 
 
 def work_of(

@@ -18,7 +18,7 @@ from omnigraph.engine.create import index_plans
 from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, check_pins, queue_keys
 from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
-from omnigraph.maintenance.compacting import compacted
+from omnigraph.maintenance.compacting import stage_compaction
 from omnigraph.maintenance.folding import compactable, foldable
 from omnigraph.planning.filters import HasValue, filter_text
 from omnigraph.recovery.outcome import WriteCourse
@@ -27,7 +27,7 @@ from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan, has_too_many_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from omnigraph.catalog.schema import TableType
     from omnigraph.core.settings import Settings
@@ -308,7 +308,7 @@ def _stage(
 
     parts: tuple[Part, ...]
     if work.compacted:
-        parts = _stage_compaction(session, handle, work.compacted, stamp, extend, bulk)
+        parts = stage_compaction(session, handle, work.compacted, stamp, extend, bulk)
     elif work.folded:
         rewritten = session.storage.stage_rewrite(handle, work.folded, stamp)
         after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
@@ -344,36 +344,6 @@ def _followed(session: GraphSession, table: TableWrite, entry: TableEntry) -> Ta
         )
     moved = replace(first, staged=session.storage.rebase(first.staged, handle))
     return replace(table, entry=entry, handle=handle, parts=(moved, *rest))
-
-
-def _stage_compaction(
-    session: GraphSession,
-    handle: SnapshotHandle,
-    groups: Sequence[Sequence[int]],
-    stamp: Stamp,
-    extend: Callable[[SnapshotHandle], StagedHandle | None],
-    bulk: BulkWork | None,
-) -> tuple[Part, ...]:
-    """Rewrite a table and build the indexes of what it will be, so that only commits are left for Phase B.
-
-    The indexes are built on the version that the rewrite would make. Its commit gives the fragments the same
-    numbers, because it is made on the same version.
-    """
-    written = compacted(session, handle, groups, bulk)
-    rewritten = session.storage.stage_compaction(handle, written, stamp)
-    with session.storage.previewed(handle, rewritten) as ahead:
-        coming, built = ahead.fragment_ids, extend(ahead)
-    # Now, not while other writers wait.
-    session.make_durable([*rewritten.files, *(() if built is None else built.files)])
-
-    def attach(on: SnapshotHandle) -> StagedHandle | None:
-        if built is None or on.fragment_ids != coming:
-            return extend(on)
-        return session.storage.rebase(built, on)
-
-    before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
-    after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
-    return (StagedPart(rewritten, before=before, after=after), LaterPart(attach))
 
 
 def _summary(work: _Work) -> dict[str, int]:

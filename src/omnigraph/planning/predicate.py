@@ -69,7 +69,12 @@ def normalize(
 
 
 def column_of(name: str, owner: TableType) -> tuple[str, PropertyType]:
-    """The stored column and the type of a property of a predicate; `from` and `to` are `src` and `dst`."""
+    """The stored column and the type of a property of a predicate; `from` and `to` are `src` and `dst`.
+
+    `id` is no property: only the engine's own predicates name it.
+    """
+    if name == "id":
+        return name, ir.STRING
     if isinstance(owner, EdgeType) and name in {"from", "to"}:
         return ("src" if name == "from" else "dst"), ir.STRING
     return name, owner.by_name[name].type

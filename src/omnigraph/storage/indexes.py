@@ -157,8 +157,9 @@ def stage_indexes(
     """Build the indexes over what they do not cover yet, as segments of one later commit.
 
     None when everything is covered.
-    `rebuild` covers every fragment anew and replaces the old segments; so does an index that would have more
-    segments than `segments_max`.
+    `rebuild` covers every fragment anew and replaces the old segments, those of indexes without a plan as
+    well: afterwards no index knows a row that is gone. An index that would have more segments than
+    `segments_max` is built anew, too.
     """
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -176,16 +177,23 @@ def stage_indexes(
             stale = known is not None and not known.follows(plan)
             anew = rebuild or (known is not None and has_too_many_segments(known, segments_max))
             fragments = _fragments_to_build(plan, None if stale else known, present, rebuild=anew)
-            if fragments is None:
+            if fragments is None and not rebuild:
                 continue
             if known is not None:
-                whole = stale or fragments == present
+                whole = rebuild or stale or fragments == present
                 replaced.extend(_replaced(dataset, known.name, present, whole=whole))
+            if fragments is None:
+                continue
             name = _free_name(plan, there) if known is None else known.name
             wanted.append((plan, name, fragments))
+        if rebuild:
+            planned = {plan.name for plan in plans}
+            for each in there:
+                if each.role not in planned:
+                    replaced.extend(_segments(dataset, each.name))
         built = _build_all(pool, handle, wanted)
     emit(DurableOperation("stage_index", str(dataset.uri), "after"))
-    if not built:
+    if not built and not replaced:
         return None
     work = Work(LanceOperation.CreateIndex(built, replaced), stamp, data_root=str(dataset.uri))
     size = sum(file.size_bytes or 0 for index in built for file in index.files or ())
@@ -219,7 +227,7 @@ def _fragments_to_build(
         # On an empty table only a full-text index means anything: without one, searching is an error.
         return present if present or plan.kind is IndexKind.INVERTED else None
     if not present:
-        return None
+        return present if rebuild and plan.kind is IndexKind.INVERTED else None
     if rebuild or not known.covered:
         return present
     return sorted(known.uncovered) or None

@@ -14,7 +14,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.planning.filters import FilterText
-from omnigraph.storage import branches, columns, compaction, indexes, staging
+from omnigraph.storage import branches, columns, compaction, file_rows, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.checksums import FileSum, Summing, sum_file
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
@@ -222,6 +222,10 @@ class TableStorage:
         """Numbers (numpy) of the deleted rows of a fragment of the version (`storage.deletions`)."""
         with substrate(self._about(handle)):
             return dead_rows(self, self._root, handle, fragment)
+
+    def rows_with(self, name: str, columns: Sequence[str], value: str) -> int:
+        """How many rows of a data file, deleted ones too, have the text in one of these columns."""
+        return file_rows.rows_with(self._root, name, columns, value)
 
     def transaction_of(self, location: str, branch: Branch, version: int) -> TransactionInfo | None:
         """What the commit that made this version says about itself; None when the version does not exist."""

@@ -60,6 +60,7 @@ SPECIFIED = [
     "merge_base_gone",
     "branch_exists",
     "tag_exists",
+    "subject_tagged",
     "load_not_found",
     "route_not_found",
     "not_remote",

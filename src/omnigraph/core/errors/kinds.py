@@ -94,6 +94,7 @@ merge_conflicts               409  3   never
 merge_base_gone               409  3   never
 branch_exists                 409  3   never
 tag_exists                    409  3   never
+subject_tagged                409  3   never
 branch_prefix_clash           409  3   never
 branch_has_children           409  3   never
 branches_block_schema_apply   409  3   never

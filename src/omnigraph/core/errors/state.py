@@ -333,6 +333,23 @@ class MergeBaseGone(ConflictError):
         self.commit_id = commit_id
 
 
+class SubjectTagged(ConflictError):
+    """States that tags name may hold what is to be erased, and a tag goes only by consent."""
+
+    kind = "subject_tagged"
+
+    def __init__(self, *, type_name: str, entity_id: str, tags: Sequence[str]) -> None:
+        names = ", ".join(tags)
+        super().__init__(
+            f"{type_name} '{entity_id}' cannot be erased while tags name older states: {names}",
+            hint="erase with --tags to delete these tags as well, or delete them first",
+            details={"subject_tagged": {"type_name": type_name, "id": entity_id, "tags": list(tags)}},
+        )
+        self.type_name = type_name
+        self.entity_id = entity_id
+        self.tags = tuple(tags)
+
+
 class BranchExists(ConflictError):
     """A branch of this name exists."""
 

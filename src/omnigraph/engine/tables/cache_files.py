@@ -162,6 +162,12 @@ class CacheFiles:
                         found.append(path.name)
         return found
 
+    def clear(self) -> list[str]:
+        """Remove every file; the names of those that could not be removed. What goes can be made again."""
+        for path, _, _ in self._listing():
+            _discard(path)
+        return [path.name for path, _, _ in self._listing()]
+
     def sizes(self) -> dict[str, int]:
         """Bytes of all files, by the mark in their names. Cost: one listing."""
         found: dict[str, int] = {}

@@ -320,7 +320,7 @@ def _intent(staging: MutationStaging, gathered: Sequence[_Gathered], commit_id: 
                 total[what] = total.get(what, 0) + rows
     return WriteIntent(
         kind=WriterKind.MUTATION,
-        operation="mutation",
+        operation=request.operation,
         operation_id=staging.operation_id,
         commit_id=commit_id,
         actor=request.actor,

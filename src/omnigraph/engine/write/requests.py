@@ -47,6 +47,8 @@ class MutationRequest:
     """What the caller calls this request, so that it is carried out once however often it is sent."""
     vectors: EmbeddedTexts | None = None
     """Those of the texts it gives without their vectors; None where nobody embeds."""
+    operation: str = "mutation"
+    """What the commit says that it is."""
 
     @property
     def cancel(self) -> Cancellation:
