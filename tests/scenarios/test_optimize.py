@@ -235,9 +235,9 @@ def test_writes_of_others_meanwhile_are_kept(graph) -> None:
             add(graph, "other")
         return staged(_session, *arguments, **named)
 
-    staged = indices._stage_compaction
+    staged = indices.stage_compaction
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indices, "_stage_compaction", other)
+        patch.setattr(indices, "stage_compaction", other)
         report = graph.optimize()
     assert committed(report) == {"P"}
     assert '"other"' in graph.export()
