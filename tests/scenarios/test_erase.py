@@ -20,6 +20,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Sequence, Window, activate
 from omnigraph.core.settings import Settings
 from omnigraph.engine.tables.cache_files import CacheFiles
+from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.write.parts import StagedPart
 from omnigraph.maintenance import erase, erase_rewrite
 from omnigraph.maintenance.cleanup_plan import CleanupPlan
@@ -105,6 +106,7 @@ def test_the_search_finds_what_a_careless_erasure_leaves(
     monkeypatch.setattr(limits, "CACHED_ROWS_MIN", 1)
     with opened(store) as graph:
         graph.entity("Person", SUBJECT)
+        BACKGROUND.drain(graph.session.root.identity)
     assert any(name.startswith("__cache/") for name in found(Path(store.uri)))
     with opened(store) as graph, monkeypatch.context() as careless:
         careless.setattr(*MISSES[miss])
