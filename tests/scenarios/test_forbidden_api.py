@@ -53,6 +53,7 @@ OWNERS = {
         "graph.branches",
         "graph.tags",
         "self._session.manifest.tags",
+        "self.session.manifest.tags",
     },
     "insert": {"np", "run", "sys.meta_path"},
     "update": {"run", "os.environ", "error.__dict__", "self._bar"},

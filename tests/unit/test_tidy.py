@@ -280,7 +280,6 @@ KEPT = {
         "core.failpoints.Pause",
         "core.failpoints.Pause.wait_until_reached",
         "core.failpoints.activate",
-        "engine.tables.cache_work.Background.drain",
         "recovery.queues.WriteQueueManager.held_keys",
     ),
     "the page of the schema language is compared with them": (
@@ -401,12 +400,12 @@ def test_every_command_that_is_advised_exists() -> None:
 
 
 def test_advice_to_run_a_missing_command_is_found() -> None:
-    assert advised("run `omnigraph erase --confirm`") == {"erase"}
+    assert advised("run `omnigraph obliterate --confirm`") == {"obliterate"}
     assert advised("omnigraph schema forget") == {"schema forget"}
     assert advised("`omnigraph schema plan` and omnigraph load --resumable, then upgrade omnigraph") == set()
-    assert set().union(*map(advised, strings('f"{x}: run `omnigraph erase` {y}"'))) == {"erase"}
+    assert set().union(*map(advised, strings('f"{x}: run `omnigraph obliterate` {y}"'))) == {"obliterate"}
     assert set().union(*map(advised, code_of_page("# a\n\n```sh\nomnigraph forget\n```\n"))) == {"forget"}
-    assert set().union(*map(advised, code_of_page("see `omnigraph erase`"))) == {"erase"}
+    assert set().union(*map(advised, code_of_page("see `omnigraph obliterate`"))) == {"obliterate"}
 
 
 IMPORTED_AS = {"pylance": "lance", "pyyaml": "yaml"}

@@ -75,7 +75,10 @@ def register(app: typer.Typer) -> None:
         ),
     )(repair)
     inspection.register(app)
+    _register_removals(app)
 
+
+def _register_removals(app: typer.Typer) -> None:
     app.command(
         "cleanup",
         help=teach(

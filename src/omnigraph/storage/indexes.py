@@ -167,7 +167,7 @@ def stage_indexes(
     there = index_coverage(handle)
     coverage = {each.role: each for each in there}
     present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
-    replaced: list[Index] = []
+    replaced = [old for each in there for old in _segments(dataset, each.name)] if rebuild else []
     wanted: list[tuple[IndexPlan, str, list[int]]] = []
     emit(StorageCall("create_index", str(dataset.uri)))
     emit(DurableOperation("stage_index", str(dataset.uri), "before"))
@@ -177,20 +177,13 @@ def stage_indexes(
             stale = known is not None and not known.follows(plan)
             anew = rebuild or (known is not None and has_too_many_segments(known, segments_max))
             fragments = _fragments_to_build(plan, None if stale else known, present, rebuild=anew)
-            if fragments is None and not rebuild:
-                continue
-            if known is not None:
-                whole = rebuild or stale or fragments == present
-                replaced.extend(_replaced(dataset, known.name, present, whole=whole))
             if fragments is None:
                 continue
+            if known is not None and not rebuild:
+                whole = stale or fragments == present
+                replaced.extend(_replaced(dataset, known.name, present, whole=whole))
             name = _free_name(plan, there) if known is None else known.name
             wanted.append((plan, name, fragments))
-        if rebuild:
-            planned = {plan.name for plan in plans}
-            for each in there:
-                if each.role not in planned:
-                    replaced.extend(_segments(dataset, each.name))
         built = _build_all(pool, handle, wanted)
     emit(DurableOperation("stage_index", str(dataset.uri), "after"))
     if not built and not replaced:
