@@ -27,7 +27,7 @@ from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan, has_too_many_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from omnigraph.catalog.schema import TableType
     from omnigraph.core.settings import Settings
