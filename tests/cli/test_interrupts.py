@@ -11,6 +11,8 @@ import pytest
 import omnigraph as og
 from cli.conftest import Ran, Run, clean_environment
 
+pytestmark = pytest.mark.slow  # a process for each interrupt, some of them with a JVM
+
 SCHEMA = "node Ship { name: String @key }\nnode Port { name: String @key }\n"
 STORE = ("--store", "g.omni")
 QUIET = (*STORE, "--quiet")

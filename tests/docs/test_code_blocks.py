@@ -172,13 +172,9 @@ def assert_printed(expected: str, printed: str) -> None:
     assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"expected:\n{expected}\nprinted:\n{printed}"
 
 
-@pytest.mark.timeout(900)  # a page starts many processes, one after the other
-@pytest.mark.parametrize(
-    "page",
-    # The README is read with a process for each line, and with a load on Spark.
-    [pytest.param(page, marks=pytest.mark.slow if page.name == "README.md" else ()) for page in PAGES],
-    ids=[str(page.relative_to(ROOT)) for page in PAGES],
-)
+@pytest.mark.slow  # a page is many commands, and its loads run on Spark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_every_block_of_a_page_works(page: Path, tmp_path: Path) -> None:
     found = blocks(page)
     # The README is read as a user would, a process a line.
