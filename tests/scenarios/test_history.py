@@ -510,3 +510,56 @@ def test_nobody_signs_as_the_engine(graph, tmp_path):
         with unchanged(graph), pytest.raises(BadRequest, match="'omnigraph:recovery' is reserved"):
             attempt()
     assert not (tmp_path / "new").exists()
+
+
+def names_at(graph, reference):
+    question = "query q() { match { $p: Person } return { $p.name } order { $p.name } }"
+    return [row["p.name"] for row in graph.query(question, at=reference)]
+
+
+def test_a_commit_is_named_by_how_many_come_after_it(graph):
+    for name in ("ann", "bob", "cyd"):
+        people(graph, name)
+    graph.branches.create("draft")
+    people(graph, "dan", branch="draft")
+    assert names_at(graph, "main~1") == names_at(graph, "main~") == ["ann", "bob"]
+    assert names_at(graph, "main~2") == names_at(graph, "main~1~1") == ["ann"]
+    assert names_at(graph, "draft~2") == ["ann", "bob"]
+    assert names_at(graph, f"{graph.commits.head().id}~1") == ["ann", "bob"]
+    assert graph.commits.show("main~1").id == graph.commits.show("main").parents[0]
+    with pytest.raises(CommitNotFound, match="main~99") as refused:
+        names_at(graph, "main~99")
+    assert "goes back" in str(refused.value.hint)
+
+
+def test_a_commit_is_named_by_the_beginning_of_its_id(graph):
+    people(graph, "ann")
+    first = graph.commits.head().id
+    people(graph, "bob")
+    second = graph.commits.head().id
+    shared = next(at for at in range(26) if first[at] != second[at])
+    assert names_at(graph, first[: shared + 1]) == ["ann"]
+    assert names_at(graph, second[: shared + 1].lower()) == ["ann", "bob"]
+    with pytest.raises(CommitNotFound) as refused:
+        names_at(graph, first[:shared])
+    assert "commits begin so" in str(refused.value.hint)
+    with pytest.raises(CommitNotFound):
+        names_at(graph, first[:3])
+
+
+def test_a_graph_is_read_as_of_a_moment(graph):
+    people(graph, "ann")
+    first = graph.commits.head()
+    graph.branches.create("draft")
+    people(graph, "bob")
+    people(graph, "cyd", branch="draft")
+    second = graph.commits.head()
+    assert names_at(graph, first.time.isoformat(timespec="milliseconds"))[0] == "ann"
+    assert names_at(graph, second.time.isoformat()) == ["ann", "bob"]
+    assert names_at(graph, "9999-12-31") == names_at(graph, "9998-11-01T12:00Z") == ["ann", "bob"]
+    assert names_at(graph, "draft@9998-11-01T12:00:00+02:00") == ["ann", "cyd"]
+    with pytest.raises(CommitNotFound) as refused:
+        names_at(graph, "2001-01-01T00:00Z")
+    assert "begins at" in str(refused.value.hint)
+    with pytest.raises(BranchNotFound):
+        names_at(graph, "nothing@9998-11-01")

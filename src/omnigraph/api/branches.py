@@ -83,7 +83,7 @@ class Commits:
 
     def show(self, reference: str, **_limits: Unpack[CallLimits]) -> CommitRecord:
         """One commit: that of an id, a tag, or the head of a branch. Raises `CommitNotFound`."""
-        from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  a writer never needs it
+        from omnigraph.branching.references import resolve_commit  # noqa: PLC0415  a writer never needs it
 
         self._session.check_open()
         return resolve_commit(self._session, reference)
@@ -214,7 +214,7 @@ class Branches:
         Nothing is lost: what the branch showed stays in its history. Without a difference nothing is written
         and the report has no commit.
         """
-        from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  most processes never do
+        from omnigraph.branching.references import resolve_commit  # noqa: PLC0415  most processes never do
         from omnigraph.branching.revert import restore_branch  # noqa: PLC0415
 
         branch = writable_branch(name)
@@ -248,7 +248,7 @@ class Branches:
 
 def _refuse_pinned(session: GraphSession, reference: str) -> None:
     """Say so when what a branch should start from is a commit or a tag: there is no branch to start from."""
-    from omnigraph.branching.history import resolve_commit  # noqa: PLC0415  only after a mistake
+    from omnigraph.branching.references import resolve_commit  # noqa: PLC0415  only after a mistake
 
     with suppress(CommitNotFound):
         resolve_commit(session, reference)

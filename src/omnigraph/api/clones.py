@@ -72,7 +72,7 @@ def clone_session(
     pins: bool,
 ) -> CloneReport:
     """Clone an open graph."""
-    from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  few clones name a commit
+    from omnigraph.branching.references import resolve_reference  # noqa: PLC0415  few clones name a commit
 
     if isinstance(branches, str):
         raise BadRequest("branches is a list of names")

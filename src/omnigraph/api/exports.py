@@ -211,7 +211,7 @@ class Exports:
             # An id first: it is what most callers have, and it needs no look at the names.
             return self._session.manifest.at_commit(CommitId(at))
         except CommitNotFound:
-            from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  names are rare
+            from omnigraph.branching.references import resolve_reference  # noqa: PLC0415  names are rare
 
             return resolve_reference(self._session, at)
 

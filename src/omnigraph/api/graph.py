@@ -109,6 +109,9 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
     ) -> Rows:
         """Run a read query at the head of a branch (`main` unless named), or at the commit or tag `at`.
 
+        `at` is also the beginning of a commit id, `main~1` for the commit before, or a moment as in
+        `2026-11-01T12:00Z` and, of another branch, `draft@2026-11-01T12:00Z`.
+
         ```python
         rows = graph.query("queries.gq", {"handle": "ada"}, name="friends")
         rows.to_arrow(), rows.to_pandas(), list(rows), rows[0]["friend.name"]
@@ -172,7 +175,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         A number is a version of the graph as `branch` counts them, `main` unless named. A branch has the
         versions since it was created; those before are its parent's.
         """
-        from omnigraph.branching.history import resolve_reference  # noqa: PLC0415  as in tags
+        from omnigraph.branching.references import resolve_reference  # noqa: PLC0415  as in tags
 
         self._session.begin_read()
         if isinstance(reference, int):
@@ -225,16 +228,16 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         parent of a merge commit to go back to (the first unless named). Raises `MergeConflicts` when later
         commits changed the same entities, `BadRequest` when there is nothing to take back.
         """
-        from omnigraph.branching import history  # noqa: PLC0415  most processes never revert
+        from omnigraph.branching import references  # noqa: PLC0415  most processes never revert
         from omnigraph.branching.revert import revert_commit  # noqa: PLC0415
 
         target = writable_branch(branch)
         self._session.check_open()
         return revert_commit(
             self._session,
-            history.resolve_change(self._session, commit).id,
+            references.resolve_change(self._session, commit).id,
             branch=target,
-            parent=None if parent is None else history.resolve_commit(self._session, parent).id,
+            parent=None if parent is None else references.resolve_commit(self._session, parent).id,
             actor=actor,
             bulk=SPARK_WHEN_LARGE,
         )

@@ -17,7 +17,8 @@ from omnigraph.branching.feed import (
     poll,
     start_cursor,
 )
-from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots, resolve_commit, resolve_reference
+from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots
+from omnigraph.branching.references import resolve_commit, resolve_reference
 from omnigraph.branching.tokens import FeedFilter
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import CommitId, normalize_branch

@@ -17,8 +17,8 @@ from omnigraph.branching.equality import row_bytes, same_value
 from omnigraph.catalog.schema import EdgeType
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core import html
-from omnigraph.core.errors import BranchNotFound, CommitNotFound, TypeNotFound
-from omnigraph.core.ids import CommitId, TableKey, normalize_branch
+from omnigraph.core.errors import TypeNotFound
+from omnigraph.core.ids import CommitId, TableKey
 from omnigraph.core.limits import MIB
 from omnigraph.engine.read.result import json_values
 from omnigraph.engine.readable import seen_as
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from omnigraph.arrays.types import Addresses
     from omnigraph.catalog.schema import TableType
     from omnigraph.engine.session import GraphSession
-    from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle
 
@@ -326,47 +325,3 @@ def _check_names(known: Mapping[TableKey, TableType], types: Sequence[str] | Non
     for name in types or ():
         if name not in names:
             raise TypeNotFound(name, candidates=near_names(name, sorted(names)))
-
-
-def resolve_reference(session: GraphSession, text: str) -> Snapshot:
-    """The state a name stands for: a branch, else a tag, else a commit.
-
-    Raises `CommitNotFound` when it is none of them, `SnapshotNotFound` when the commit's state is gone.
-    """
-    return _named_state(session, text) or session.manifest.at_commit(resolve_commit(session, text).id)
-
-
-def resolve_commit(session: GraphSession, text: str) -> CommitRecord:
-    """The commit a name stands for: the head of a branch, else a tag, else a commit id.
-
-    Also a commit whose branch was deleted since: its record stays. Raises `CommitNotFound`.
-    """
-    named = _named_state(session, text)
-    if named is not None:
-        return named.commit
-    try:
-        return session.commits.show(CommitId(text))
-    except CommitNotFound:
-        names = ["main", *session.manifest.branches(), *session.manifest.tags.list()]
-        raise CommitNotFound(
-            text, candidates=near_names(text, names), hint="name a branch, a tag or a commit id"
-        ) from None
-
-
-def resolve_change(session: GraphSession, text: str) -> CommitRecord:
-    """As `resolve_commit`, for a caller that takes something back: the name of a branch means its newest
-    commit that changed rows.
-    """
-    try:
-        named = session.manifest.current(normalize_branch(text))
-    except BranchNotFound:
-        return resolve_commit(session, text)
-    return session.commits.newest_of_rows(named.commit)
-
-
-def _named_state(session: GraphSession, text: str) -> Snapshot | None:
-    """What the branch or the tag of this name shows; None when there is neither."""
-    try:
-        return session.manifest.current(normalize_branch(text))
-    except BranchNotFound:
-        return session.manifest.tags.find(text)

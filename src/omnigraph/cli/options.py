@@ -20,7 +20,10 @@ Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branc
 ReadBranch = Annotated[
     str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
 ]
-At = Annotated[str | None, typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit or tag.")]
+At = Annotated[
+    str | None,
+    typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit, tag or moment, or main~1."),
+]
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
 ]
