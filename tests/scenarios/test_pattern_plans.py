@@ -1,5 +1,7 @@
 """How patterns are run: the order of their clauses, what explain says of it, and rows that nobody can hold."""
 
+import itertools
+
 import pytest
 
 import omnigraph
@@ -56,6 +58,25 @@ def test_any_order_of_the_clauses_has_the_same_steps(society) -> None:
         plan = society.explain(text, analyze=True)
         shown.add(tuple(operator.name for operator in plan.operators))
         assert society.query(text)[0] == {"n": society_pairs()}
+    assert len(shown) == 1
+
+
+SHAPES = {
+    "triangle": ("$a knows $b", "$b knows $c", "$a knows $c"),
+    "square": ("$a knows $b", "$b knows $c", "$c knows $d", "$d knows $a"),
+    "chain": ("$a knows $b", "$b knows $c", "$c livesIn $x"),
+    "two in one country": ("$a knows $b", "$a livesIn $x", "$b livesIn $x", "$c livesIn $x"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_match_is_run_alike_however_it_is_written(society, shape) -> None:
+    """Also where several orders cost the same: what is run then does not follow the text."""
+    shown = set()
+    for clauses in itertools.permutations(SHAPES[shape]):
+        text = f"query q() {{ match {{ {' '.join(clauses)} }} return {{ count($a) as n }} }}"
+        plan = society.explain(text)
+        shown.add(tuple((operator.name, operator.detail) for operator in plan.operators))
     assert len(shown) == 1
 
 

@@ -29,7 +29,9 @@ PROBE_COST: Final = 2.0
 SCAN_COST: Final = 0.05
 """What it costs to look at a row of a table."""
 GAIN_MIN: Final = 0.9
-"""Another order is taken when it costs less than this share of the written one."""
+"""The written order is taken when it costs less than this share of the best one that was found. In between
+the found one is, so that a match is run alike however it is written.
+"""
 EQUAL_SHARE: Final = 0.1
 OTHER_SHARE: Final = 0.33
 """Shares of rows that a condition on several variables is guessed to keep."""
@@ -62,6 +64,13 @@ class _State:
     open: tuple[ir.Condition, ...]
     rows: float
     cost: float
+    turned: int = 0
+    """How many hops are followed against their direction."""
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What is followed first: the cheapest, and of those the one that follows edges as they point."""
+        return _rough(self.cost + self.rows), self.turned
 
 
 class _Search:
@@ -73,7 +82,11 @@ class _Search:
         self.block = block
         self.measures = measures
         self.wanted = wanted
-        self.nodes = {node.name: node for node in block.nodes if not node.outer}
+        # Sorted, so that what is found does not depend on how the clauses are written.
+        self.hops = sorted(block.traversals, key=_sorted_by)
+        self.nodes = {
+            node.name: node for node in sorted(block.nodes, key=lambda node: node.name) if not node.outer
+        }
         self.extent = {name: max(measures.rows(node.type), 1.0) for name, node in self.nodes.items()}
         later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
         conditions = tuple(c for c in block.conditions if not ir.variables_of(c) & later)
@@ -84,21 +97,20 @@ class _Search:
         while True:
             following = [after for state in states for after in self._after(state)]
             if not following:
-                return min(states, key=lambda state: state.cost)
+                return min(states, key=lambda state: (_rough(state.cost), state.turned))
             cheapest: dict[tuple[frozenset[str], frozenset[int]], _State] = {}
             for state in following:
                 key = (state.bound, state.left)
                 known = cheapest.get(key)
-                if known is None or state.cost < known.cost:
+                if known is None or state.rank < known.rank:
                     cheapest[key] = state
-            states = sorted(cheapest.values(), key=lambda state: state.cost + state.rows)[:STATES_KEPT]
+            states = sorted(cheapest.values(), key=lambda state: state.rank)[:STATES_KEPT]
 
     def _after(self, state: _State) -> Iterable[_State]:
-        traversals = self.block.traversals
         ready = [
             number
             for number in sorted(state.left)
-            if traversals[number].source in state.bound or traversals[number].target in state.bound
+            if self.hops[number].source in state.bound or self.hops[number].target in state.bound
         ]
         if ready:
             return [self.follow(state, number) for number in ready]
@@ -109,7 +121,7 @@ class _Search:
         state = self.first
         for move in moves:
             if isinstance(move, ir.Traversal):
-                state = self.follow(state, self.block.traversals.index(move))
+                state = self.follow(state, self.hops.index(move))
             else:
                 state = self.scan(state, move)
         return state
@@ -128,7 +140,7 @@ class _Search:
         )
 
     def follow(self, state: _State, number: int) -> _State:
-        hop = self.block.traversals[number]
+        hop = self.hops[number]
         left = state.left - {number}
         if hop.is_empty:
             return self._settled(
@@ -189,19 +201,38 @@ class _Search:
                 waiting.append(condition)
         if self.wanted is not None:
             rows = min(rows, self._distinct(bound, left, waiting))
-        return _State(bound, via, (*state.done, move), left, tuple(waiting), rows, state.cost + cost)
+        turned = isinstance(move, ir.Traversal) and move.source not in state.bound
+        return _State(
+            bound,
+            via,
+            (*state.done, move),
+            left,
+            tuple(waiting),
+            rows,
+            state.cost + cost,
+            state.turned + turned,
+        )
 
     def _distinct(self, bound: frozenset[str], left: frozenset[int], waiting: list[ir.Condition]) -> float:
         """How many rows there are at most when equal ones are counted together."""
         needed = set(self.wanted or ())
         for number in left:
-            needed.update(self.block.traversals[number].ends)
+            needed.update(self.hops[number].ends)
         for condition in waiting:
             needed |= ir.variables_of(condition)
         most = 1.0
         for name in needed & bound:
             most *= self.extent.get(name, 1e18)
         return most
+
+
+def _rough(cost: float) -> float:
+    """A cost without what the order of its additions makes of it."""
+    return float(f"{cost:.9g}")
+
+
+def _sorted_by(hop: ir.Traversal) -> tuple[str, ...]:
+    return (hop.edge.name, *hop.ends, f"{hop.low},{hop.high}", str(hop.undirected), hop.edge_variable or "")
 
 
 def _bound_by(hop: ir.Traversal, end: str) -> tuple[str, ...]:
@@ -228,7 +259,7 @@ class Chosen(NamedTuple):
 def by_cost(
     block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None, measures: Measures
 ) -> Chosen:
-    """The moves of a block in the cheapest order that was found; the written one unless that is dearer.
+    """The moves of a block in the cheapest order that was found, the same however its clauses are written.
 
     `wanted` are the variables that something after the block reads, when equal rows are counted together;
     None when every row counts by itself.
@@ -238,7 +269,8 @@ def by_cost(
         return Chosen(moves, "as written: there is no choice")
     search = _Search(block, bound, wanted, measures)
     best, written = search.best(), search.replay(moves)
-    if best.cost < written.cost * GAIN_MIN:
-        told = f"about {best.cost:,.0f} rows and pairs, {written.cost:,.0f} as written"
-        return Chosen(best.done, f"by cost: {told}")
-    return Chosen(moves, f"as written: about {written.cost:,.0f} rows and pairs, no order found costs less")
+    if best.done == moves or written.cost < best.cost * GAIN_MIN:
+        told = f"about {written.cost:,.0f} rows and pairs, no order found costs less"
+        return Chosen(moves, f"as written: {told}")
+    told = f"about {best.cost:,.0f} rows and pairs, {written.cost:,.0f} as written"
+    return Chosen(best.done, f"by cost: {told}")
