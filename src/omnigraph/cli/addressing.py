@@ -4,7 +4,10 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import quote
+
+import typer
 
 from omnigraph.cli import config as personal
 from omnigraph.core.errors import ActorNotSettable, BadRequest, UsageError
@@ -13,7 +16,6 @@ if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
 
 NAME_A_STORE: Final = "pass the graph's storage URI as --store"
-NO_CLIENT: Final = "this version opens graphs by their storage and has no client for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,23 @@ class Flags:
         named = {name.removeprefix("--"): value for name, value in values.items()}
         named["actor"] = named.pop("as", "")
         return cls(**{name: value or None for name, value in named.items()})
+
+
+class Address(str):
+    """Where a graph is: the URI of its storage, or its address on a server.
+
+    `server` is the address of the server, None when the graph is opened by its storage.
+    """
+
+    __slots__ = ("graph", "server")
+    server: str | None
+    graph: str
+
+    def __new__(cls, text: str, server: str | None = None, graph: str = "") -> Self:
+        """The text, and what it is made of."""
+        made = super().__new__(cls, text)
+        made.server, made.graph = server, graph
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +120,60 @@ def _of_environment_or_defaults(config: personal.Config, flags: Flags) -> Scope 
     return None
 
 
-def addressed(store: str | None) -> str:
-    """The storage URI of the graph a user named. Nothing has been opened."""
+def addressed(store: str | None) -> Address:
+    """The graph a user named. Nothing has been opened; a server is asked which graphs it has only when none
+    is named.
+    """
+    if isinstance(store, Address):
+        return store
     scope = resolve(store)
     if scope is None:
         raise UsageError(
             "no graph addressed",
             hint="pass --store URI, name a --profile, set OMNIGRAPH_STORE, or give config.yaml a default",
         )
-    if scope.kind == "server" and given.get().actor is not None:
+    if scope.kind == "server":
+        return _on_server(scope)
+    if scope.kind != "store":
+        raise UsageError(f"{scope.origin}: clusters are not known to this version", hint=NAME_A_STORE)
+    if scope.target.startswith(("http://", "https://")):
+        raise UsageError(
+            f"'{scope.target}' is a server, and servers are addressed with --server, not --store",
+            hint="pass --server URL --graph ID",
+        )
+    return Address(scope.target)
+
+
+def _on_server(scope: Scope) -> Address:
+    if given.get().actor is not None:
         raise ActorNotSettable(
             "a server takes the actor of a write from the token, so --as cannot be used with it",
             hint="leave --as out",
         )
-    if scope.kind != "store":
-        raise UsageError(f"{scope.origin}: {NO_CLIENT} {scope.kind}s", hint=NAME_A_STORE)
-    if scope.target.startswith(("http://", "https://")):
-        raise UsageError(
-            f"'{scope.target}' is a server, and servers are addressed with --server, not --store",
-            hint=NAME_A_STORE,
-        )
-    return scope.target
+    url = personal.load().server(scope.target)
+    graph = scope.graph or _only_graph(url)
+    return Address(f"{url}/graphs/{quote(graph, safe='')}", url, graph)
 
 
-def default_actor(actor: str | None) -> str | None:
-    """Who a write is recorded under when `--as` does not say it."""
-    return actor or personal.load().actor
+def _only_graph(url: str) -> str:
+    """The graph of a server that has one. Raises UsageError that names them when there are others."""
+    from omnigraph.cli.credentials import token_for
+    from omnigraph.client.remote import served_graphs
+
+    found = served_graphs(url, token=token_for(url))
+    if len(found) == 1:
+        return found[0]
+    known = f"it has {', '.join(found)}" if found else "it has none that you may read"
+    raise UsageError(f"no graph of {url} is named; {known}", hint="pass --graph ID")
+
+
+def default_actor(context: typer.Context, actor: str | None) -> str | None:
+    """Who a write is recorded under when `--as` does not say it. Of a server the token says it."""
+    known = actor or personal.load().actor
+    if actor is not None or known is None:
+        return known
+    scope = resolve(context.params.get("store"))
+    return None if scope is not None and scope.kind == "server" else known
 
 
 def settings() -> "Settings":

@@ -18,6 +18,7 @@ _GROUPS: Final = {
     "blob": "Files that are kept as properties.",
     "spark": "The engine of bulk loads.",
     "policy": "Who may do what with a served graph.",
+    "graphs": "The graphs of a server.",
     "profile": "Named graphs of config.yaml.",
     "config": "The settings in effect.",
 }
@@ -36,6 +37,7 @@ _MODULES: Final = (
     "feeds",
     "serve",
     "policies",
+    "servers",
     "personal",
     "completion",
 )
@@ -129,6 +131,10 @@ def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> 
             from omnigraph.cli import policies
 
             policies.register(groups["policy"])
+        case "servers":
+            from omnigraph.cli import servers
+
+            servers.register(app, groups["graphs"])
         case "personal":
             from omnigraph.cli import personal
 

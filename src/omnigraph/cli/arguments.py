@@ -34,6 +34,7 @@ _PLAN: Final = ("works on storage directly", _STORAGE - {"--cluster"})
 _CREATE: Final = ("creates a graph at its argument", _NONE)
 _COPY: Final = ("copies one graph to another place, both named as arguments", _NONE)
 _SERVE: Final = ("serves a graph named as its argument", _NONE)
+_REGISTRY: Final = ("asks a server", frozenset({"--server", "--profile"}))
 _LOCAL: Final = ("works on files only", _NONE)
 
 # Flags no command declares: they are taken out before the command is parsed.
@@ -91,6 +92,9 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("policy", "validate"): _LOCAL,
     ("policy", "test"): _LOCAL,
     ("policy", "explain"): _LOCAL,
+    ("login",): _LOCAL,
+    ("logout",): _LOCAL,
+    ("graphs", "list"): _REGISTRY,
     ("completion",): _LOCAL,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""

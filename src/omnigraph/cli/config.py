@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from omnigraph.cli import output
-from omnigraph.core.errors import BadRequest, IoFailure, ProfileNotFound
+from omnigraph.core.errors import BadRequest, IoFailure, ProfileNotFound, ServerNotFound
 
 HOME_VARIABLE: Final = "OMNIGRAPH_HOME"
 PROFILE_VARIABLE: Final = "OMNIGRAPH_PROFILE"
@@ -70,6 +70,20 @@ class Config:
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     profiles: Mapping[str, Profile] = field(default_factory=dict[str, Profile])
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def server(self, name: str) -> str:
+        """The address of a server: that of a name, or what is an address already. Raises ServerNotFound."""
+        from omnigraph.language.diagnostics import near_names
+
+        url = name if "://" in name else self.servers.get(name)
+        if url is None:
+            near = near_names(name, sorted(self.servers))
+            raise ServerNotFound(
+                f"there is no server '{name}' in {self.path}",
+                hint=f"did you mean '{near[0]}'?" if near else "give its address, or name it under servers",
+                details={"candidates": list(near)} if near else None,
+            )
+        return url.rstrip("/")
 
     def profile(self, name: str) -> Profile:
         """The profile of this name. Raises ProfileNotFound."""

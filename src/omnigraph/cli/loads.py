@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from omnigraph.api.graph import Graph
+    from omnigraph.cli.addressing import Address
     from omnigraph.core.settings import Settings
     from omnigraph.pipeline.report import LoadReport
 
@@ -243,7 +244,7 @@ def load(
 
 
 def _opened(
-    uri: str,
+    uri: "Address",
     engine: EngineName,
     settings: "Settings",
     data: list[str] | None,
@@ -252,7 +253,8 @@ def _opened(
     quiet: bool,
 ) -> "contextlib.AbstractContextManager[Graph]":
     """The graph, open for writing once Spark is on its way."""
-    before = partial(_start_spark, settings, data) if engine is EngineName.SPARK else None
+    starts = engine is EngineName.SPARK and uri.server is None
+    before = partial(_start_spark, settings, data) if starts else None
     return writing(
         uri, "load", quiet=quiet, engine=engine, settings=settings, blob_sources=blob_sources, before=before
     )

@@ -1,14 +1,14 @@
 """Which graph a command means, and how it is opened."""
 
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, cast
 
 from omnigraph.cli import output
-from omnigraph.cli.addressing import addressed
+from omnigraph.cli.addressing import Address, addressed
 from omnigraph.cli.addressing import settings as effective_settings
 from omnigraph.cli.progress import reporting
-from omnigraph.core.errors import ConfirmationRequired
+from omnigraph.core.errors import ConfirmationRequired, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -22,11 +22,13 @@ def is_local(uri: str) -> bool:
     return "://" not in uri or uri.startswith("file://")
 
 
-def announce(command: str, uri: str, *, quiet: bool, engine: str | None = None) -> None:
+def announce(command: str, uri: Address, *, quiet: bool, engine: str | None = None) -> None:
     """Name the target of a write on stderr before its first effect, and its engine, if chosen."""
     if quiet:
         return
     reached = "direct, local" if is_local(uri) else "direct, remote"
+    if uri.server is not None:
+        reached, engine = "server", None
     if engine is not None:
         reached = f"{reached} store; engine {engine}"
     output.note(f"{command} -> {uri} ({reached})")
@@ -53,7 +55,13 @@ def reading(
 ) -> "Generator[Graph]":
     """The addressed graph, opened so that nothing of it can change, not even by recovery."""
     # Before anything heavy is imported: a graph that is not named fails at once.
-    uri, chosen = addressed(store), settings or effective_settings()
+    uri = addressed(store)
+    if uri.server is not None:
+        output.begin()
+        with _connected(uri) as graph:
+            yield graph
+        return
+    chosen = settings or effective_settings()
     output.begin()
     with reporting(quiet=quiet):
         from omnigraph.api.graph import open_read_only
@@ -78,18 +86,22 @@ def writing(
     Ctrl-C ends the command with a line about the outcome, as far as it is known.
     """
     uri = addressed(store)
-    chosen = settings or effective_settings()
     announce(command, uri, quiet=quiet, engine=engine)
     known = output.NOT_BEGUN
     try:
-        if before is not None:
-            before()
-        from omnigraph.api.graph import open_graph
+        with ExitStack() as held:
+            if uri.server is not None:
+                if blob_sources:
+                    raise UsageError("a server reads external blobs from its own places only")
+                graph = held.enter_context(_connected(uri))
+            else:
+                chosen = settings or effective_settings()
+                if before is not None:
+                    before()
+                from omnigraph.api.graph import open_graph
 
-        with (
-            reporting(quiet=quiet),
-            open_graph(uri, settings=chosen, blob_sources=blob_sources) as graph,
-        ):
+                held.enter_context(reporting(quiet=quiet))
+                graph = held.enter_context(open_graph(uri, settings=chosen, blob_sources=blob_sources))
             known = "look at `omnigraph commit list` for what was done by then"
             yield graph
             known = "the command is complete"
@@ -97,3 +109,13 @@ def writing(
         # Here and not at the top: the parser would turn it into a bare exit status before.
         output.tell_interrupt(" ".join(getattr(stop, "__notes__", ())) or known)
         raise
+
+
+@contextmanager
+def _connected(uri: Address) -> "Generator[Graph]":
+    """The graph behind a server. Its handle has the methods of a graph, or says what cannot be remote."""
+    from omnigraph.cli.credentials import token_for
+    from omnigraph.client.remote import connect
+
+    with connect(str(uri.server), graph=uri.graph, token=token_for(str(uri.server))) as graph:
+        yield cast("Graph", graph)

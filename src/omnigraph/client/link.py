@@ -128,7 +128,7 @@ def check_caller(actor: str | None) -> None:
 def refuse_local(**named: object) -> None:
     """Refuse what needs the storage of the graph, or this process. Raises NotRemote."""
     for name, value in named.items():
-        if value is not None:
+        if value is not None and value is not False and value not in ((), [], {}, ""):
             raise NotRemote(
                 f"'{name}' cannot be given over a server",
                 hint="open the graph by its storage for what it needs",

@@ -65,22 +65,34 @@ def connect(url: str, *, graph: str, token: str | None = None, timeout_s: float 
     Reads are sent again when the error says that this may help; writes only with an `idempotency_key`.
     `timeout_s` is how long the server may be silent; what it did not answer by then is not sent again.
     """
-    _check_address(url)
     if not graph:
         raise BadRequest("the id of a graph is not blank", hint="GET /graphs of the server lists them")
+    return RemoteGraph(_linked(url, f"/graphs/{quote(graph, safe='')}", token, timeout_s))
+
+
+def served_graphs(url: str, *, token: str | None = None, timeout_s: float = 300.0) -> list[str]:
+    """The ids of the graphs of a server that the holder of the token may read."""
+    link = _linked(url, "", token, timeout_s)
+    with link.client:
+        return told(link.get("/graphs"), lambda said: [str(each["graph_id"]) for each in said["graphs"]])
+
+
+def _linked(url: str, path: str, token: str | None, timeout_s: float) -> Link:
+    _check_address(url)
     secret = None if token is None else token.strip()
     if secret is not None and not fits_header(secret):
         raise BadRequest("a token is one word of printable ASCII characters")
     if not (timeout_s > 0 and math.isfinite(timeout_s)):
         raise BadRequest("a timeout is a number of seconds above 0")
-    client = httpx2.Client(
-        base_url=f"{url.rstrip('/')}/graphs/{quote(graph, safe='')}",
-        headers={} if secret is None else {"Authorization": f"Bearer {secret}"},
-        timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX)),
-        follow_redirects=False,
-        trust_env=False,
+    return Link(
+        httpx2.Client(
+            base_url=f"{url.rstrip('/')}{path}",
+            headers={} if secret is None else {"Authorization": f"Bearer {secret}"},
+            timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX)),
+            follow_redirects=False,
+            trust_env=False,
+        )
     )
-    return RemoteGraph(Link(client))
 
 
 def _check_address(url: str) -> None:

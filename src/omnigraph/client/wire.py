@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import orjson
 
-from omnigraph.core.errors import KINDS, NotThisProduct, OmnigraphError, Retry
+from omnigraph.core.errors import KINDS, NotThisProduct, OmnigraphError, Retry, SourceError
 from omnigraph.core.ids import BranchName, CommitId, TableKey
 from omnigraph.engine.write.requests import InsertedEntity, MutationResult
 from omnigraph.manifest.commit_record import CommitRecord
@@ -48,7 +50,37 @@ def failure_of(status: int, content: bytes) -> OmnigraphError:
     OmnigraphError.__init__(
         error, kind, said["error"], hint=said.get("hint"), retry=_retry(said.get("retry")), details=details
     )
+    for name, empty in _facts(cls).items():
+        setattr(error, name, _fact(name, details, empty))
     return error
+
+
+@cache
+def _facts(cls: type[OmnigraphError]) -> dict[str, object]:
+    """The facts that errors of a class have as fields, each with what it is when nobody tells it."""
+    found: dict[str, object] = {}
+    for each in cls.__mro__[: cls.__mro__.index(OmnigraphError)]:
+        for name, parameter in inspect.signature(each.__init__).parameters.items():
+            spelled = inspect.formatannotation(parameter.annotation).strip("'")
+            empty = () if "Sequence" in spelled else {"str": "", "int": 0, "bool": False}.get(spelled)
+            found.setdefault(name, empty)
+    kept = {"self", "args", "kwargs", "kind", "message", "hint", "retry", "details", "uri"}
+    return {name: empty for name, empty in found.items() if name not in kept}
+
+
+def _fact(name: str, details: dict[str, Any], empty: object) -> object:
+    """One fact, from the details or from an object among them."""
+    inside = (cast("dict[str, Any]", each) for each in details.values() if isinstance(each, dict))
+    told = next((each[name] for each in (details, *inside) if name in each), None)
+    if name == "conflicts":
+        told = details.get("merge_conflicts")
+    elif name == "total":
+        told = details.get("merge_conflicts_total", details.get("constraints_total"))
+    elif name == "source_error" and told is not None:
+        return SourceError(**told)
+    if told is None:
+        return empty
+    return tuple(cast("list[object]", told)) if isinstance(told, list) else told
 
 
 def _retry(told: object) -> str | None:
@@ -167,4 +199,5 @@ def load_of(said: Mapping[str, Any]) -> LoadReport:
         load_id=said["load_id"],
         splits=said["splits"],
         splits_reused=said["splits_reused"],
+        repeated=bool(said.get("repeated", False)),
     )

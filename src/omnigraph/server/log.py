@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -11,12 +12,24 @@ import structlog
 LEVEL: Final = "OMNIGRAPH_LOG"
 
 
+class _Lines:
+    """Writes lines to stderr, whatever that is at the moment. A log nobody can write fails no request."""
+
+    def msg(self, message: str) -> None:
+        """Write one line."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{message}\n")
+            sys.stderr.flush()
+
+    debug = info = warning = error = critical = msg
+
+
 @cache
 def log() -> Any:
     """The logger of this process."""
     level = logging.getLevelNamesMapping().get(os.environ.get(LEVEL, "info").upper(), logging.INFO)
     return structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        _Lines(),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
