@@ -42,7 +42,9 @@ LOCAL_ONLY = {
     "catalog",
     "plan_schema",
     # What an operator does beside the server.
+    "embed",
     "ensure_indices",
+    "erase",
     "repair",
     "verify",
     "pending",

@@ -30,6 +30,7 @@ _STORAGE: Final = frozenset({"--graph", "--store", "--cluster", "--profile"})
 _READ: Final = ("reads a graph", _ANYWHERE)
 _WRITE: Final = ("writes a graph", _ANYWHERE | {"--as"})
 _DIRECT: Final = ("works on storage directly", _STORAGE)
+_DIRECT_WRITE: Final = ("works on storage directly", _STORAGE | {"--as"})
 _PLAN: Final = ("works on storage directly", _STORAGE - {"--cluster"})
 _CREATE: Final = ("creates a graph at its argument", _NONE)
 _COPY: Final = ("copies one graph to another place, both named as arguments", _NONE)
@@ -57,7 +58,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("stats",): _DIRECT,
     ("mutate",): _WRITE,
     ("load",): _WRITE,
-    ("embed",): _WRITE,
+    ("embed",): _DIRECT_WRITE,
     ("query",): _READ,
     ("explain",): _READ,
     ("export",): _READ,
