@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import TableCommitted, TableStaged
 from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
 from omnigraph.core.ids import TableKey
+from omnigraph.engine.write import commit
 from stores import TABLE_STORES, Store
 
 CHILD = Path(__file__).with_name("writer_child.py")
@@ -321,6 +323,34 @@ def test_a_writer_passes_by_the_pending_write_of_a_live_one(
     assert set(rows_of(graph, "Person")) == {"ana"}
     assert graph.recoveries() == ()
     assert graph.pending() == ()
+
+
+@pytest.mark.parametrize(("branch", "ahead"), [("side", True), ("main", False)])
+def test_a_publish_is_prepared_ahead_beside_a_writer_of_another_branch_only(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, branch: str, *, ahead: bool
+) -> None:
+    """One on the same branch publishes first, and what was prepared ahead of it would be of no use."""
+    graph.branches.create("side")
+    run(graph, 'insert Company { name: "first" }', branch=branch)
+    begun: list[bool] = []
+    begin = commit.begin_ahead
+
+    def noted(*given: Any) -> Any:
+        made = begin(*given)
+        begun.append(made is not None)
+        return made
+
+    with activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Sequence([pause := Pause()])):
+        writer = threading.Thread(target=lambda: run(graph, 'insert Person { name: "ana" }', actor="one"))
+        writer.start()
+        pause.wait_until_reached()
+        monkeypatch.setattr(commit, "begin_ahead", noted)
+        run(graph, 'insert Company { name: "acme" }', branch=branch, actor="two")
+        pause.release()
+        writer.join(60)
+    assert begun == [ahead]
+    assert set(rows_of(graph, "Company", branch=branch)) == {"first", "acme"}
+    assert graph.verify().ok
 
 
 def test_a_write_finishes_the_one_it_waited_for_when_that_one_stops_half_way(

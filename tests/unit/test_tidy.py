@@ -280,7 +280,6 @@ KEPT = {
         "core.failpoints.Pause",
         "core.failpoints.Pause.wait_until_reached",
         "core.failpoints.activate",
-        "recovery.queues.WriteQueueManager.held_keys",
     ),
     "the page of the schema language is compared with them": (
         "catalog.codes.CODE_MEANINGS",

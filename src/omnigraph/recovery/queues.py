@@ -119,7 +119,7 @@ class WriteQueueManager:
         return any(each.operation == operation for each in self._line.places())
 
     def held_keys(self) -> frozenset[QueueKey]:
-        """The keys somebody holds or awaits right now. For tests and diagnostics."""
+        """The keys somebody holds or awaits right now."""
         return frozenset(key for guards in self._line.places() for key in guards.keys)
 
     def _in_the_way(self, guards: Guards) -> tuple[QueueKey, Guards] | None:

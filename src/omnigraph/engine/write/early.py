@@ -80,10 +80,12 @@ def begin_ahead(
 ) -> Ahead | None:
     """Begin to write the sidecar and the rows of the publish beside the staging, if that looks worthwhile.
 
-    Not when the last write of this handle met another writer, or one is at work now: its publish would make
-    the rows useless.
+    Not when the last write of this handle met another writer, or one is at work on the branch now: its
+    publish would make the rows useless. Those of other branches publish elsewhere.
     """
-    if session.disturbed or session.lease.held or not planned:
+    if session.disturbed or not planned:
+        return None
+    if any(branch == ground.branch for _, branch in session.queues.held_keys()):
         return None
     if not is_announceable(ground.branch, planned.values()):
         return None
