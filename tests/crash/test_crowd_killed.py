@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import omnigraph
-from crash.crowd_child import send
+from crash.crowd_child import LIVES, send
 from graphs import PEOPLE
 from omnigraph.core.failpoints import Callback, Window, activate
 
@@ -61,6 +62,26 @@ class Crowd:
         )
         assert done.returncode == -signal.SIGKILL, done.stderr
 
+    @contextmanager
+    def beside(self, number: int, threads: int) -> Iterator[None]:
+        """Another process writes as well, and outlives what happens meanwhile."""
+        arguments = [self._path, self._directory, f"beside-{number}", LIVES, 0, threads]
+        other = subprocess.Popen(
+            [sys.executable, str(CHILD), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "writing\n"
+            yield
+        finally:
+            _, complaint = other.communicate(timeout=CHILD_S_MAX)
+        assert complaint[-700:] == ""
+        assert other.returncode == 0
+
     def _tags(self, name: str) -> set[str]:
         file = self._directory / name
         return set(file.read_text().split()) if file.exists() else set()
@@ -103,7 +124,28 @@ def test_a_crowd_of_writers_killed_in_a_window(tmp_path: Path, window: Window) -
         assert crowd.judge(f"{window.value}, arrival {arrival}") > 1
 
 
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window.MUTATION_POST_STAGE_PRE_QUEUE,
+        Window.MUTATION_POST_SIDECAR_PRE_COMMIT,
+        Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
+        Window.RECOVERY_SIDECAR_DELETE,
+    ],
+)
+def test_a_crowd_killed_beside_another_process_leaves_that_one_alone(tmp_path: Path, window: Window) -> None:
+    """Both meet at every commit, so each waits for its turn; one dies in the midst of one, and the other one
+    finishes or drops its work. Between two tables it could not: then a graph has to be opened anew.
+    """
+    crowd = Crowd(tmp_path)
+    with crowd.beside(0, 8):
+        for number, arrival in enumerate((2, 5)):
+            crowd.kill(number, window, arrival)
+    assert crowd.judge(f"{window.value}, beside another process") > 1
+
+
 @pytest.mark.torture
+@pytest.mark.timeout(3 * 60 * 60)
 def test_a_crowd_of_writers_killed_two_hundred_times(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path)
     chosen = random.Random(20)
