@@ -60,8 +60,9 @@ LEASE_SHARED_MS_MAX: Final = 100
 """How long the threads of one process may keep the lease by overlapping before other processes get a turn."""
 LEASE_POLL_MS_MIN: Final = 0.2
 LEASE_POLL_MS_MAX: Final = 5.0
+LEASE_FILE_POLL_MS_MAX: Final = 2.0
 """The pauses between two looks at a lease that another process holds. They grow from the first number to the
-second.
+second, on a local disk to the third: there a look costs next to nothing, and writes take milliseconds.
 """
 LEASE_EXPIRY_S: Final = 15
 """Object stores: a lease not renewed for this long is free. It is renewed three times as often."""

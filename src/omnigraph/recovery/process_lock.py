@@ -20,7 +20,13 @@ from omnigraph.core.clock import Clock
 from omnigraph.core.errors import LeaseLost, OmnigraphError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import new_ulid
-from omnigraph.core.limits import LEASE_CLOCK_SKEW_S_MAX, LEASE_EXPIRY_S, LEASE_POLL_MS_MAX, LEASE_POLL_MS_MIN
+from omnigraph.core.limits import (
+    LEASE_CLOCK_SKEW_S_MAX,
+    LEASE_EXPIRY_S,
+    LEASE_FILE_POLL_MS_MAX,
+    LEASE_POLL_MS_MAX,
+    LEASE_POLL_MS_MIN,
+)
 from omnigraph.storage.failures import translated
 from omnigraph.storage.objects import StorageAdapter
 
@@ -74,7 +80,7 @@ class FileHeld:
 
     def lock(self, deadline: float) -> bool:
         """Lock the file, polling until the deadline at most."""
-        for pause in _pauses():
+        for pause in _pauses(LEASE_FILE_POLL_MS_MAX):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -160,11 +166,11 @@ class FileLock:
                 turnstile.release()
 
 
-def _pauses() -> Iterator[float]:
+def _pauses(pause_ms_max: float) -> Iterator[float]:
     pause_ms = float(LEASE_POLL_MS_MIN)
     while True:
         yield pause_ms / 1000
-        pause_ms = min(pause_ms * 1.5, LEASE_POLL_MS_MAX)
+        pause_ms = min(pause_ms * 1.5, pause_ms_max)
 
 
 # --- objects ---------------------------------------------------------------------------------------------
@@ -329,7 +335,7 @@ class ObjectLock:
         watched: tuple[str, float] | None = None
         owner = new_ulid()
         held = ObjectHeld(self._adapter, self._name, self._clock, owner)
-        for pause in _pauses():
+        for pause in _pauses(LEASE_POLL_MS_MAX):
             if self._adapter.write_text_if_absent(self._name, held.content()):
                 current = self._adapter.read_text_versioned(self._name)
                 # Ours unless a take-over came first; its content names another owner.
