@@ -1,11 +1,13 @@
 """How patterns are run: the order of their clauses, what explain says of it, and rows that nobody can hold."""
 
 import itertools
+import os
 
 import pytest
 
 import omnigraph
 from omnigraph.core.errors import ResourceLimit
+from omnigraph.core.limits import QUERY_MEMORY_SHARE
 from omnigraph.core.settings import Settings
 
 SCHEMA = """
@@ -114,3 +116,52 @@ def test_a_pattern_that_returns_too_many_rows_is_refused_and_counted(society) ->
         assert refused.value.details["resource_limit"]["place"].startswith("expand ")
         assert small.query(f"query q() {{ {body} {{ count($a) as n }} }}")[0] == {"n": 3 * 100**3}
         assert len(small.query(f"query q() {{ {body} {{ $a, $b, $d }} limit 5 }}")) == 5
+
+
+SIX = " ".join(f"$p{n} livesIn $c" for n in range(6))
+"""Six people of one country: three times 100 to the sixth rows."""
+
+
+def test_a_million_million_rows_are_counted_and_never_made(society) -> None:
+    with omnigraph.open(society.uri, settings=Settings(durability="os", query_memory_bytes=8 << 20)) as small:
+        counted = small.explain(
+            f"query q() {{ match {{ {SIX} }} return {{ count($p0) as n }} }}", analyze=True
+        )
+        assert counted.memory_bytes_max < 1 << 20
+        assert small.query(f"query q() {{ match {{ {SIX} }} return {{ count($p0) as n }} }}")[0] == {
+            "n": 3 * 100**6
+        }
+        grouped = f"query q() {{ match {{ {SIX} }} return {{ $c.code, count($p0) as n, sum($p1.n) as s }} }}"
+        for row in small.query(grouped):
+            first = int(row["c.code"][1:])
+            assert row["n"] == 100**6
+            assert row["s"] == 100**5 * sum(range(first, PEOPLE, 3))
+
+
+@pytest.mark.parametrize(
+    "shown", ["{ $p0, $p5 }", "{ $p0.n + $p5.n as z } order { z }", "distinct { $p0, $p3, $p5 }"]
+)
+def test_rows_that_nobody_can_hold_are_refused_and_the_process_lives(society, shown) -> None:
+    with omnigraph.open(society.uri, settings=Settings(durability="os", query_memory_bytes=4 << 20)) as small:
+        with pytest.raises(ResourceLimit) as refused:
+            small.query(f"query q() {{ match {{ {SIX} }} return {shown} }}")
+        limit = refused.value.details["resource_limit"]
+        assert limit["resource"] == "query_memory_bytes"
+        assert limit["place"]
+        assert refused.value.hint is not None
+        assert len(small.query("query q() { match { $p: Person } return { $p } }")) == PEOPLE
+
+
+def test_friends_of_friends_who_are_no_friends_need_no_memory_for_all_pairs(society) -> None:
+    edges = {(n, (n + step) % PEOPLE) for n in range(PEOPLE) for step in (1, 2)}
+    edges |= {(0, n) for n in range(3, HUB + 1)}
+    expected = sum((a, d) not in edges for a, b in edges for c, d in edges if b == c)
+    text = "query q() { match { $a knows $b $b knows $c not { $a knows $c } } return { count($a) as n } }"
+    with omnigraph.open(society.uri, settings=Settings(durability="os", query_memory_bytes=24_000)) as small:
+        assert small.query(text)[0] == {"n": expected}
+        assert expected * 3 * 8 > 24_000
+
+
+def test_the_memory_of_a_query_is_a_share_of_the_machine() -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert Settings().query_memory_bytes == int(memory * QUERY_MEMORY_SHARE)

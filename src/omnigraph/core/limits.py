@@ -136,8 +136,10 @@ CACHED_GENERATIONS_MAX: Final = 3
 """States of one read structure kept in files, so that branches and older readers find theirs."""
 
 # Queries
-QUERY_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
-"""Working rows and values one query may hold (a setting)."""
+QUERY_MEMORY_SHARE: Final = 0.25
+"""Share of the machine's memory that the rows and values of one query may fill when no bound is set."""
+QUERY_MEMORY_FALLBACK: Final = 1 * GIB
+"""That bound when the machine does not tell its memory."""
 ARRAY_BYTES_MAX: Final = 2**31 - 1
 """Text of one column in one array: Arrow counts it with 32 bits."""
 EMBED_DEADLINE_MS_DEFAULT: Final = 60_000

@@ -23,11 +23,22 @@ CACHE_DIR_OFF: Final = "off"
 
 def default_cache_bytes() -> int:
     """A share of the machine's memory."""
+    memory = _machine_memory()
+    return limits.CACHE_BYTES_FALLBACK if memory is None else int(memory * limits.CACHE_MEMORY_SHARE)
+
+
+def default_query_memory_bytes() -> int:
+    """A share of the machine's memory."""
+    memory = _machine_memory()
+    return limits.QUERY_MEMORY_FALLBACK if memory is None else int(memory * limits.QUERY_MEMORY_SHARE)
+
+
+def _machine_memory() -> int | None:
+    """Bytes, where the machine tells."""
     try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
-        return limits.CACHE_BYTES_FALLBACK
-    return int(memory * limits.CACHE_MEMORY_SHARE)
+        return None
 
 
 def default_staging_dir() -> Path:
@@ -61,7 +72,8 @@ class Settings:
     bulk_rows_in_process_max: int = limits.BULK_ROWS_IN_PROCESS_MAX
     bulk_bytes_in_process_max: int = limits.BULK_BYTES_IN_PROCESS_MAX
     mutation_bytes: int = limits.MUTATION_BYTES_DEFAULT
-    query_memory_bytes: int = limits.QUERY_MEMORY_BYTES_DEFAULT
+    query_memory_bytes: int = field(default_factory=default_query_memory_bytes)
+    """Working rows and values that one query may hold."""
     query_seconds: int | None = None
     """The time limit of one query; None: no limit."""
     vector_probes: int | None = None
