@@ -6,6 +6,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,11 +26,24 @@ from omnigraph.core.errors import (
     SnapshotNotFound,
 )
 from omnigraph.core.events import Warned, listen
-from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Window, activate
+from omnigraph.core.failpoints import (
+    Callback,
+    InjectedFailure,
+    Pass,
+    Pause,
+    Raise,
+    Sequence,
+    Window,
+    activate,
+)
 from omnigraph.core.settings import Settings
 from omnigraph.engine.session import open_session
 from omnigraph.maintenance import cleanup_sweep
+from omnigraph.maintenance.cleanup import cleanup
+from omnigraph.maintenance.cleanup_report import Retention
 from omnigraph.maintenance.pins import Pin, PinnedState
+from omnigraph.pipeline.load.abandoned import JournaledLoads
+from omnigraph.recovery.lease import Lease
 from omnigraph.storage.layout import CHECKSUMS, CLEANUP
 from stores import TABLE_STORES, Store
 
@@ -133,6 +148,52 @@ def test_a_merge_shows_no_version_that_went_while_it_was_prepared(graph) -> None
     is_sound(graph)
     graph.branches.merge("main", into="lazy")
     assert graph.export(branch="lazy") == graph.export()
+    is_sound(graph)
+
+
+def test_a_branch_that_is_deleted_during_the_look_is_no_failure(graph) -> None:
+    """After its head was read, before anything else of it was."""
+    for number in range(4):
+        insert(graph, f"p{number}")
+    for branch in ("a", "b"):
+        graph.branches.create(branch)
+        insert(graph, f"of {branch}", branch=branch)
+    kept = {name: graph.export(branch=name) for name in ("main", "b")}
+
+    def delete(_window: Window) -> None:
+        graph.branches.delete("a")
+
+    with activate(Window.CLEANUP_RESOLVE_BRANCH_SNAPSHOT, Sequence([Pass(), Pass(), Callback(delete)])):
+        report = graph.cleanup(keep=1)
+    assert report.removed
+    assert graph.branches.list() == ["main", "b"]
+    assert {name: graph.export(branch=name) for name in kept} == kept
+    is_sound(graph)
+
+
+def test_a_write_of_another_thread_is_no_drift(graph, monkeypatch) -> None:
+    """A table that has moved and is about to be published is waited for, not reported."""
+    insert(graph, "p")
+    judged = threading.Event()
+    alone = Lease.alone
+
+    def asking(self, **named):
+        judged.set()
+        return alone(self, **named)
+
+    monkeypatch.setattr(Lease, "alone", asking)
+    window = Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER
+    with ThreadPoolExecutor(2) as threads, activate(window, Pause()) as pause:
+        writing = threads.submit(insert, graph, "q")
+        pause.wait_until_reached()
+        with reopened(graph) as other:
+            cleaning = threads.submit(cleanup, other.session, Retention(1), JournaledLoads(other.session))
+            cleaning.add_done_callback(lambda _: judged.set())
+            assert judged.wait(60)
+            pause.release()
+            cleaning.result()
+        writing.result()
+    assert sorted(rows_of(graph, "P")) == ["p", "q"]
     is_sound(graph)
 
 
@@ -287,8 +348,10 @@ def test_handles_on_a_kept_version_see_what_comes_after_a_gap(stored) -> None:
         is_sound(reader)
 
 
-def test_three_kept_states_of_312_commits_need_few_files(tmp_path) -> None:
-    with make_graph(tmp_path / "g", "node P { name: String @key }\nnode Q { name: String @key }") as graph:
+@pytest.mark.parametrize("more", ["", "face: Blob?"], ids=["texts", "blobs"])
+def test_three_kept_states_of_312_commits_need_few_files(tmp_path, more) -> None:
+    schema = f"node P {{ name: String @key {more} }}\nnode Q {{ name: String @key }}"
+    with make_graph(tmp_path / "g", schema) as graph:
         for number in range(20):
             insert(graph, f"p{number}")
         graph.tags.create("v1")

@@ -7,15 +7,15 @@ manifest shows. Everything is looked at without stopping anybody.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.bounds import lift_bounds
 from omnigraph.core.cancel import NEVER
-from omnigraph.core.errors import ResourceBusy
+from omnigraph.core.errors import BranchNotFound, ResourceBusy
 from omnigraph.core.events import Warned, emit
-from omnigraph.maintenance.cleanup_marks import Marker, Marks
+from omnigraph.maintenance.cleanup_marks import LOOKS_MAX, Marker, Marks
 from omnigraph.maintenance.cleanup_plan import CleanupPlan, Planner
 from omnigraph.maintenance.cleanup_report import CleanedDataset, CleanupReport
 from omnigraph.maintenance.cleanup_sweep import Sweep, noted_files
@@ -80,7 +80,8 @@ def cleanup(
 def refuse_unsettled(session: GraphSession) -> None:
     """Raise while a write waits for recovery, or while a table is not where its branch shows it."""
     require_settled(session)
-    with session.lease.hold():
+    # Alone: a table that a thread of this process is about to publish has not drifted.
+    with session.lease.alone():
         refuse_drift(session.recovery, session.manifest.readable())
 
 
@@ -119,7 +120,7 @@ class Look:
         # The listing comes first: what appears after it is in no plan.
         self.stored: Mapping[str, StoredObject] = session.adapter.stored()
         if not dry_run:
-            session.commits.complete()  # a state goes only if its commit is known without it
+            _complete_commits(session)
         self.marker = Marker(session, retention, StoredFiles(self.stored), forgotten)
         self.marks = self.marker.mark(self.now_us)
 
@@ -139,6 +140,14 @@ class Look:
                     f"{len(ahead)} files, such as {min(ahead)}",
                 )
             )
+
+
+def _complete_commits(session: GraphSession) -> None:
+    """A state goes only if its commit is known without it. A branch may be deleted beside this."""
+    for _ in range(LOOKS_MAX):
+        with suppress(BranchNotFound):
+            return session.commits.complete()
+    return session.commits.complete()
 
 
 _SKEW_US: Final = 60 * 1_000_000

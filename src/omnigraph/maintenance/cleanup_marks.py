@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from omnigraph.core.errors import (
     Corrupt,
     OmnigraphError,
+    ResourceBusy,
     SnapshotNotFound,
     StorageNotFound,
     StoragePermanent,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from omnigraph.manifest.store import Head
     from omnigraph.storage.version_files import UsedFiles
 
+LOOKS_MAX: Final = 20
+"""How often a look begins again because a branch was deleted beside it."""
 PROJECTIONS: Final = (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES)
 State = tuple[Branch, int]
 """A branch and a version of the manifest."""
@@ -114,10 +117,27 @@ class Marker:
     def mark(self, now_us: int, *, unless_same_as: Marks | None = None) -> Marks:
         """Everything that stays as of now; `unless_same_as` itself when nothing moved since.
 
-        Raises when a branch, a tag or a pin cannot be read: then nothing may go. Cost: a few probes per
-        branch, tag and pin; one open for each state and table version that stays, the first time.
+        Raises when a branch, a tag or a pin cannot be read: then nothing may go. It begins again when a
+        branch was deleted beside it. Cost: a few probes per branch, tag and pin; one open for each state and
+        table version that stays, the first time.
         """
-        heads = self._heads()
+        for _ in range(LOOKS_MAX):
+            heads = self._heads()
+            try:
+                return self._marked(heads, now_us, unless_same_as)
+            except OmnigraphError:
+                if not self._has_lost_one_of(heads):
+                    raise
+        raise ResourceBusy("branches were deleted again and again during the look", hint="try again later")
+
+    def _has_lost_one_of(self, heads: Mapping[Branch, Head]) -> bool:
+        there = self._heads()
+        return any(
+            branch not in there or there[branch].incarnation != head.incarnation
+            for branch, head in heads.items()
+        )
+
+    def _marked(self, heads: Mapping[Branch, Head], now_us: int, unless_same_as: Marks | None) -> Marks:
         tags = self._tags()
         pins, over = live_pins(self._session)
         seen = (

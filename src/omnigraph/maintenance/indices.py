@@ -211,12 +211,16 @@ def _missing(
         pending.extend(
             PendingIndex(table_type.name, each.column, "no row has a vector yet") for each in waiting
         )
-        # A rewrite is no reason to fork a table, and what a scan gives of a blob cannot be written again.
-        mine = entry.branch == snapshot.branch
-        folds = work is IndexWork.FOLDED and mine and not table_type.blob_columns
-        folded = foldable(session.storage.fragments(handle)) if folds else ()
-        compacts = work is IndexWork.ALL and mine
-        groups = compactable(session.storage.fragments(handle)) if compacts else ()
+        folded: tuple[int, ...] = ()
+        groups: tuple[tuple[int, ...], ...] = ()
+        if entry.branch == snapshot.branch:  # a rewrite is no reason to fork a table
+            if work is IndexWork.FOLDED:
+                folded = foldable(session.storage.fragments(handle))
+            elif work is IndexWork.ALL:
+                groups = compactable(session.storage.fragments(handle))
+            if folded and table_type.blob_columns:
+                # What a scan gives of a blob cannot be written again; a compaction copies it.
+                folded, groups = (), (folded,)
         if plans or folded or groups:
             works.append(_Work(table_type, entry, plans, folded, compacted=groups))
     return works, tuple(pending)
