@@ -395,6 +395,19 @@ def test_c50_a_baseline_that_fails_leaves_the_old_one(go: Run, place: Path) -> N
     assert names_in(place) == before
 
 
+def test_c29_upkeep_works_on_storage_only(go: Run, place: Path) -> None:
+    refused = go("optimize", "--server", "quay", rc=2)
+    assert "storage" in refused.err
+    assert "--cluster" in refused.err
+
+
+def test_an_optimization_speaks_of_fragments_only_where_some_were_rewritten(go: Run, place: Path) -> None:
+    first = go("optimize", *STORE).out
+    assert "0 fragments" not in first
+    assert "indexes up to date" in first
+    assert "nothing to do" in go("optimize", *STORE).out
+
+
 def test_c43_cleanup_previews_unless_confirmed(go: Run, place: Path) -> None:
     go("mutate", "-e", 'query q() { insert Ship { imo: "S4", name: "Dawn" } }', *STORE)
     files = sorted(str(each) for each in (place / "harbor.omni").rglob("*.manifest"))

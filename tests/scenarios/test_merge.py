@@ -113,6 +113,11 @@ def publish(graph, handle, branch):
     )
 
 
+NEAREST = (
+    "query q($v: Vector(4)) { match { $d: Doc } return { $d.name } order { nearest($d.v, $v) } limit 1 }"
+)
+
+
 def test_fast_forward_defers_vector_index(tmp_path):
     schema, probing = "node Doc { name: String @key  v: Vector(4)? @index }", replace(FAST, vector_probes=1)
     with make_graph(tmp_path / "g", schema, settings=probing) as graph:
@@ -122,11 +127,12 @@ def test_fast_forward_defers_vector_index(tmp_path):
         with hear(everywhere=True) as heard:
             graph.branches.merge("topic")
         assert {each.primitive for each in heard.of(TableStaged)} == {"stage_append_stream"}
-        found = graph.query(
-            "query q($v: Vector(4)) { match { $d: Doc } return { $d.name } order { nearest($d.v, $v) } limit 1 }",
-            {"v": [0.0, 1.0, 0.0, 0.0]},
-        )
+        found = graph.query(NEAREST, {"v": [0.0, 1.0, 0.0, 0.0]})
         assert [row["d.name"] for row in found] == ["b"]
+        graph.optimize()
+        (vectors,) = (each for each in graph.indexes() if each.column == "v")
+        assert (vectors.present, vectors.uncovered) == (("v_vec",), 0)
+        assert [row["d.name"] for row in graph.query(NEAREST, {"v": [0.0, 1.0, 0.0, 0.0]})] == ["b"]
 
 
 def test_merged_three_way_searchable_after_return(tmp_path):

@@ -41,6 +41,7 @@ LOCAL_ONLY = {
     "resumable_loads",
     "catalog",
     "plan_schema",
+    "embed",
     # What an operator does beside the server.
     "embed",
     "ensure_indices",

@@ -163,6 +163,8 @@ def _said(table: "OptimizedTable") -> str:
     )
     if not table.committed:
         return f"nothing to do{pending}"
+    if not table.fragments_removed:
+        return f"indexes up to date{pending}"
     removed = output.counted(table.fragments_removed, "fragment")
     return f"{removed} became {table.fragments_added}, indexes up to date{pending}"
 
