@@ -43,7 +43,6 @@ LOCAL_ONLY = {
     "plan_schema",
     "embed",
     # What an operator does beside the server.
-    "embed",
     "ensure_indices",
     "erase",
     "repair",
