@@ -14,13 +14,15 @@ from graphs import FAST, make_graph, rows_of, run
 from omnigraph.api.graph import Graph
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import Cancelled, ConstraintViolation
+from omnigraph.core.events import DurableOperation, Event
 from omnigraph.core.failpoints import Callback, Pause, Sequence, Window, activate
+from omnigraph.core.settings import Settings
 from omnigraph.engine.write.calls import call_line
 from omnigraph.engine.write.requests import MutationResult
 from omnigraph.maintenance import indices
 from omnigraph.maintenance.indices import IndexWork, ensure_indices
 from omnigraph.recovery import lease, queues
-from omnigraph.storage import staging
+from omnigraph.storage import durability, staging
 from waiting_calls import PERSON, PRE_PUBLISH, WAIT_S, Started
 
 STAGED = Window.MUTATION_POST_STAGE_PRE_QUEUE
@@ -96,6 +98,31 @@ def test_an_upsert_keeps_its_files_and_replaces_what_the_other_process_wrote(
         handle.mutate(AGED, {"name": "a", "age": 3})
     assert [row["age"] for row in rows_of(graph, "Person").values()].count(3) == 1
     assert graph.verify().ok
+
+
+def test_files_that_were_synced_before_the_turn_are_synced_once_and_before_the_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_graph(tmp_path / "durable", settings=Settings()) as graph:
+        graph.mutate(AGED, {"name": "first", "age": 1})
+        heard: list[Event] = []
+        # What other threads do is heard as well.
+        monkeypatch.setattr(durability, "listening", lambda: True)
+        monkeypatch.setattr(durability, "emit", heard.append)
+        published: list[int] = []
+        graph.session.disturbed = True
+        with activate(PRE_PUBLISH, Callback(lambda _: published.append(len(heard)))):
+            graph.mutate(AGED, {"name": "a", "age": 1})
+        synced = [
+            each.path
+            for each in heard[: published[0]]
+            if isinstance(each, DurableOperation) and (each.kind, each.moment) == ("sync_file", "after")
+        ]
+        entry = graph.snapshot().entries["node:Person"]
+        (data,) = [path for path in synced if f"{entry.location}/data/" in path]
+        assert Path(data).exists()
+        assert any(f"{entry.location}/_versions/" in path for path in synced)
+        assert len(synced) == len(set(synced))
 
 
 def test_a_row_that_the_other_process_removed_is_not_hidden_twice(graph: Graph, elsewhere: Graph) -> None:

@@ -11,6 +11,7 @@ from omnigraph.engine.write.ground import Ground, WhenMoved
 from omnigraph.engine.write.parts import Windows
 from omnigraph.engine.write.protocol import Staged, carry
 from omnigraph.engine.write.stage import STAGE_THREADS, plan_tables, restage, stage_tables
+from omnigraph.engine.write.syncs import Syncs
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ def finalize_under(
     ahead = begin_ahead(session, intent, ground, planned)
     try:
         tables = stage_tables(session, staging, planned, threads=stage_threads)
+        syncs = None
+        if guards is not None:
+            # It waits for another writer now, and need not wait for the device afterwards.
+            syncs = Syncs(session)
+            syncs.start([path for table in tables.values() for path in table.files])
         failpoint(Window.MUTATION_POST_STAGE_PRE_QUEUE)
         staged = Staged(
             intent,
@@ -84,6 +90,7 @@ def finalize_under(
             tables_at_once=_tables_at_once(intent, len(tables)),
             announces=True,
             ahead=ahead,
+            syncs=syncs,
         )
         return carry(session, staged, cancel=cancel, guards=guards)
     finally:

@@ -93,6 +93,8 @@ class Staged:
     """What a change of the schema does beside the commits of tables."""
     ahead: Ahead | None = None
     """What was written beside the staging, in the hope that nobody else publishes meanwhile."""
+    syncs: Syncs | None = None
+    """Where its files are on their way to the device already."""
 
     @property
     def branch(self) -> Branch:
@@ -251,7 +253,8 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
 
 def cover(session: GraphSession, grounded: Grounded) -> Covered:
     """Phase A: make the intent durable. When this raises, no table has moved."""
-    write, syncs = grounded.write, Syncs(session)
+    write = grounded.write
+    syncs = Syncs(session) if write.syncs is None else write.syncs
     files = [path for table in grounded.tables.values() for path in table.files]
     ahead = write.ahead
     if ahead is not None and grounded.current is write.ground.snapshot:
