@@ -376,8 +376,8 @@ def test_a_reader_that_goes_away_ends_an_export_quietly(place: Path) -> None:
 
 def test_commands_without_spark_never_load_pandas(place: Path) -> None:
     code = (
-        "import sys\nfrom omnigraph.cli.startup import spare_pandas\nfrom omnigraph.cli.running import run\n"
-        "spare_pandas()\nassert run(['export', '--store', 'harbor.omni']) == 0\n"
+        "import sys\nfrom omnigraph.cli.startup import spare\nfrom omnigraph.cli.running import run\n"
+        "spare()\nassert run(['export', '--store', 'harbor.omni']) == 0\n"
         "assert 'pandas' not in sys.modules and 'pyspark' not in sys.modules\n"
         "import pyarrow\nassert pyarrow.table({'a': [1]}).to_pandas().shape == (1, 1)\n"
     )

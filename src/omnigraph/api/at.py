@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     import os

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
@@ -11,6 +10,7 @@ from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.commit_record import commit_dict

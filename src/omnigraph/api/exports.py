@@ -8,7 +8,6 @@ from omnigraph.api.arguments import text_checked_methods
 from omnigraph.core.bounds import claim_memory, current_bounds
 from omnigraph.core.errors import BadRequest, CommitNotFound, TargetConflict
 from omnigraph.core.ids import CommitId, normalize_branch
-from omnigraph.engine.entities.export import export_csv, export_lines, select_types
 
 if TYPE_CHECKING:
     import os
@@ -46,6 +45,12 @@ class Exports:
         Node types by name, then edge types by name, rows by ascending id. An unknown type raises
         `TypeNotFound` here, before the first chunk.
         """
+        from omnigraph.engine.entities.export import (  # noqa: PLC0415  most processes export nothing
+            export_csv,
+            export_lines,
+            select_types,
+        )
+
         snapshot = self._state(branch, at)
         cancel = current_bounds().cancel
         if format == "jsonl":

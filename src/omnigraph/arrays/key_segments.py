@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.arrays.keys import HASH_CHUNK_ROWS, hash_key, hash_keys, last_occurrences
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,12 +1,12 @@
 """Whether a pair of ordinals may be among many: one look into a table instead of a search."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omnigraph.arrays.types import Mask
+from omnigraph.core.late_dataclass import dataclass
 
 SLOTS_PER_PAIR: Final = 8
 SLOTS_MIN: Final = 1 << 10

@@ -1,12 +1,13 @@
 """What the annotations of a type or a property say."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.draft import Findings
 from omnigraph.catalog.schema import Annotation, ConstraintKind, Embedding, TypeKind
 from omnigraph.catalog.texts import TEXT_ANALYSES
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.schema_tree import AnnotationNode, Literal, LiteralKind, Name
 from omnigraph.language.source import Span
 

@@ -5,8 +5,9 @@ reference to an external object, and bytes that happen to begin with the mark.
 """
 
 import binascii
-from dataclasses import dataclass
 from typing import Final
+
+from omnigraph.core.late_dataclass import dataclass
 
 MARK: Final = b"\x00omnigraph-blob\x00"
 CONTENT: Final = MARK + b"c"

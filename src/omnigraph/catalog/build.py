@@ -1,7 +1,7 @@
 """From schema text to a catalog, or to every finding about the text."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.constraints import apply_flags, check_constraints
@@ -19,6 +19,7 @@ from omnigraph.core.errors import (
     SchemaSyntaxError,
     SourceError,
 )
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.diagnostics import Diagnostic, Severity, has_errors, in_source_order, sentence
 from omnigraph.language.lexer import decode
 from omnigraph.language.schema_syntax import parse_schema_source

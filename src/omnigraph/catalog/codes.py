@@ -1,9 +1,10 @@
 """The stable codes of schema findings and of refused schema changes."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from omnigraph.core.late_dataclass import dataclass
 
 
 class Code(StrEnum):

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.schema import Annotation, Constraint, ConstraintKind, Property, TypeKind
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
 from omnigraph.language.diagnostics import Diagnostic, Severity, diagnose, near_names
 from omnigraph.language.schema_tree import Name

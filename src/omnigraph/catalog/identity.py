@@ -1,7 +1,7 @@
 """Stable identities: numbers of types, properties and tables that survive renames and are never reused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from omnigraph.catalog.codes import Code
 from omnigraph.catalog.draft import DraftSchema, DraftType, Findings
@@ -14,6 +14,7 @@ from omnigraph.catalog.schema import (
     Property,
     TypeKind,
 )
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.diagnostics import Severity
 from omnigraph.language.schema_tree import Name
 

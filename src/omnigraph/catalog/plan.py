@@ -1,11 +1,12 @@
 """A schema plan: the steps that turn the accepted schema into the desired one, each classed."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, cast
 
 from omnigraph.catalog.ir import default_json
 from omnigraph.catalog.schema import Catalog, Constraint, ConstraintKind, Default, TypeKind
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.diagnostics import Diagnostic
 
 

@@ -6,13 +6,14 @@ reference to the text they were compiled from, pickle small, and are safe to sha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from omnigraph.catalog.texts import PLAIN, is_indexable
 from omnigraph.catalog.types import IndexKind, PropertyType, arrow_type, node_prop_index_kind
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,9 +6,10 @@ so that linting a schema does not load it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

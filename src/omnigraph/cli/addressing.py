@@ -3,14 +3,12 @@
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
-
-import typer
 
 from omnigraph.cli import config as personal
 from omnigraph.core.errors import ActorNotSettable, BadRequest, UsageError
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from omnigraph.core.settings import Settings
@@ -167,12 +165,15 @@ def _only_graph(url: str) -> str:
     raise UsageError(f"no graph of {url} is named; {known}", hint="pass --graph ID")
 
 
-def default_actor(context: typer.Context, actor: str | None) -> str | None:
-    """Who a write is recorded under when `--as` does not say it. Of a server the token says it."""
+def default_actor(arguments: Mapping[str, Any], actor: str | None) -> str | None:
+    """Who a write is recorded under when `--as` does not say it. Of a server the token says it.
+
+    `arguments` are those of the command.
+    """
     known = actor or personal.load().actor
     if actor is not None or known is None:
         return known
-    scope = resolve(context.params.get("store"))
+    scope = resolve(arguments.get("store"))
     return None if scope is not None and scope.kind == "server" else known
 
 

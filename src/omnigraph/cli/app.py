@@ -1,12 +1,15 @@
 """The tree of commands. Only the modules of the command that was asked for are loaded."""
 
-from typing import Annotated, Final
-
-import typer
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from omnigraph import __version__
 from omnigraph.cli import output
+from omnigraph.cli.declared import Option, give_to_parser
 from omnigraph.cli.options import Json, teach
+
+if TYPE_CHECKING:
+    import typer
 
 Path = tuple[str, ...]
 
@@ -65,8 +68,31 @@ _MODULE_OF: Final[dict[Path, str]] = {
 """Where a command is that is run often. Any other one is found in the whole tree."""
 
 
-def tree(path: Path | None = None) -> typer.Typer:
+def plain_command(path: Path | None) -> Callable[..., Any] | None:
+    """A command that is run so often that a plain call of it does not wait for the parser."""
+    match path:
+        case ("version",):
+            return version
+        case ("lint",):
+            from omnigraph.cli import language
+
+            return language.lint
+        case ("query",):
+            from omnigraph.cli import reads
+
+            return reads.query
+        case ("mutate",):
+            from omnigraph.cli import graphs
+
+            return graphs.mutate
+        case _:
+            return None
+
+
+def tree(path: Path | None = None) -> "typer.Typer":
     """The whole tree, or for a command as much of it as parsing that command needs."""
+    import typer
+
     app = typer.Typer(
         name="omnigraph",
         help=teach(
@@ -82,6 +108,7 @@ def tree(path: Path | None = None) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
+    give_to_parser(_root)
     app.callback()(_root)
     app.command(help=teach("Print the version and the storage format.", "omnigraph version --json"))(version)
     groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in _GROUPS.items()}
@@ -90,10 +117,20 @@ def tree(path: Path | None = None) -> typer.Typer:
     for name, group in groups.items():
         if path is None or group.registered_commands:
             app.add_typer(group, name=name)
+    _declare(app)
     return app
 
 
-def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+def _declare(app: "typer.Typer") -> None:
+    for command in app.registered_commands:
+        if command.callback is not None:
+            give_to_parser(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _declare(group.typer_instance)
+
+
+def _register(module: str, app: "typer.Typer", groups: "dict[str, typer.Typer]") -> None:
     match module:
         case "language":
             from omnigraph.cli import language
@@ -143,7 +180,7 @@ def _register(module: str, app: typer.Typer, groups: dict[str, typer.Typer]) -> 
             _register_alone(module, app)
 
 
-def _register_alone(module: str, app: typer.Typer) -> None:
+def _register_alone(module: str, app: "typer.Typer") -> None:
     """Register a module whose commands are in no group."""
     match module:
         case "exports":
@@ -180,22 +217,23 @@ def _needed(path: Path | None) -> list[str]:
     return [_MODULE_OF[path]] if path in _MODULE_OF else list(_MODULES)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(given: Mapping[str, Any], wanted: bool) -> None:
+    del given
     if wanted:
         output.line(f"omnigraph {__version__}")
+        import typer
+
         raise typer.Exit
 
 
 def _root(
     version: Annotated[
         bool,
-        typer.Option(
-            "-v", "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
-        ),
+        Option("-v", "--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
     ] = False,
     progress: Annotated[
         str,
-        typer.Option(
+        Option(
             "--progress",
             metavar="FORM",
             help="How long work says how far it is, on stderr: auto (a bar on a terminal), bar, json (a line"

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from omnigraph.cli import output
+from omnigraph.cli.declared import Argument
 from omnigraph.cli.options import teach
 from omnigraph.core.errors import OmnigraphError, UsageError
+
+if TYPE_CHECKING:
+    import typer
 
 COMPLETE: Final = "__complete"
 """How the scripts below ask for candidates; the words of the line follow, the last one unfinished."""
@@ -50,7 +52,7 @@ _GLOBAL: Final = (
 )
 
 
-def register(app: typer.Typer) -> None:
+def register(app: "typer.Typer") -> None:
     """Add the command of this module to the tree."""
     app.command(
         "completion",
@@ -63,7 +65,7 @@ def register(app: typer.Typer) -> None:
 
 
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    shell: Annotated[str, Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
     """Print a completion script."""
     script = SCRIPTS.get(shell)
@@ -107,6 +109,8 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 def _walk(words: Sequence[str]) -> tuple[Any, set[str]]:
     """The command the words lead to, and the flags they hold."""
+    import typer
+
     from omnigraph.cli.app import tree
 
     command: Any = typer.main.get_command(tree())

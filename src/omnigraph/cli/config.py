@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
 from omnigraph.cli import output
 from omnigraph.core.errors import BadRequest, IoFailure, ProfileNotFound, ServerNotFound
+from omnigraph.core.late_dataclass import dataclass
 
 HOME_VARIABLE: Final = "OMNIGRAPH_HOME"
 PROFILE_VARIABLE: Final = "OMNIGRAPH_PROFILE"

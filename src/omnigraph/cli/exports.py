@@ -1,7 +1,6 @@
 """The export command."""
 
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +22,7 @@ from omnigraph.cli.parameters import (
     query_source,
 )
 from omnigraph.core.errors import UsageError
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.load_options import SourceFormat
 
 if TYPE_CHECKING:

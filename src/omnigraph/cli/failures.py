@@ -8,9 +8,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.cli import config, output
 from omnigraph.core.errors import (
@@ -23,6 +21,9 @@ from omnigraph.core.errors import (
     UsageError,
 )
 from omnigraph.core.settings import is_set
+
+if TYPE_CHECKING:
+    import typer
 
 CONFLICTS_SHOWN_MAX: Final = 20
 VALUE_SHOWN_MAX: Final = 60
@@ -38,7 +39,7 @@ def debugging() -> bool:
     return is_set(said)
 
 
-def from_parser(error: typer.TyperException) -> UsageError:
+def from_parser(error: "typer.TyperException") -> UsageError:
     """The usage error behind a complaint of the argument parser."""
     message = error.format_message().strip().rstrip(".").replace(": Value error, ", ": ")
     text = message[:1].lower() + message[1:].partition(" (Possible option")[0]

@@ -1,10 +1,9 @@
 """Commands that create, change and read one graph."""
 
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from omnigraph.cli import output, schema_changes
+from omnigraph.cli.declared import Argument, Option
 from omnigraph.cli.opening import reading, writing
 from omnigraph.cli.options import (
     Actor,
@@ -37,8 +36,11 @@ from omnigraph.cli.sources import read_bytes, shown
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 
+if TYPE_CHECKING:
+    import typer
 
-def register(app: typer.Typer, schema_app: typer.Typer) -> None:
+
+def register(app: "typer.Typer", schema_app: "typer.Typer") -> None:
     """Add the commands of this module to the tree."""
     app.command(
         "init",
@@ -70,10 +72,10 @@ def register(app: typer.Typer, schema_app: typer.Typer) -> None:
 
 
 def init(
-    uri: Annotated[str, typer.Argument(metavar="URI", help="Where: a directory or s3://bucket/prefix.")],
-    schema: Annotated[str, typer.Option("--schema", metavar="FILE", help="The schema; - for stdin.")],
+    uri: Annotated[str, Argument(metavar="URI", help="Where: a directory or s3://bucket/prefix.")],
+    schema: Annotated[str, Option("--schema", metavar="FILE", help="The schema; - for stdin.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Take over schema files that an interrupted init left behind.")
+        bool, Option("--force", help="Take over schema files that an interrupted init left behind.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -106,7 +108,7 @@ def mutate(
     store: Store = None,
     branch: Branch = "main",
     if_commit: Annotated[
-        str | None, typer.Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
+        str | None, Option("--if-commit", metavar="ID", help="Only while this is the branch head.")
     ] = None,
     idempotency_key: IdempotencyKey = None,
     timeout: Timeout = None,

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from omnigraph.cli import output
+from omnigraph.cli.declared import Argument, Option
 from omnigraph.cli.opening import reading
 from omnigraph.cli.options import Fill, Json, Store, teach
 from omnigraph.cli.sources import STDIN, expand, read_bytes, replace_text, shown
@@ -20,20 +19,22 @@ from omnigraph.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import typer
+
     from omnigraph.cli.lints import Linted
     from omnigraph.language.diagnostics import Diagnostic
     from omnigraph.language.source import Source
 
 Queries = Annotated[
     list[str] | None,
-    typer.Option("--query", metavar="FILE", help="A .gq file, a directory, or - for stdin. Repeatable."),
+    Option("--query", metavar="FILE", help="A .gq file, a directory, or - for stdin. Repeatable."),
 ]
 SchemaFile = Annotated[
-    str | None, typer.Option("--schema", metavar="FILE", help="The .pg file to check against; - for stdin.")
+    str | None, Option("--schema", metavar="FILE", help="The .pg file to check against; - for stdin.")
 ]
 
 
-def register(app: typer.Typer, schema_app: typer.Typer) -> None:
+def register(app: "typer.Typer", schema_app: "typer.Typer") -> None:
     """Add the commands of this module to the tree."""
     app.command(
         "lint",
@@ -69,7 +70,7 @@ def lint(
     schema: SchemaFile = None,
     store: Store = None,
     max_warnings: Annotated[
-        int | None, typer.Option("--max-warnings", min=0, help="Fail when there are more warnings than this.")
+        int | None, Option("--max-warnings", min=0, help="Fail when there are more warnings than this.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -105,13 +106,11 @@ def _lint(paths: list[str], schema: str | None, store: str | None) -> "Linted":
 
 
 def fmt(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Files, directories, or - for stdin.")
-    ],
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if a file would.")] = False,
+    files: Annotated[list[str], Argument(metavar="FILE...", help="Files, directories, or - for stdin.")],
+    check: Annotated[bool, Option("--check", help="Change nothing; exit 1 if a file would.")] = False,
     language: Annotated[
         str | None,
-        typer.Option("--language", metavar="pg|gq", help="What the input holds, if it cannot be told."),
+        Option("--language", metavar="pg|gq", help="What the input holds, if it cannot be told."),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -201,18 +200,18 @@ def _does_not_parse(findings: "Sequence[Diagnostic]") -> SourceFailure:
 
 
 def plan(
-    schema: Annotated[str, typer.Option("--schema", metavar="FILE", help="The schema wanted; - for stdin.")],
+    schema: Annotated[str, Option("--schema", metavar="FILE", help="The schema wanted; - for stdin.")],
     old: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="The schema to start from, if not a graph."),
+        Option("--from", metavar="FILE", help="The schema to start from, if not a graph."),
     ] = None,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Plan drops that reclaim the data at once.")
+        bool, Option("--allow-data-loss", help="Plan drops that reclaim the data at once.")
     ] = False,
     fill: Fill = None,
     store: Store = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 0 no change, 10 supported change, 1 unsupported.")
+        bool, Option("--exit-code", help="Exit with 0 no change, 10 supported change, 1 unsupported.")
     ] = False,
     as_json: Json = False,
 ) -> int:

@@ -1,13 +1,13 @@
 """The lint report: what is checked, and how the findings are shown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.catalog.build import check_schema
 from omnigraph.catalog.schema import Catalog
 from omnigraph.cli import output
 from omnigraph.cli.sources import read_bytes, shown
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.diagnostics import Diagnostic, Severity, render, sentence
 from omnigraph.language.lexer import decode
 from omnigraph.language.query_syntax import SYNTAX_CODE

@@ -2,49 +2,44 @@
 
 from typing import Annotated, Final
 
-import typer
-
 from omnigraph.cli.addressing import default_actor
+from omnigraph.cli.declared import Option
 from omnigraph.core.errors import AmbiguousTarget, UsageError
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors become JSON on stderr.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document; errors become JSON on stderr.")]
 Store = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--store",
         metavar="URI",
         help="The graph: a directory or s3://bucket/prefix; else --profile, OMNIGRAPH_STORE, config.yaml.",
     ),
 ]
-Branch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to work on.")]
+Branch = Annotated[str, Option("--branch", metavar="NAME", help="The branch to work on.")]
 ReadBranch = Annotated[
-    str | None, typer.Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
+    str | None, Option("--branch", metavar="NAME", help="The branch to read; main if not given.")
 ]
 At = Annotated[
     str | None,
-    typer.Option("--snapshot", "--at", metavar="ID", help="Read this commit, tag or moment, or main~1."),
+    Option("--snapshot", "--at", metavar="ID", help="Read this commit, tag or moment, or main~1."),
 ]
-Types = Annotated[
-    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only this type. Repeatable.")
-]
+Types = Annotated[list[str] | None, Option("--type", metavar="TYPE", help="Only this type. Repeatable.")]
 Ops = Annotated[
     list[str] | None,
-    typer.Option("--op", metavar="OP", help="Only insert, update or delete. Repeatable."),
+    Option("--op", metavar="OP", help="Only insert, update or delete. Repeatable."),
 ]
-Kinds = Annotated[
-    list[str] | None, typer.Option("--kind", metavar="KIND", help="Only node or edge. Repeatable.")
-]
+Kinds = Annotated[list[str] | None, Option("--kind", metavar="KIND", help="Only node or edge. Repeatable.")]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", help="Stop after this long; what has begun is finished."),
+    Option("--timeout", metavar="SECONDS", help="Stop after this long; what has begun is finished."),
 ]
 IdempotencyKey = Annotated[
     str | None,
-    typer.Option("--idempotency-key", metavar="KEY", help="Sent again with this key, it happens once."),
+    Option("--idempotency-key", metavar="KEY", help="Sent again with this key, it happens once."),
 ]
 Actor = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--as",
         metavar="ACTOR",
         callback=default_actor,
@@ -53,14 +48,14 @@ Actor = Annotated[
 ]
 BlobSource = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--blob-source",
         metavar="URI",
         help="A place below which external blobs may be read: an address or a directory. Repeatable.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Agree to a destructive action on a remote graph.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Do not name the target of the write on stderr.")]
+Yes = Annotated[bool, Option("--yes", help="Agree to a destructive action on a remote graph.")]
+Quiet = Annotated[bool, Option("--quiet", help="Do not name the target of the write on stderr.")]
 
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -92,7 +87,7 @@ def teach(summary: str, *examples: str, more: str = "") -> str:
 
 Fill = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--fill",
         metavar="FILL",
         help='What rows get in an added property: Person.tier = "basic", or Person.label = $row.name. '

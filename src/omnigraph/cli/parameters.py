@@ -3,13 +3,11 @@
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import typer
-
 from omnigraph.api.texts import Text
+from omnigraph.cli.declared import Argument, Option
 from omnigraph.cli.sources import read_bytes, shown
 from omnigraph.core.errors import (
     BadRequest,
@@ -20,27 +18,28 @@ from omnigraph.core.errors import (
     UsageError,
 )
 from omnigraph.core.errors.base import placed
+from omnigraph.core.late_dataclass import dataclass
 
-QueryName = Annotated[str | None, typer.Argument(metavar="NAME", help="Which query of the source to run.")]
+QueryName = Annotated[str | None, Argument(metavar="NAME", help="Which query of the source to run.")]
 QueryFile = Annotated[
-    str | None, typer.Option("--query", metavar="FILE", help="The file with the query; - for stdin.")
+    str | None, Option("--query", metavar="FILE", help="The file with the query; - for stdin.")
 ]
 ManyParamsFile = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--params-file",
         metavar="FILE",
         help="A file with that object, - for stdin; in a .jsonl file each line is a set: one run each.",
     ),
 ]
-QueryText = Annotated[str | None, typer.Option("-e", metavar="GQ", help="The query itself.")]
-Params = Annotated[str | None, typer.Option("--params", metavar="JSON", help="Parameters as a JSON object.")]
+QueryText = Annotated[str | None, Option("-e", metavar="GQ", help="The query itself.")]
+Params = Annotated[str | None, Option("--params", metavar="JSON", help="Parameters as a JSON object.")]
 ParamsFile = Annotated[
-    str | None, typer.Option("--params-file", metavar="FILE", help="A file with that object; - for stdin.")
+    str | None, Option("--params-file", metavar="FILE", help="A file with that object; - for stdin.")
 ]
 Param = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar="NAME=VALUE", help="One parameter; VALUE is JSON or else text. Repeatable."),
+    Option("-p", metavar="NAME=VALUE", help="One parameter; VALUE is JSON or else text. Repeatable."),
 ]
 
 

@@ -6,13 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from omnigraph.cli.addressing import given
 from omnigraph.core.errors import UsageError
 from omnigraph.core.events import Event, Progress, Warned, listen
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

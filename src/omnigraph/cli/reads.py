@@ -5,11 +5,10 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from omnigraph.cli import output
 from omnigraph.cli.addressing import given
 from omnigraph.cli.config import PROFILE_VARIABLE, load
+from omnigraph.cli.declared import Option
 from omnigraph.cli.opening import reading
 from omnigraph.cli.options import At, Json, ReadBranch, Store, Timeout, check_one_state, teach
 from omnigraph.cli.parameters import (
@@ -26,6 +25,8 @@ from omnigraph.cli.parameters import (
 from omnigraph.core.errors import UsageError
 
 if TYPE_CHECKING:
+    import typer
+
     from omnigraph.engine.read.result import Rows
 
 
@@ -40,7 +41,7 @@ class Format(StrEnum):
     ARROW = "arrow"
 
 
-def register(app: typer.Typer) -> None:
+def register(app: "typer.Typer") -> None:
     """Add the commands of this module to the tree."""
     app.command(
         "query",
@@ -63,10 +64,10 @@ def query(
     store: Store = None,
     branch: ReadBranch = None,
     at: At = None,
-    form: Annotated[Format | None, typer.Option("--format", help="How to print the rows.")] = None,
-    csv_null: Annotated[str, typer.Option("--csv-null", help="What CSV prints for null.")] = "null",
+    form: Annotated[Format | None, Option("--format", help="How to print the rows.")] = None,
+    csv_null: Annotated[str, Option("--csv-null", help="What CSV prints for null.")] = "null",
     with_metadata: Annotated[
-        bool, typer.Option("--with-metadata", help="Begin jsonl output with an object about the result.")
+        bool, Option("--with-metadata", help="Begin jsonl output with an object about the result.")
     ] = False,
     timeout: Timeout = None,
     as_json: Json = False,

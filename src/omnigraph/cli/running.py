@@ -2,37 +2,27 @@
 
 import atexit
 import contextlib
-import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
-
-import typer
+from typing import Any
 
 from omnigraph.cli import config, output
 from omnigraph.cli.addressing import given
-from omnigraph.cli.app import tree
+from omnigraph.cli.app import plain_command, tree
 from omnigraph.cli.arguments import arrange, command_path, wants_json
 from omnigraph.cli.completion import COMPLETE, complete
+from omnigraph.cli.declared import plain_call
 from omnigraph.cli.failures import debugging, from_anything, from_parser, show
-from omnigraph.cli.startup import spare_pandas
 from omnigraph.core.errors import OmnigraphError
-
-OBJECTS_BEFORE_COLLECTING: Final = 50_000
-"""Loading modules makes only objects that stay; the collector would look through them again and again for
-nothing.
-"""
 
 
 def run_process() -> None:
     """Run the command line of this process, and end it."""
-    gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
     ending = _Ending()
     # Registered first, so it runs last: threads have ended and everybody else has cleaned up.
     atexit.register(ending)
     output.prepare_streams()
-    spare_pandas()
     ending.status = run(sys.argv[1:])
     sys.exit(ending.status)
 
@@ -81,10 +71,29 @@ def _run_command(argv: Sequence[str], *, as_json: bool) -> int:
     try:
         arguments, flags = arrange(argv)
         given.set(flags)
-        command = typer.main.get_command(tree(command_path(arguments)))
-        result = command.main(args=arguments, prog_name="omnigraph", standalone_mode=False)
+        path = command_path(arguments)
+        command = plain_command(path)
+        call = None if command is None or path is None else plain_call(command, arguments[len(path) :])
+        if command is None or call is None:
+            result = _parsed(path, arguments, as_json=as_json)
+        else:
+            result = command(**call)
     except OmnigraphError as error:
         return show(error, as_json=as_json)
+    except Exception as error:  # the last line of defence: a traceback is for developers
+        if debugging():
+            raise
+        return show(from_anything(error), as_json=as_json)
+    return result if isinstance(result, int) else 0
+
+
+def _parsed(path: tuple[str, ...] | None, arguments: list[str], *, as_json: bool) -> Any:
+    """Run a command through the parser, which also answers for help and for mistakes."""
+    import typer
+
+    try:
+        command = typer.main.get_command(tree(path))
+        result = command.main(args=arguments, prog_name="omnigraph", standalone_mode=False)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             output.note(error.format_message())
@@ -97,11 +106,7 @@ def _run_command(argv: Sequence[str], *, as_json: bool) -> int:
         if isinstance(leaving.__context__, BrokenPipeError):
             raise output.PipeClosed from leaving
         raise
-    except Exception as error:  # the last line of defence: a traceback is for developers
-        if debugging():
-            raise
-        return show(from_anything(error), as_json=as_json)
     if result == output.INTERRUPTED_STATUS:
         # What the parser makes of Ctrl-C.
         raise KeyboardInterrupt
-    return result if isinstance(result, int) else 0
+    return result

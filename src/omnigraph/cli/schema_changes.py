@@ -1,16 +1,18 @@
 """The command that changes the schema of a graph."""
 
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from omnigraph.cli import output
+from omnigraph.cli.declared import Option
 from omnigraph.cli.opening import writing
 from omnigraph.cli.options import Actor, Fill, Json, Quiet, Store, teach
 from omnigraph.cli.sources import read_bytes, shown
 
+if TYPE_CHECKING:
+    import typer
 
-def register(schema_app: typer.Typer) -> None:
+
+def register(schema_app: "typer.Typer") -> None:
     """Add the command to the tree."""
     schema_app.command(
         "apply",
@@ -26,12 +28,12 @@ def register(schema_app: typer.Typer) -> None:
 
 
 def apply(
-    schema: Annotated[str, typer.Option("--schema", metavar="FILE", help="The schema wanted; - for stdin.")],
+    schema: Annotated[str, Option("--schema", metavar="FILE", help="The schema wanted; - for stdin.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and say what would happen; change nothing.")
+        bool, Option("--dry-run", help="Check everything and say what would happen; change nothing.")
     ] = False,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Drop hard: cleanup may reclaim what is dropped.")
+        bool, Option("--allow-data-loss", help="Drop hard: cleanup may reclaim what is dropped.")
     ] = False,
     fill: Fill = None,
     store: Store = None,

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +47,8 @@ def expand(paths: Iterable[str], suffix: str) -> list[str]:
 
 def replace_text(path: str, text: str) -> None:
     """Put `text` in place of the file at once; on any failure the old file stays as it was."""
+    import tempfile  # few commands write a file
+
     output.begin()
     target = Path(path)
     try:

@@ -2,11 +2,11 @@
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from omnigraph.core.errors import BadRequest
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from omnigraph.core.cancel import NEVER, NOTHING, Cancellation
 from omnigraph.core.errors import BadRequest, DeadlineExceeded, ResourceLimit
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from typing import Literal
 
 from omnigraph.core.errors.base import said
 from omnigraph.core.ids import Branch
+from omnigraph.core.late_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

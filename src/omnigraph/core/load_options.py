@@ -4,13 +4,14 @@ Loaded with the command line, so it imports next to nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import Branch, BranchName, CommitId
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     import os

@@ -1,9 +1,10 @@
 """Who may do what: the verbs, the answer to a question, and what the rooms below ask."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
+
+from omnigraph.core.late_dataclass import dataclass
 
 
 class Action(StrEnum):

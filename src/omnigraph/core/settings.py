@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from omnigraph.core import limits
 from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.late_dataclass import dataclass
 
 Durability = Literal["full", "os", "syncfs"]
 ExpandAccess = Literal["auto", "adjacency", "probe"]

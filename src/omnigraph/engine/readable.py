@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.table_changes import ColumnMap, catalog_change
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.state import Snapshot, TableEntry
 
 if TYPE_CHECKING:

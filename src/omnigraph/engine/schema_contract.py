@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import threading
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -13,6 +12,7 @@ from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import Corrupt, InternalError, OmnigraphError, SchemaContractMissing, SchemaDrift
 from omnigraph.core.formats import SCHEMA_STATE_FORMAT
 from omnigraph.core.ids import OperationId
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.clone_marker import refuse_unfinished_clone
 from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, STAGING_SUFFIX, schema_name
 from omnigraph.storage.objects import StorageAdapter

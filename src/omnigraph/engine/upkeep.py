@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING
 from omnigraph.core.errors import ResourceBusy, SchemaDrift
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
-from omnigraph.manifest.migrations import migrate
-from omnigraph.recovery.heal import Healed, heal_pending_sidecars_roll_forward
-from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
-from omnigraph.recovery.schema_state import reconcile_schema_state, staged_schema_files
-from omnigraph.recovery.sweep import Swept, sweep
-from omnigraph.recovery.torn_state import repair_torn_state
 
 if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
+    from omnigraph.recovery.heal import Healed
+    from omnigraph.recovery.sweep import Swept
 
 
 def settle_on_open(session: GraphSession) -> Swept:
@@ -24,6 +20,11 @@ def settle_on_open(session: GraphSession) -> Swept:
     Torn state, internal migrations, interrupted schema renames, the full sweep, the commit tables.
     Cost when nothing is pending: a few probes and listings.
     """
+    # What settles is loaded by those who write.
+    from omnigraph.manifest.migrations import migrate  # noqa: PLC0415
+    from omnigraph.recovery.sweep import sweep  # noqa: PLC0415
+    from omnigraph.recovery.torn_state import repair_torn_state  # noqa: PLC0415
+
     repair_torn_state(session.recovery)
     migrate(session.manifest, session.manifest.head(None))
     _reconcile_schema(session)
@@ -34,6 +35,8 @@ def settle_on_open(session: GraphSession) -> Swept:
 
 def refresh_session(session: GraphSession) -> Healed:
     """Finish interrupted schema renames, then heal what can be healed beside live writers."""
+    from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward  # noqa: PLC0415  as above
+
     _reconcile_schema(session)
     healed = heal_pending_sidecars_roll_forward(session.recovery)
     session.schemas.current()
@@ -56,6 +59,12 @@ def check_schema_published(session: GraphSession) -> None:
 
 def _reconcile_schema(session: GraphSession) -> None:
     """The stand-alone reconcile; with a pending sidecar the sidecar decides instead."""
+    from omnigraph.recovery.queues import SCHEMA_APPLY_KEY  # noqa: PLC0415  as above
+    from omnigraph.recovery.schema_state import (  # noqa: PLC0415
+        reconcile_schema_state,
+        staged_schema_files,
+    )
+
     context = session.recovery
     if not staged_schema_files(context):
         return

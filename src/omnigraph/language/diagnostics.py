@@ -1,11 +1,11 @@
 """Diagnostics of both languages: a code, a place, a sentence and, when a near name exists, the fix."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Any
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import CANDIDATES_MAX
 from omnigraph.language.source import Source, Span
 

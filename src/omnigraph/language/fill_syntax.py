@@ -1,7 +1,8 @@
 """Text to tree: `Type.property = expression`, what the rows of an added property get."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.cursor import Unparsable
 from omnigraph.language.diagnostics import Diagnostic, in_source_order
 from omnigraph.language.lexer import Kind, lex

@@ -6,9 +6,9 @@ never two in a row and none at the edges of a body.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.lexer import Comment
 from omnigraph.language.source import Span
 

@@ -5,12 +5,12 @@ parser joins adjacent NAME, TYPE, INTEGER and `-` tokens (`touches`): `3d-print`
 """
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import msgspec
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import (
     DIAGNOSTICS_REPORTED_MAX,
     SOURCE_BYTES_MAX,

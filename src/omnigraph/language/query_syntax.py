@@ -1,7 +1,8 @@
 """Parser of `.gq`: queries, read bodies, clauses. `parse_queries` is the entry; it never raises."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
 from omnigraph.language.cursor import Unparsable
 from omnigraph.language.diagnostics import Diagnostic, in_source_order, near_names

@@ -1,9 +1,10 @@
 """Syntax tree of `.gq`: what was written, before any schema is known. Equality ignores places."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeAlias
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.source import Span
 
 NOWHERE = Span(0, 0)

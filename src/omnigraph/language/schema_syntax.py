@@ -5,9 +5,10 @@ the next member or declaration, so one run reports several. Nothing recurses wit
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NoReturn
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
 from omnigraph.language.diagnostics import Diagnostic, diagnose, in_source_order, near_names
 from omnigraph.language.lexer import Comment, Kind, Lexed, Token, lex, touches

@@ -3,9 +3,10 @@
 Two trees are equal when they say the same, wherever the text stood: spans do not take part in comparison.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.lexer import string_value
 from omnigraph.language.source import Span
 

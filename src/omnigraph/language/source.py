@@ -1,10 +1,12 @@
 """Source text of both languages: positions, lines, and the one place where bytes become text."""
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import msgspec
+
+from omnigraph.core.late_dataclass import dataclass
 
 
 # Tokens and spans are by far the most numerous objects of a parse. `gc=False` keeps them out of the

@@ -8,13 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.limits import BULK_INDEX_ROWS_MIN, UNCOVERED_FRAGMENTS_MAX
-from omnigraph.maintenance.indices import (
-    IndexWork,
-    ensure_indices,
-    is_buildable,
-    needed_plans,
-    present_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +45,9 @@ class Reconciler:
         due = list(tables) if always else [key for key in tables if self._is_due(session, snapshot, key)]
         if not due:
             return
+        # Most writes find nothing due, and never load what builds.
+        from omnigraph.maintenance.indices import IndexWork, ensure_indices  # noqa: PLC0415
+
         wait_s_max = None if always else FREE_QUEUE_WAIT_S
         try:
             ensure_indices(
@@ -94,6 +90,8 @@ class Reconciler:
 
     def _look(self, session: GraphSession, snapshot: Snapshot, key: TableKey) -> int:
         """How many fragments the least complete index covers; what cannot be covered counts as covered."""
+        from omnigraph.maintenance.indices import is_buildable, needed_plans, present_of  # noqa: PLC0415  as above
+
         entry = snapshot.entries[key]
         handle = session.open_entry(entry)
         existing = {each.role: each for each in session.storage.index_coverage(handle)}

@@ -1,10 +1,11 @@
 """What a publish may change, and the state that results. No I/O happens here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError, PreconditionFailed
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.commit_record import CommitRecord, RequestKey, TableSummary
 from omnigraph.manifest.state import BranchIdentifier, Snapshot, TableEntry, build_snapshot
 

@@ -6,12 +6,13 @@ or the manifest, asks here why.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 
 from omnigraph.core.clock import boot_id
 from omnigraph.core.errors import CloneTarget, CloneUnfinished
 from omnigraph.core.formats import CLONE_FORMAT
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.layout import CLONE
 from omnigraph.storage.objects import StorageAdapter
 

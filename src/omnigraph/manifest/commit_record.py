@@ -1,7 +1,7 @@
 """The record of one graph commit, as the publish that made it stored it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
@@ -9,6 +9,7 @@ import orjson
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, show_branch
+from omnigraph.core.late_dataclass import dataclass
 
 SCHEMA_OPERATION: Final = "schema_apply"
 ADOPT_OPERATION: Final = "adopt_schema"

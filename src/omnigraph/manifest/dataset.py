@@ -10,7 +10,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
@@ -27,6 +27,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import DurableOperation, StorageCall, emit, listening, tidying
 from omnigraph.core.formats import DATA_STORAGE_VERSION
 from omnigraph.core.ids import Branch, BranchName
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.fences import Fence, taken_back, unfenced
 from omnigraph.manifest.watch import Watch
 from omnigraph.planning.filters import FilterText

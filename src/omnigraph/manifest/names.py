@@ -1,6 +1,5 @@
 """Which names a branch may have. No I/O happens here."""
 
-import difflib
 from collections.abc import Iterable
 from typing import Final
 
@@ -60,4 +59,6 @@ def unknown_branch(name: str, existing: Iterable[str], *, is_tag: bool = False) 
     if is_tag:
         hint = f"'{name}' is a tag: it can be read but never written; name a branch"
         return BranchNotFound(name, hint=hint)
+    import difflib  # noqa: PLC0415  only for a mistake
+
     return BranchNotFound(name, candidates=difflib.get_close_matches(name, [MAIN, *existing], CANDIDATES_MAX))

@@ -4,7 +4,7 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -19,6 +19,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Published, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
 from omnigraph.manifest.changes import (
     Change,

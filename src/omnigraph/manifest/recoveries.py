@@ -1,7 +1,6 @@
 """`_graph_commit_recoveries.lance`: one row per settled operation, saying what became of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from omnigraph.core.errors import RowLevelCasContention
 from omnigraph.core.ids import CommitId, OperationId, TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import PUBLISHER_RETRY_BUDGET
 from omnigraph.manifest.commit_record import corrupt_row
 from omnigraph.manifest.dataset import ControlDataset

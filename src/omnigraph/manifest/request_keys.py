@@ -3,12 +3,13 @@
 import hashlib
 import json
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from omnigraph.core.clock import Clock
 from omnigraph.core.errors import BadRequest, IdempotencyMismatch
 from omnigraph.core.ids import Branch, CommitId
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import REQUEST_KEY_CHARACTERS_MAX, REQUEST_KEY_HOURS
 from omnigraph.manifest.commit_record import CommitRecord, RequestKey
 from omnigraph.manifest.commits import CommitLog

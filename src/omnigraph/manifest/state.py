@@ -6,7 +6,6 @@ tombstones still in force, and the record of the commit that published it. Older
 
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 from omnigraph.core.errors import InternalError
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 from omnigraph.core.ids import Branch, BranchName, CommitId, TableKey, show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.commit_record import (
     CommitRecord,
     corrupt_row,

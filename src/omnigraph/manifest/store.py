@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -29,6 +29,7 @@ from omnigraph.core.errors import (
 )
 from omnigraph.core.events import Warned, emit, listening
 from omnigraph.core.ids import Branch, BranchName, CommitId, show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.changes import genesis_snapshot

@@ -1,7 +1,8 @@
 """The ways a step of a query can get its rows, as a value: the engine runs it, `explain` prints it."""
 
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from omnigraph.core.late_dataclass import dataclass
 
 
 class Way(Protocol):

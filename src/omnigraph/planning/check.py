@@ -1,14 +1,11 @@
 """Type check of one query against a catalog. Pure; never raises for what a user wrote."""
 
-from dataclasses import dataclass
-
 from omnigraph.catalog.schema import Catalog
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language import query_tree as tree
 from omnigraph.language.diagnostics import Diagnostic, in_source_order
 from omnigraph.language.source import Source
 from omnigraph.planning import ir
-from omnigraph.planning.check_mutation import MutationCheck
-from omnigraph.planning.check_read import ReadCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +34,14 @@ def check_query(
     plan: ir.Plan | None
     match query.body:
         case tree.MutationBody():
+            # A command reads or writes: the rules of the other are not loaded.
+            from omnigraph.planning.check_mutation import MutationCheck  # noqa: PLC0415
+
             check = MutationCheck(query, catalog, where, suggest=suggest)
             plan = check.plan(query.body)
         case tree.ReadBody():
+            from omnigraph.planning.check_read import ReadCheck  # noqa: PLC0415
+
             check = ReadCheck(query, catalog, where, suggest=suggest)
             plan = check.plan(query.body)
     if check.diagnostics:

@@ -1,10 +1,11 @@
 """Type check of match blocks: bindings, traversals, filters, `maybe` and `not`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import LiteralKind, Operator
 from omnigraph.language.slips import left_side_hint

@@ -1,12 +1,12 @@
 """Type check of operands of read queries: variables, properties, search functions."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from omnigraph.catalog.scalars import Misfit
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_KINDS, PropertyType
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import AGGREGATES, ArithmeticOperator, Function, LiteralKind
 from omnigraph.language.source import Span

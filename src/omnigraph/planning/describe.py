@@ -1,10 +1,10 @@
 """What a query returns, takes, reads and writes, said without running it."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType
 from omnigraph.catalog.types import PropertyType, ScalarKind
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.planning import ir
 
 _KINDS: Final = {

@@ -1,11 +1,11 @@
 """What the rows of an added property get: a constant, or another property of the row."""
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language import query_tree as tree
 from omnigraph.language.fill_syntax import FillNode, parse_fill
 from omnigraph.language.source import Source

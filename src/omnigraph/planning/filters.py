@@ -8,10 +8,10 @@ names and literals to a text, so quoting, casts and the habits of the table form
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NewType, TypeAlias
 
 from omnigraph.catalog.types import FLOAT_KINDS, ScalarKind
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.planning.values import Value
 
 if TYPE_CHECKING:  # storage loads this module, and has no use for the query language

@@ -7,11 +7,12 @@ threads.
 import datetime as dt
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, TypeAlias
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.diagnostics import Diagnostic
 from omnigraph.language.query_tree import ArithmeticOperator, Function, Operator
 from omnigraph.planning.keys import id_text

@@ -1,10 +1,10 @@
 """Lint of query files against a catalog: type errors per query, and findings about the queries together."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from omnigraph.catalog.schema import Catalog, NodeType
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX
 from omnigraph.language.diagnostics import Diagnostic, Severity, diagnose, sentence
 from omnigraph.language.query_syntax import SYNTAX_CODE, QueryFile, parse_source

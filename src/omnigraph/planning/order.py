@@ -8,9 +8,9 @@ cost of an order is the number of rows and pairs its steps would make.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir
 from omnigraph.planning.steps import Direction, Move, pushable, written_order

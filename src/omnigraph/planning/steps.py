@@ -7,11 +7,11 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from omnigraph.catalog.types import ScalarKind
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.query_tree import Function, Operator
 from omnigraph.planning import ir
 

@@ -1,10 +1,10 @@
 """What happened to one table of a sidecar. Pure: plain numbers in, a class out."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
 from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.recovery.sidecar import WriterKind
 
 

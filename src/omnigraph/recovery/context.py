@@ -1,8 +1,7 @@
 """What recovery needs of one graph, handed in by whoever opened it."""
 
-from dataclasses import dataclass
-
 from omnigraph.core.clock import Clock
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.settings import Settings
 from omnigraph.manifest.commits import CommitLog
 from omnigraph.manifest.publisher import ManifestBatchPublisher

@@ -9,13 +9,14 @@ of the rows it shows. Where versions stay behind or go and files of them live on
 import random
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from urllib.parse import unquote
 
 from omnigraph.catalog.ir import from_json, schema_hash
 from omnigraph.core.errors import Corrupt, OmnigraphError, StorageNotFound, StoragePermanent
 from omnigraph.core.ids import Branch, BranchName, CommitId, new_ulid, show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MIB
 from omnigraph.core.progress import Steps
 from omnigraph.manifest.dataset import ControlDataset

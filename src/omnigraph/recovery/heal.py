@@ -1,11 +1,12 @@
 """The in-process heal at the entry of every write."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from omnigraph.core.bounds import unbounded
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey

@@ -1,7 +1,5 @@
 """Looking at what a sidecar's writer left: each table once, and whether its write is visible already."""
 
-from dataclasses import dataclass
-
 from omnigraph.core.errors import (
     SnapshotNotFound,
     StorageNotFound,
@@ -9,6 +7,7 @@ from omnigraph.core.errors import (
     StorageUnknown,
 )
 from omnigraph.core.ids import OperationId
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.commit_record import CommitRecord
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.classify import (

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 from omnigraph.core.bounds import check_bounds
@@ -20,6 +19,7 @@ from omnigraph.core.clock import Clock
 from omnigraph.core.errors import LeaseLost, OmnigraphError
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.ids import new_ulid
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import (
     LEASE_CLOCK_SKEW_S_MAX,
     LEASE_EXPIRY_S,

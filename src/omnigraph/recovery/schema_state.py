@@ -1,7 +1,6 @@
 """Bringing the schema files in line with the manifest after a schema apply died between its steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, cast
 
@@ -11,6 +10,7 @@ from omnigraph.catalog.ir import from_json
 from omnigraph.core.errors import SchemaDrift
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId, TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.recovery.context import RecoveryContext
 from omnigraph.storage.layout import SCHEMA_IR, SCHEMA_SOURCE, SCHEMA_STATE, STAGING_SUFFIX
 

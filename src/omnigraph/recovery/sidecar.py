@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from omnigraph.core.events import SidecarDeleted, SidecarWritten, Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.formats import CONFIRMATION_SCHEMA_VERSION, SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId, TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import SIDECAR_BYTES_MAX
 from omnigraph.manifest.commit_record import RequestKey
 from omnigraph.storage.checksums import is_whole, sealed

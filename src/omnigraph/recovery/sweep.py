@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Final
 
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX, LEASE_WAIT_S_MAX
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.recoveries import RecoveryRecord

@@ -1,7 +1,6 @@
 """`verify`: every invariant of a healthy graph, checked by reading only."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, TableType
 from omnigraph.core import html
 from omnigraph.core.errors import Corrupt, OmnigraphError
 from omnigraph.core.ids import Branch, TableKey, node_table_key, show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.progress import Steps
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext

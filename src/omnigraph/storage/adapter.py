@@ -3,10 +3,10 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from omnigraph.core.errors import StorageNotFound, StoragePermanent
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MIB
 
 CHUNK_BYTES: Final = 8 * MIB

@@ -7,11 +7,11 @@ of the files it adds, as a property of its transaction: the cost follows what ch
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import orjson
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MIB
 from omnigraph.storage.failures import os_failure
 

@@ -8,12 +8,12 @@ one gets a number that the table never used, so that no file of an earlier colum
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.core.errors import InternalError, OmnigraphError
 from omnigraph.core.events import DurableOperation, TableStaged, emit
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (

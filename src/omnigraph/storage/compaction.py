@@ -7,12 +7,12 @@ are; else it reads and writes rows again, in batches that are bounded by bytes.
 import contextlib
 import json
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import StorageCall, emit
 from omnigraph.core.formats import DATA_STORAGE_VERSION
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import COMPACTED_ROWS_MAX
 from omnigraph.storage.commit import commit_beside
 from omnigraph.storage.datasets import DatasetPool

@@ -7,13 +7,13 @@ the next manifest name.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import InternalError, StorageNotFound, StoragePrecondition
 from omnigraph.core.events import StorageCall, emit, listening
 from omnigraph.core.formats import DATA_STORAGE_VERSION
 from omnigraph.core.ids import Branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.bases import Bases
 from omnigraph.storage.failures import Circumstances, substrate
 from omnigraph.storage.layout import GraphRoot, branch_directory

@@ -7,11 +7,9 @@ text of a message: texts change between releases, and the substrate's carry its 
 import errno
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from omnigraph.core.errors import (
@@ -28,6 +26,7 @@ from omnigraph.core.errors import (
     StorageTransient,
     StorageUnknown,
 )
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MIB
 
 _BY_ERRNO: Final[dict[int, type[StorageError]]] = {
@@ -290,6 +289,8 @@ def substrate_failure(error: BaseException, about: Circumstances) -> OmnigraphEr
 def _write_refused(directory: str, size: int) -> OSError | None:
     """The error a write of this size into the directory meets right now, or None."""
     try:
+        import tempfile  # noqa: PLC0415  most processes meet no such failure
+
         # The nearest existing directory: the call may have failed to make the deeper ones.
         while not os.path.isdir(directory):
             directory = os.path.dirname(directory)

@@ -1,11 +1,12 @@
 """The opaque values that travel between the storage room and everyone above it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.checksums import FileSum
 
 if TYPE_CHECKING:

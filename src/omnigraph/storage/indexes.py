@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.progress import Steps
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate

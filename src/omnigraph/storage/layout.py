@@ -1,13 +1,14 @@
 """Where everything of a graph lives: the names below the graph root."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from omnigraph.core.errors import StorageConfiguration
 from omnigraph.core.ids import Branch, TableKey, fnv1a64
+from omnigraph.core.late_dataclass import dataclass
 
 MANIFEST: Final = "__manifest"
 COMMITS: Final = "_graph_commits.lance"

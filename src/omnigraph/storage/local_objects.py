@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import itertools
 import os
-import shutil
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
@@ -253,6 +252,8 @@ class LocalAdapter(StorageAdapter):
             return _content_token(text)
 
     def delete_prefix(self, name: str) -> None:
+        import shutil  # noqa: PLC0415  few processes delete a directory
+
         path = self._path(name)
         emit(StorageCall("delete_prefix", path))
         with self._durable_step("delete_prefix", path):

@@ -7,11 +7,11 @@ found. What an index finds is given as row addresses.
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.arrays.addresses import addresses_in
 from omnigraph.core.events import StorageCall, TableRead, emit, listening
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import SnapshotHandle, lance_dataset

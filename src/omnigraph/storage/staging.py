@@ -8,7 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from omnigraph.arrays.sets import distinct
 from omnigraph.arrays.types import Addresses
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, emit, listening
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.checksums import FileSum
 from omnigraph.storage.datasets import DatasetPool, field_ids

@@ -6,10 +6,9 @@ or without an index. How, is what the schema says of the property (`catalog/text
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import unicodedata
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.texts import FOLDED, LANGUAGES, PLAIN
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ SPLIT_TEXTS_MAX: Final = 65_536
 _MARKS: Final = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
 """Marks that are written over, under and through letters: accents. Vowel signs are letters of their own."""
 
-_BOUNDARY: Final = str(secrets.randbits(100) | 1 << 99)
+_BOUNDARY: Final = str(int.from_bytes(os.urandom(12), "big") | 1 << 99)
 """Stands between two words of one call. All digits, so that no analysis step changes it; no word holds it."""
 
 

@@ -5,10 +5,10 @@ opened at all. Such a version was never acknowledged, so removing the file loses
 """
 
 import os
-from dataclasses import dataclass
 
 from omnigraph.core.events import DurableOperation, StorageCall, Warned, emit
 from omnigraph.core.ids import Branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.failures import translated
 from omnigraph.storage.layout import GraphRoot, branch_directory
 from omnigraph.storage.manifest_files import is_one_bit_away, is_torn_manifest, manifest_name, version_of

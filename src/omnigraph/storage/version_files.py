@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import InternalError
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import Circumstances
 from omnigraph.storage.handles import (

@@ -28,8 +28,8 @@ def test_a_query_loads_nothing_that_writes_merges_or_maintains(tmp_path: Path) -
     program = (
         "import sys\n"
         "from omnigraph.cli.running import run\n"
-        "from omnigraph.cli.startup import spare_pandas\n"
-        "spare_pandas()\n"
+        "from omnigraph.cli.startup import spare\n"
+        "spare()\n"
         f"status = run(['query', '-e', 'query q() {{ match {{ $s: Ship }} return {{ $s.imo }} }}', '--store', {str(tmp_path / 'g.omni')!r}])\n"
         f"found = [name for name in sys.modules if name.startswith({NEVER_FOR_A_READ!r})]\n"
         "sys.exit(f'{status} {found}' if status or found else 0)\n"

@@ -30,8 +30,8 @@ def test_a_load_compiles_nothing(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from omnigraph.cli.running import run\n"
-        "from omnigraph.cli.startup import spare_pandas\n"
-        "spare_pandas()\n"
+        "from omnigraph.cli.startup import spare\n"
+        "spare()\n"
         f"assert run({arguments!r}) == 0\n"
         f"found = set({UNUSED!r}) & set(sys.modules)\n"
         "assert not found, found\n"

@@ -1,9 +1,10 @@
 """The one table of error kinds: what each means to HTTP clients, shells and retry loops."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from omnigraph.core.late_dataclass import dataclass
 
 
 class Retry(StrEnum):

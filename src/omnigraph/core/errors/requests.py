@@ -1,10 +1,11 @@
 """Asking wrongly: the request, its sources or its data break a rule."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from omnigraph.core.errors.base import RequestError, placed, with_candidates
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
 
 

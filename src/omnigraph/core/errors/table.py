@@ -1,13 +1,13 @@
 """Kind -> (class, HTTP status, code, exit status, retry). Server, CLI and reference page read it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 # Imported so that every class exists before the tree is walked.
 from omnigraph.core.errors import faults, requests, state
 from omnigraph.core.errors.base import KnownError, OmnigraphError
 from omnigraph.core.errors.kinds import FACTS, KindFacts, Retry
+from omnigraph.core.late_dataclass import dataclass
 
 _MODULES: Final = (faults, requests, state)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from omnigraph.arrays.pairs import heads_of, pack
 from omnigraph.core import limits
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.endpoints import EdgeState, EdgeTables, Endpoints, StateKey, resolve
 from omnigraph.engine.edges.files import (
     load_base,

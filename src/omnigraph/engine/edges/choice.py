@@ -5,11 +5,11 @@ The choice never changes an answer. It is a value, so that `explain` can say wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.core import limits
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
 from omnigraph.engine.edges.lookups import COLUMNS, ProbedIncidence, ProbedNeighbours
 from omnigraph.planning.access import Choice

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from omnigraph.arrays.keys import string_array
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.overlay import NO_NODE, NO_ORDINALS, Ends, Moves
 from omnigraph.planning.steps import Direction
 

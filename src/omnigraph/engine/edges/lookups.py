@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from omnigraph.arrays.addresses import addresses_in
 from omnigraph.arrays.keys import string_array
 from omnigraph.arrays.sets import distinct
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import KEY_PROBE_CHUNK_ROWS
 from omnigraph.engine.edges.traverse import (
     AnyIncidence,

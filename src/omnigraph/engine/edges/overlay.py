@@ -7,7 +7,7 @@ ordinal and keeps its place in the index.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from omnigraph.arrays.pairs import Packed, first_pair, heads_of, pack, tails_of, unpack
 from omnigraph.arrays.sets import distinct, is_among
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.traverse import (
     Incidence,
     Neighbours,

@@ -6,7 +6,6 @@ variable) and has no neighbours. Every kernel takes the nodes of all working row
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from omnigraph.arrays.pair_filter import PairFilter
 from omnigraph.arrays.pairs import Packed, heads_of, pack, tails_of, without_tails
 from omnigraph.arrays.types import Mask, Ordinals
+from omnigraph.core.late_dataclass import dataclass
 
 Claim = Callable[[int], None]
 """Told how many pairs a step is about to hold, before it holds them; raises when that is too much."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.catalog.blobs import BlobReference
 from omnigraph.core.errors import BadRequest, BlobNull, BlobRange, ResourceLimit
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import BLOB_RANGE_BYTES_MAX
 from omnigraph.engine.entities.lookup import find_entity, named_type
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from omnigraph.arrays.addresses import ABSENT
 from omnigraph.catalog.blobs import blob_value
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.diagnostics import near_names
 from omnigraph.planning.keys import id_of
 

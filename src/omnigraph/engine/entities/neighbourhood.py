@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import NodeType
 from omnigraph.core.errors import BadRequest, TypeNotFound
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.entities.lookup import find_entity, named_type
 from omnigraph.planning.filters import filter_text, has_text
 

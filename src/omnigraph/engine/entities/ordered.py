@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -83,6 +82,8 @@ def _from_ranges(
     staging = session.settings.merge_staging_dir
     staging.mkdir(parents=True, exist_ok=True)
     ranges = -(-2 * handle.row_count // first.num_rows)
+    import tempfile  # noqa: PLC0415  only a large export needs it
+
     with tempfile.TemporaryDirectory(prefix="omnigraph-export-", dir=staging) as place:
         bounds = _bounds(session, handle, ranges)
         files = [Path(place) / f"{number}.arrow" for number in range(len(bounds) + 1)]

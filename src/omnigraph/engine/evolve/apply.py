@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.diff import plan_schema, require_supported
@@ -16,6 +16,7 @@ from omnigraph.core.errors import ConflictError, MigrationBlocked, RecoveryRequi
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.evolve.checks import check_rows, row_checks
 from omnigraph.engine.evolve.costs import StepCost, step_costs
 from omnigraph.engine.evolve.planned_fills import fill_texts, planned_fills

@@ -6,7 +6,6 @@ Rows whose hashes are equal are read again and compared as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.canonical import column_texts, node_ids, unique_tuples
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.core.errors import ConstraintViolation
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.evolve.filled import tell_misfits
 from omnigraph.engine.evolve.new_rules import new_rules
 from omnigraph.engine.evolve.rows import NewRows, bytes_of

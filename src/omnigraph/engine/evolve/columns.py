@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from omnigraph.core.failpoints import Window, failpoint
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.evolve.filled import sources_of, with_fills
 from omnigraph.engine.evolve.rows import NewRows, bytes_of
 

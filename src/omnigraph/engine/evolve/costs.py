@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omnigraph.catalog.diff import plan_schema
@@ -21,6 +20,7 @@ from omnigraph.catalog.plan import (
 from omnigraph.catalog.schema import ConstraintKind
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.evolve.planned_fills import fill_texts
 from omnigraph.engine.evolve.rows import bytes_of, is_large
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omnigraph.catalog.diff import added_constraints
 from omnigraph.catalog.schema import ConstraintKind, EdgeType, NodeType
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.write.rules import is_bounded
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from omnigraph.core.ids import new_ulid
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.evolve.filled import sources_of, with_fills
 from omnigraph.storage.fragments import open_pinned, open_tables
 

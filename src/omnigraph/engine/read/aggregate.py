@@ -10,7 +10,6 @@ The last hop need not be made at all when nothing of its end but counts and sums
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from omnigraph.arrays.weights import summed, times
 from omnigraph.catalog.types import arrow_type
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, expand, expand_edges, spans
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.compare import as_array

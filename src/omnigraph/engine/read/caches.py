@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.errors import SourceFailure
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.adjacency import AdjacencyCache
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.read.measures import TableMeasures

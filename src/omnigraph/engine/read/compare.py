@@ -5,7 +5,6 @@ Every comparison answers with the rows for which it is *true*; unknown counts as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.types import FLOAT_KINDS, PropertyType, ScalarKind, arrow_type
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import ARRAY_BYTES_MAX
 from omnigraph.engine.tables.columns import outgrown
 from omnigraph.language.query_tree import TEXT_TESTS, Operator

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

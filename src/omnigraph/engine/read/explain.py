@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import EmbedderError
 from omnigraph.core.events import Event, StorageCall, TableRead
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import GIB, KIB, MIB
 from omnigraph.engine.edges.choice import IN_MEMORY
 from omnigraph.engine.read.access import BY_KEY

@@ -13,13 +13,13 @@ costs one pass over the edges of each.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from omnigraph.arrays.weights import summed, times, total
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, lengths_of, spans
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.frame import WEIGHT, Frame

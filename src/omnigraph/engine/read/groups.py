@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.read.arithmetic import computed
 from omnigraph.engine.read.compare import Column, Constant, Values, as_array, compare
 from omnigraph.planning import ir

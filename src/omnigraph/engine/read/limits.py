@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import Cancelled, DeadlineExceeded, ResourceLimit
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.planning.explain import title_of
 
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
 from omnigraph.arrays.weights import total
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.traverse import connected, expand, expand_edges, intersect, reach, reached
 from omnigraph.engine.read.access import incidence, neighbours, pair_filter, scanned
 from omnigraph.engine.read.flow import Flow, Mode

@@ -7,11 +7,12 @@ the table is so small that a filter reads the column anyway. Elsewhere shares ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.overlay import OverlaidNeighbours
 from omnigraph.engine.edges.traverse import Neighbours
 from omnigraph.engine.read.access import SCANNED_IN_MEMORY_ROWS_MAX

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from omnigraph.catalog.types import arrow_type
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.read.chains import Chain, chain_of
 from omnigraph.engine.read.formulas import PLAIN_KINDS
 from omnigraph.language.query_tree import Function

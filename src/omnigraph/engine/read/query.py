@@ -18,7 +18,6 @@ from omnigraph.core.errors import WrongQueryKind
 from omnigraph.core.events import listen
 from omnigraph.core.ids import show_branch
 from omnigraph.engine.read.access import NO_ORDINALS, decide, run_chain
-from omnigraph.engine.read.aggregate import aggregate_columns
 from omnigraph.engine.read.caches import ReadCaches
 from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, SINGLE, Frame
@@ -189,6 +188,8 @@ class _Run:
             frame = Frame(len(nodes), {chain.variable_after(done): ordinals})
         matcher = Matcher(reading, as_set=prepared.as_set)
         if prepared.plan.is_aggregate:
+            from omnigraph.engine.read.aggregate import aggregate_columns  # noqa: PLC0415  most queries sum nothing
+
             return aggregate_columns(matcher, prepared, done, frame)
         if done < len(prepared.steps):
             frame = _matched(matcher, prepared, done, frame)

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from omnigraph.core.errors import TypeAbsentAtSnapshot
 from omnigraph.core.events import PathTaken, emit, listening
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.adjacency import EdgeTables
 from omnigraph.engine.edges.traverse import Neighbours
 from omnigraph.engine.read.chains import ChainAccess

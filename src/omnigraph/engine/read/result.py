@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
-from omnigraph.core import html
 from omnigraph.engine.entities.lines import flat_array, is_list, json_array
 
 if TYPE_CHECKING:
@@ -164,6 +163,8 @@ class Rows:
         return f"Rows({len(self)} x {', '.join(self.columns)})"
 
     def _repr_html_(self) -> str:
+        from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
+
         shown = self.table.slice(0, HTML_ROWS_MAX)
         cells = zip(*(json_values(column) for column in shown.columns), strict=True)
         return html.table(self.columns, cells, more=len(self) - HTML_ROWS_MAX)

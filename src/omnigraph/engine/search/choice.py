@@ -8,13 +8,14 @@ can name the rows with all their tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
 from omnigraph.catalog.texts import is_indexable
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MIB
 from omnigraph.engine.search.fulltext import texts
 from omnigraph.engine.search.segments import are_kept, are_ready

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -19,6 +18,7 @@ from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, EmbedderError, OmnigraphError
 from omnigraph.core.errors.kinds import Retry
 from omnigraph.core.events import TextsEmbedded, Warned, emit
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import EMBED_BATCH_TEXTS_MAX
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ exception is asked for by name: with `vector_probes` set, a vector index may ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.core.errors import QueryRuntimeError
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.search.choice import Access, Path, exact_way, indexed_matches, indexed_nearest
 from omnigraph.engine.search.fulltext import TextIndex, build_text_index, texts
 from omnigraph.engine.search.segments import live_mask, segments_of, stream_parts, whole

@@ -7,7 +7,6 @@ commit that adds rows adds a segment, one that deletes rows changes only the mas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.search.segments import SegmentKind
 from omnigraph.storage.text_analysis import analyse, analyse_query
 

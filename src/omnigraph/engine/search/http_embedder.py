@@ -7,7 +7,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ import orjson
 
 from omnigraph.core.errors import EmbedderError, InternalError
 from omnigraph.core.errors.kinds import Retry
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import EMBED_ANSWER_BYTES_MAX, EMBED_PAUSE_S_MAX
 from omnigraph.engine.search.embedding import KEY_VARIABLE, MOCK_PROVIDERS, PROVIDER_DEFAULT
 

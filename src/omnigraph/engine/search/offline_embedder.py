@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
+
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,12 +6,13 @@ state of the table that has the same fragments in that range and shows none of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MIB
 from omnigraph.engine.tables.cache_files import mark, name_of
 from omnigraph.engine.tables.cache_work import BACKGROUND

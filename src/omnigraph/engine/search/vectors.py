@@ -9,13 +9,13 @@ those get their exact distance.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.search.segments import SegmentKind, whole
 
 if TYPE_CHECKING:

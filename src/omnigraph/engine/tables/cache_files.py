@@ -16,7 +16,6 @@ import struct
 import threading
 import time
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from omnigraph.core.clock import boot_id
 from omnigraph.core.formats import CACHE_FORMAT
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import CACHED_GENERATIONS_MAX
 from omnigraph.core.settings import CACHE_DIR_OFF, Settings
 from omnigraph.storage.layout import CACHE, GraphRoot

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from omnigraph.arrays.addresses import (
 )
 from omnigraph.arrays.sets import distinct
 from omnigraph.core.errors import InternalError
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.columns import NUMBER_TYPES, Numbers, Picker, bytes_at, outgrown
 from omnigraph.engine.tables.layout import arrange

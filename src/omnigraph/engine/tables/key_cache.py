@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from omnigraph.arrays.addresses import ABSENT
 from omnigraph.core import limits
 from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_files import load_exact, load_near, save_fragments, save_index
 from omnigraph.engine.tables.keys import NO_ROWS, TableKeys, advance, build, carried, describe, probe

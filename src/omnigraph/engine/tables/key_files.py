@@ -8,7 +8,6 @@ of a table that has no index.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from omnigraph.arrays.key_segments import KeySegment
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.tables.cache_files import mark, name_of
 from omnigraph.engine.tables.keys import NO_ROWS, KeyIndex
 from omnigraph.storage.handles import Fragment

@@ -7,7 +7,6 @@ the versions themselves, so an index is right after any foreign commit, restore 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from omnigraph.arrays.key_segments import (
 )
 from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.arrays.sets import is_among
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.planning.filters import filter_text, has_text
 
 if TYPE_CHECKING:

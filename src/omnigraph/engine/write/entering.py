@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from omnigraph.core.errors import BadRequest, SchemaContractMissing, SchemaDrift
 from omnigraph.core.ids import refuse_reserved_actor
 from omnigraph.engine.upkeep import refresh_session
-from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward
 
 if TYPE_CHECKING:
     from omnigraph.engine.schema_contract import SchemaContract
@@ -26,6 +25,8 @@ def entering_write(
     that can begin again does so only when that one turns out to be in its way.
     Raises BadRequest, SchemaDrift, and ConflictError during a schema apply.
     """
+    from omnigraph.recovery.heal import heal_pending_sidecars_roll_forward  # noqa: PLC0415  a reader never does
+
     refuse_reserved_actor(actor)
     if session.read_only:
         raise BadRequest("the graph was opened read-only", hint="open it with omnigraph.open")

@@ -5,7 +5,7 @@ this object.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from omnigraph.arrays.sets import distinct
 from omnigraph.catalog.schema import TableType
 from omnigraph.core.errors import BadRequest, InternalError, ReadSetConflict
 from omnigraph.core.ids import Branch, OperationId, TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.storage.handles import Fragment

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from omnigraph.core.errors import ExpectedVersionMismatch, PreconditionFailed, ReadSetConflict
 from omnigraph.core.ids import show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.migrations import refuse_newer_format
 from omnigraph.recovery.drift import drift_guard
 

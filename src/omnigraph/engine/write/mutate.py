@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import EdgeType
@@ -20,6 +20,7 @@ from omnigraph.core.errors import (
     ResourceBusy,
 )
 from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, show_branch
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import REPREPARE_ATTEMPTS_MAX
 from omnigraph.engine.write.afterwards import after_commit
 from omnigraph.engine.write.calls import Call, call_line

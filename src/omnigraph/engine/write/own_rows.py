@@ -4,7 +4,6 @@ gathered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from omnigraph.arrays.addresses import ABSENT, addresses_in
 from omnigraph.arrays.keys import string_array
 from omnigraph.core.errors import InternalError
+from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,10 +5,11 @@ A table gets one commit or several (its parts, in turn), or it is only shown at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 from omnigraph.core.errors import InternalError
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.write.records import entry_after
 from omnigraph.recovery.sidecar import WriterKind
 

@@ -4,7 +4,7 @@ validated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import ConstraintViolation, KeyConflict, OmnigraphError, ResourceLimit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import TableKey, new_ulid
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import MUTATION_ROWS_MAX
 from omnigraph.engine.write.blobs import assigned_blob, has_addresses, with_contents
 from omnigraph.engine.write.committed import CommittedView

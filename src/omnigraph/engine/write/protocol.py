@@ -15,7 +15,7 @@ A process that dies before Phase A leaves unreferenced files. After it, recovery
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from omnigraph.core.bounds import lift_bounds, unbounded
@@ -24,6 +24,7 @@ from omnigraph.core.errors import DriftError, RecoveryRequired
 from omnigraph.core.failpoints import failpoint
 from omnigraph.core.formats import SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import TableKey
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.write.forks import fork_table
 from omnigraph.engine.write.ground import (
     check_authority,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from omnigraph.catalog.scalars import as_instant
 from omnigraph.core.bounds import NO_BOUNDS, Bounds
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.commit_record import RequestKey, commit_dict
 from omnigraph.planning.ir import InsertOp
 

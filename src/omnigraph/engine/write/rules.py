@@ -8,7 +8,6 @@ Both ask the predicates of this module and say what they find in its words. Rule
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from omnigraph.arrays.types import Mask
 from omnigraph.catalog.canonical import spelled
 from omnigraph.catalog.schema import EdgeType, NodeType, Property, TableType
 from omnigraph.core.errors import Violation
+from omnigraph.core.late_dataclass import dataclass
 
 Positions = NDArray[np.int64]
 

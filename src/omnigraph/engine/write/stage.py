@@ -7,7 +7,7 @@ will announce is known in between, so that the rows of the publish can be writte
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from omnigraph.arrays.keys import string_array
 from omnigraph.core.errors import ExpectedVersionMismatch, InternalError
 from omnigraph.core.events import TableStaged, emit, listening
 from omnigraph.core.failpoints import Window
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.write.gathered import MutationStaging, PendingMode, PendingTable
 from omnigraph.engine.write.ground import ReadSetMoved
 from omnigraph.engine.write.parts import KeyChange, StagedPart, TableWrite

@@ -5,7 +5,7 @@ reported twice. Order: value rules, uniqueness, endpoints, cardinality.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS
 from omnigraph.core.errors import ConstraintViolation, Violation
 from omnigraph.core.ids import TableKey, node_table_key
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import VIOLATIONS_REPORTED_MAX
 from omnigraph.engine.write.rules import (
     Positions,

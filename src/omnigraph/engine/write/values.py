@@ -3,7 +3,6 @@ share them.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from omnigraph.catalog.schema import CheckRule, Property, RangeRule, TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS
 from omnigraph.core.errors import Violation
+from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.write.rules import missing_value
 
 
