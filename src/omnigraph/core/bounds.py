@@ -3,7 +3,8 @@
 The bounds of a call are known wherever its thread goes, without being handed on: whoever waits or reads asks
 `check_bounds`, whoever is about to hold much `claim_memory`. What must not stop half-way runs `unbounded`,
 and before its first effect a write lifts the bounds of its call (`lift_bounds`).
-Threads that a call starts have no bounds: the call waits for them and looks itself.
+Threads of a pool have the bounds that held where their work was handed over; others have none, and the call,
+which waits for them, looks itself.
 """
 
 from __future__ import annotations
