@@ -60,14 +60,17 @@ def shown(graph, key):
     return counts == [1, 1]
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.torture)])
-def test_an_interrupt_at_any_line_tells_the_truth(tmp_path, step):
+def test_an_interrupt_at_any_line_tells_the_truth(tmp_path, step, in_turn):
+    """`in_turn`: as beside another process, where a write first becomes the next before the lease."""
     outcomes = Counter()
     number = 0
     graph = make_graph(tmp_path / "g", SCHEMA)
     while True:
         number += step
         key = f"k{number}"
+        graph.session.disturbed = in_turn
         stop = interrupted_at(number, lambda: graph.mutate(INSERT, {"k": key}), DRIVING, set())  # noqa: B023
         if stop is None:
             break

@@ -96,6 +96,26 @@ def test_the_lease_is_free_after_an_interrupt_anywhere(tmp_path, alone):
     assert {"_enter", "_take", "acquire", "leave", "release"} <= places
 
 
+def test_the_place_before_the_lease_is_free_after_an_interrupt_anywhere(tmp_path):
+    path = str(tmp_path / "lease")
+    lease = Lease(FileLock(path))
+
+    def write():
+        with lease.approach(), lease.hold():
+            pass
+
+    places = set()
+    for where in every_interrupt(write, {lease_module, waiting_line, process_lock}):
+        places.add(where.split()[-1])
+        assert not lease.held, where
+        other = FileLock(path).acquire(0.0)
+        assert other is not None, f"another process cannot write: {where}"
+        other.release()
+        with lease.approach(wait_s_max=0), lease.hold(wait_s_max=0):
+            pass
+    assert {"approach", "_await_next_place", "_nested", "_take", "acquire", "leave", "release"} <= places
+
+
 def test_an_interrupt_of_one_thread_leaves_the_other_inside(tmp_path):
     path = str(tmp_path / "lease")
     lease = Lease(FileLock(path))
