@@ -99,6 +99,18 @@ def test_e19_a_branch_with_children_stays(here: Run, place: Path) -> None:
     assert (refused["kind"], refused["blocking_branches"]) == ("branch_has_children", ["kid"])
 
 
+def test_e20_a_drop_names_the_branches_in_its_way(here: Run, place: Path) -> None:
+    (place / "less.pg").write_text(SCHEMA.replace("  tonnage: I32?", ""))
+    here("branch", "create", "topic", "--quiet", *STORE)
+    apply = ("schema", "apply", "--schema", "less.pg", *STORE, "--json")
+    refused = here(*apply, rc=3).error
+    assert refused["kind"] == "branches_block_schema_apply"
+    assert "topic" in refused["error"]
+    assert here(*query("query q() { match { $s: Ship } return { $s.tonnage } limit 1 }")).json["rows"]
+    here("branch", "delete", "topic", "--quiet", *STORE)
+    assert here(*apply).json["applied"]
+
+
 def test_e32_a_graph_without_its_manifest_is_no_graph_and_no_place_for_one(here: Run, place: Path) -> None:
     (place / "g.omni" / "__manifest").rename(place / "aside")
     (place / "s.pg").write_text(SCHEMA)

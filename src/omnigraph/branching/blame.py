@@ -11,15 +11,17 @@ from omnigraph.branching.equality import same_value
 from omnigraph.catalog.blobs import BlobReference
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core import html
-from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound, TypeNotFound
+from omnigraph.core.errors import CommitNotFound, EntityNotFound, SnapshotNotFound
 from omnigraph.core.ids import TableKey
-from omnigraph.engine.entities.lookup import find_entity, named_type
+from omnigraph.engine.entities.lookup import entity_in, named_type
 from omnigraph.engine.read.result import json_values
+from omnigraph.engine.readable import naming, seen_as
 from omnigraph.planning.keys import id_of
 
 if TYPE_CHECKING:
-    from omnigraph.catalog.schema import Property
+    from omnigraph.catalog.schema import Catalog, Property, TableType
     from omnigraph.core.ids import CommitId
+    from omnigraph.engine.readable import SeenAs
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
@@ -93,34 +95,40 @@ def blame(session: GraphSession, head: Snapshot, type_name: str, entity_id: Enti
     `TypeNotFound`, `EntityNotFound`, `BadRequest`. Cost: one manifest read per commit walked, one row per
     commit that touched the type.
     """
-    named = id_of(named_type(session.catalog_of(head), type_name), entity_id)
-    return _Walk(session, type_name, named).run(head)
+    seen = naming(session, head, type_name)
+    table_type = named_type(seen.catalog, type_name)
+    schema = head.schema_hash if seen.snapshot is head else session.schemas.latest().hash
+    return _Walk(session, seen.catalog, schema, table_type, id_of(table_type, entity_id)).run(head)
 
 
 class _Walk:
-    def __init__(self, session: GraphSession, type_name: str, entity_id: str) -> None:
+    """Every state is seen with the schema of the first one: types and properties are followed, not names."""
+
+    def __init__(
+        self, session: GraphSession, catalog: Catalog, schema_hash: str, table_type: TableType, entity_id: str
+    ) -> None:
         self.session = session
-        self.type_name = type_name
+        self.catalog = catalog
+        self.schema_hash = schema_hash
+        self.type = table_type
         self.entity_id = entity_id
         self.found: dict[str, Blamed] = {}
         self.said: dict[str, Any] = {}
 
     def run(self, head: Snapshot) -> Blame:
-        table_type = named_type(self.session.catalog_of(head), self.type_name)
-        key = TableKey(table_type.table_key)
         image = self._image(head)
         if image is None:
-            raise EntityNotFound(f"no '{table_type.name}' with id '{self.entity_id}'")
-        self.said = {name: _said(table_type.by_name.get(name), value) for name, value in image.items()}
+            raise EntityNotFound(f"no '{self.type.name}' with id '{self.entity_id}'")
+        self.said = {name: _said(self.type.by_name.get(name), value) for name, value in image.items()}
         waiting: list[tuple[Snapshot, frozenset[str]]] = [(head, frozenset(image))]
         while waiting:
             snapshot, names = waiting.pop()
-            waiting += self._step(snapshot, key, image, names)
+            waiting += self._step(snapshot, image, names)
         ordered = tuple(self.found[name] for name in sorted(self.found))
-        return Blame(table_type.name, self.entity_id, ordered)
+        return Blame(self.type.name, self.entity_id, ordered)
 
     def _step(
-        self, snapshot: Snapshot, key: TableKey, image: Image, names: frozenset[str]
+        self, snapshot: Snapshot, image: Image, names: frozenset[str]
     ) -> list[tuple[Snapshot, frozenset[str]]]:
         """Hand every property on to a parent that has the value; the commit set the others."""
         further: list[tuple[Snapshot, frozenset[str]]] = []
@@ -130,7 +138,7 @@ class _Walk:
             if former is None:
                 self._note(snapshot.commit, rest, image, before=True)
                 return further
-            if former.entries.get(key) == snapshot.entries.get(key):
+            if self._shows_the_same(former, snapshot):
                 return [*further, (former, rest)]
             same = _unchanged(self._image(former), image, rest)
             if same:
@@ -151,13 +159,32 @@ class _Walk:
         except (CommitNotFound, SnapshotNotFound):
             return None
 
+    def _shows_the_same(self, one: Snapshot, other: Snapshot) -> bool:
+        """Whether both show one version of the table by one schema."""
+        if one.schema_hash != other.schema_hash:
+            return False
+        key = TableKey(self.type.table_key)
+        shown = [self._seen(each).snapshot.entries.get(key) for each in (one, other)]
+        return shown[0] == shown[1]
+
+    def _seen(self, snapshot: Snapshot) -> SeenAs:
+        return seen_as(self.session, snapshot, self.catalog, self.schema_hash)
+
     def _image(self, snapshot: Snapshot) -> Image | None:
+        """The values there are; a property that did not exist yet has none."""
+        seen = self._seen(snapshot)
         try:
-            entity = find_entity(self.session, snapshot, self.type_name, self.entity_id)
-        except (EntityNotFound, TypeNotFound):
+            entity = entity_in(self.session, seen, self.type, self.entity_id)
+        except EntityNotFound:
             return None
+        columns = seen.columns.get(TableKey(self.type.table_key))
+        known = {
+            name: value
+            for name, value in entity.properties.items()
+            if columns is None or name in columns.sources
+        }
         ends = {} if entity.source is None else {"from": entity.source, "to": entity.target}
-        return {**ends, **entity.properties}
+        return {**ends, **known}
 
 
 def _said(prop: Property | None, value: Any) -> Any:

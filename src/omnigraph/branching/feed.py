@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.branching.history import diff_snapshots
 from omnigraph.branching.tokens import FeedFilter, Place, read_token, write_token
+from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.errors import (
     BadRequest,
     ChangeFeedGap,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.commit_record import CommitRecord
+    from omnigraph.manifest.state import Snapshot
 
 COMMITS_PER_PAGE_MAX: Final = 100
 CHANGES_PER_PAGE_MAX: Final = 8_192
@@ -148,8 +150,8 @@ def poll(
     """One page from a cursor or a page token on, oldest commit first.
 
     Raises `ChangeCursorRejected` for a position of another graph, branch or filter, `ChangeFeedGap` when
-    commits behind it are gone, `SchemaBoundary` at a commit that changed the schema. Cost: follows the
-    changes of the commits that are looked at.
+    commits behind it are gone, `SchemaBoundary` at a commit that took names out of the schema. Cost: follows
+    the changes of the commits that are looked at.
     """
     _check_limits(changes_max, commits_max)
     place = read_token(session, branch, chosen, position)
@@ -211,14 +213,26 @@ def commit_diff(session: GraphSession, record: CommitRecord, chosen: FeedFilter)
         before = after if record.parent is None else session.manifest.at_commit(record.parent)
     except (CommitNotFound, SnapshotNotFound) as error:
         raise _gap(record.id) from error
-    if before.schema_hash != after.schema_hash:
+    if before.schema_hash != after.schema_hash and not _goes_on(session, before, after):
         raise SchemaBoundary(
-            f"commit '{record.id}' changed the schema",
+            f"commit '{record.id}' changed the schema: names that the feed told before are gone",
             hint="take a baseline and go on from its cursor",
         )
     return diff_snapshots(
         session, before, after, types=chosen.types, ops=chosen.ops, kinds=chosen.kinds
     ).nodes_first()
+
+
+def _goes_on(session: GraphSession, before: Snapshot, after: Snapshot) -> bool:
+    """Whether everything that was there is there still, under the same names: then only rows differ."""
+    old, new = session.catalog_of(before), session.catalog_of(after)
+    change = catalog_change(old, new)
+    same = all(
+        (was := each.before.by_name).keys() <= (now := each.after.by_name).keys()
+        and all(prop.property_id == now[name].property_id for name, prop in was.items())
+        for each in change.kept
+    )
+    return same and not change.dropped and not change.renamed
 
 
 def _between(session: GraphSession, branch: Branch, after: CommitId, cut: CommitId) -> list[CommitRecord]:

@@ -11,7 +11,7 @@ from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.state import Snapshot, TableEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.engine.session import GraphSession
@@ -62,6 +62,27 @@ def seen_as(session: GraphSession, snapshot: Snapshot, catalog: Catalog, schema_
             wanted = added.arrow_schema
             columns[key] = ColumnMap(wanted, {name: name for name in wanted.names if name in there})
     return SeenAs(replace(snapshot, entries=entries), catalog, columns)
+
+
+def naming(
+    session: GraphSession,
+    snapshot: Snapshot,
+    type_name: str,
+    columns: Collection[str] = (),
+    kind: str | None = None,
+) -> SeenAs:
+    """The snapshot by its own schema, or by the accepted one where it lacks a name that is asked for."""
+    own = session.catalog_of(snapshot)
+    found = (own.node(type_name) if kind != "edge" else None) or (
+        own.edge(type_name) if kind != "node" else None
+    )
+    if found is not None and set(columns) <= set(found.arrow_schema.names):
+        return SeenAs(snapshot, own)
+    contract = session.schemas.latest()
+    accepted = contract.catalog.node(type_name) or contract.catalog.edge(type_name)
+    if accepted is None or (found is not None and found.type_id != accepted.type_id):
+        return SeenAs(snapshot, own)
+    return seen_as(session, snapshot, contract.catalog, contract.hash)
 
 
 def first_entry(session: GraphSession, key: TableKey, location: str) -> TableEntry:

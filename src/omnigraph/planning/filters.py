@@ -7,7 +7,8 @@ names and literals to a text, so quoting, casts and the habits of the table form
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NewType, TypeAlias
 
 from omnigraph.catalog.types import FLOAT_KINDS, ScalarKind
@@ -115,6 +116,22 @@ def some(parts: Sequence[Formula]) -> Formula:
 def has_text(column: str, texts: Iterable[str]) -> InSet:
     """The column holds one of these texts; each is printed once."""
     return InSet(column, tuple(dict.fromkeys(texts)), ScalarKind.STRING, wanted=True)
+
+
+def by_stored_names(formula: Formula, sources: Mapping[str, str]) -> Formula:
+    """The formula by the names that columns are stored under; one that is not stored is null."""
+    match formula:
+        case Constant():
+            return formula
+        case Every():
+            return every([by_stored_names(part, sources) for part in formula.parts])
+        case Some():
+            return some([by_stored_names(part, sources) for part in formula.parts])
+        case HasValue() if formula.column not in sources:
+            return NEVER if formula.wanted else ALWAYS
+        case _:
+            stored = sources.get(formula.column)
+            return NEVER if stored is None else replace(formula, column=stored)
 
 
 def columns_of(formula: Formula) -> frozenset[str]:

@@ -12,11 +12,13 @@ from omnigraph.catalog.blobs import blob_value
 from omnigraph.core.errors import EntityNotFound, TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.core.late_dataclass import dataclass
+from omnigraph.engine.readable import naming
 from omnigraph.language.diagnostics import near_names
 from omnigraph.planning.keys import id_of
 
 if TYPE_CHECKING:
     from omnigraph.catalog.schema import Catalog, TableType
+    from omnigraph.engine.readable import SeenAs
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
     from omnigraph.planning.keys import EntityKey
@@ -38,20 +40,25 @@ def find_entity(
 ) -> Entity:
     """The entity with this id or key. Raises `TypeNotFound`, `EntityNotFound`, `BadRequest`.
 
+    A type that the snapshot does not know by this name is that of the accepted schema.
     Cost: one lookup in the key index and one read of one row.
     """
-    table_type = named_type(session.catalog_of(snapshot), type_name, kind)
+    seen = naming(session, snapshot, type_name, kind=kind)
+    return entity_in(session, seen, named_type(seen.catalog, type_name, kind), entity_id)
+
+
+def entity_in(session: GraphSession, seen: SeenAs, table_type: TableType, entity_id: EntityKey) -> Entity:
+    """The entity of a type, as a schema sees a snapshot. Raises `EntityNotFound`, `BadRequest`."""
     named = id_of(table_type, entity_id)
-    entry = snapshot.entries.get(TableKey(table_type.table_key))
+    entry = seen.snapshot.entries.get(TableKey(table_type.table_key))
     if entry is not None:
         handle = session.open_entry(entry)
         wanted = pa.array([named], pa.string())
         found = session.keys.addresses(session.root.identity, session.storage, handle, wanted)
         if found[0] != ABSENT:
-            row = session.storage.take(handle, np.asarray(found), table_type.arrow_schema.names).to_pylist()[
-                0
-            ]
-            return _entity(table_type, row)
+            names = table_type.arrow_schema.names
+            rows = session.storage.take(seen.open(session, entry), np.asarray(found), names)
+            return _entity(table_type, rows.to_pylist()[0])
     raise EntityNotFound(f"no {table_type.kind.value} of type '{table_type.name}' with id '{named}'")
 
 

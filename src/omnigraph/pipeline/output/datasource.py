@@ -121,17 +121,9 @@ class GraphSource(DataSource):
         session = open_session(given["graph"], read_only=True, storage_options=storage)
         try:
             snapshot = _state(session, given.get("branch", "main"), given.get("at"))
-            catalog = session.catalog_of(snapshot)
-            self.table_type = readable_type(catalog, given["type"])
-            self.scan = plan_scan(
-                session.root,
-                session.settings,
-                snapshot,
-                catalog,
-                self.table_type,
-                columns=None if columns is None else [name.strip() for name in columns.split(",")],
-                where=given.get("where"),
-            )
+            names = None if columns is None else [name.strip() for name in columns.split(",")]
+            seen, self.table_type = readable_type(session, snapshot, given["type"], names)
+            self.scan = plan_scan(session, seen, self.table_type, columns=names, where=given.get("where"))
         finally:
             session.close()
 
@@ -147,7 +139,9 @@ class GraphSource(DataSource):
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A reader of the columns of `schema`: all of the source, or those that the caller named."""
         scan = _narrowed(self.scan, schema)
-        return FilteringReader(scan, self.table_type) if self.pushes_filters else ScanReader(scan)
+        # Filters of Spark name the columns as they are called now, which may not be how they are stored.
+        pushed = self.pushes_filters and scan.seen is None
+        return FilteringReader(scan, self.table_type) if pushed else ScanReader(scan)
 
 
 class UnfilteredGraphSource(GraphSource):

@@ -29,16 +29,8 @@ def graph_frame(
     Node frames have `id` and the properties, edge frames `id`, `src`, `dst` and the properties. `where` is a
     condition of the query language that runs inside the scan. Starts Spark when none runs yet.
     """
-    catalog = session.catalog_of(snapshot)
-    scan = plan_scan(
-        session.root,
-        session.settings,
-        snapshot,
-        catalog,
-        readable_type(catalog, type_name),
-        columns=columns,
-        where=where,
-    )
+    seen, table_type = readable_type(session, snapshot, type_name, columns)
+    scan = plan_scan(session, seen, table_type, columns=columns, where=where)
     runtime = spark_runtime(session.settings, session=spark)
     count = len(scan.groups)
     return runtime.spark.range(0, count, 1, max(count, 1)).mapInArrow(partial(scan_groups, scan), scan.ddl)

@@ -4,23 +4,29 @@ import datetime as dt
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from omnigraph.catalog.schema import Catalog, TableType
+from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.catalog.types import PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, TypeNotFound
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.engine.entities.blob_columns import blob_contents
 from omnigraph.engine.entities.ordered import batch_rows_of
+from omnigraph.engine.readable import naming
 from omnigraph.language.diagnostics import near_names
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.output.sinks import fragment_groups
-from omnigraph.planning.filters import FilterText
+from omnigraph.planning.filters import ALWAYS, FilterText, by_stored_names, filter_text
 from omnigraph.storage.fragments import open_pinned, open_tables
 from omnigraph.storage.layout import GraphRoot
+
+if TYPE_CHECKING:  # tasks load this module too
+    from omnigraph.engine.readable import SeenAs
+    from omnigraph.engine.session import GraphSession
 
 PARTITION_ROWS: Final = 262_144
 """Small fragments share a partition up to this many rows; a larger fragment is a partition of its own."""
@@ -46,13 +52,13 @@ class FrameScan:
     """The fragments of each partition."""
     schema: pa.Schema
     batch_rows: int
+    seen: ColumnMap | None = None
+    """What the columns were called when the version was written, where that was otherwise."""
 
 
 def plan_scan(
-    root: GraphRoot,
-    settings: Settings,
-    snapshot: Snapshot,
-    catalog: Catalog,
+    session: "GraphSession",
+    seen: "SeenAs",
     table_type: TableType,
     *,
     columns: Sequence[str] | None = None,
@@ -62,7 +68,9 @@ def plan_scan(
 
     Raises BadRequest for an unknown column, and what compiling a query raises for the condition.
     """
+    root, settings, snapshot = session.root, session.settings, seen.snapshot
     entry = snapshot.entries[TableKey(table_type.table_key)]
+    view = seen.columns.get(entry.table_key)
     names = _columns(table_type, columns)
     store = open_tables(root, settings, snapshot.head)
     handle = open_pinned(store, entry.table_key, entry.location, entry.branch, entry.version)
@@ -79,20 +87,28 @@ def plan_scan(
         commit=snapshot.head,
         columns=names,
         ddl=", ".join(f"`{name}` {spelled}" for name, spelled, _ in fields),
-        where=None if where is None else _filter(catalog, table_type, where),
+        where=None if where is None else _filter(seen.catalog, table_type, where, view),
         groups=tuple(tuple(each.id for each in group) for group in groups),
         schema=pa.schema([pa.field(name, arrow) for name, _, arrow in fields]),
         batch_rows=batch_rows_of(entry.row_count, sum(each.bytes for each in fragments)),
+        seen=view,
     )
 
 
-def readable_type(catalog: Catalog, name: str) -> TableType:
-    """The node or edge type of a name; edges in any case. Raises TypeNotFound."""
+def readable_type(
+    session: "GraphSession", snapshot: Snapshot, name: str, columns: Sequence[str] | None
+) -> "tuple[SeenAs, TableType]":
+    """The node or edge type of a name, edges in any case, and the snapshot as its schema sees it.
+
+    Where the snapshot lacks the name or a column, the accepted schema has a say. Raises TypeNotFound.
+    """
+    seen = naming(session, snapshot, name, columns or ())
+    catalog = seen.catalog
     found = catalog.node(name) or catalog.edge(name)
     if found is None:
         known = sorted([*catalog.nodes, *catalog.edges])
         raise TypeNotFound(name, candidates=near_names(name, known))
-    return found
+    return seen, found
 
 
 def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -107,10 +123,10 @@ def _columns(table_type: TableType, columns: Sequence[str] | None) -> tuple[str,
     return tuple(columns)
 
 
-def _filter(catalog: Catalog, table_type: TableType, where: str) -> FilterText | None:
+def _filter(catalog: Catalog, table_type: TableType, where: str, view: ColumnMap | None) -> FilterText | None:
     from omnigraph.planning.compile import as_mutation, compile_query  # noqa: PLC0415 - loads the query language
     from omnigraph.planning.ir import DeleteOp  # noqa: PLC0415
-    from omnigraph.planning.predicate import to_lance_filter  # noqa: PLC0415
+    from omnigraph.planning.predicate import normalize  # noqa: PLC0415
 
     # The condition has the meaning it has in a query because it is compiled as one.
     plan = as_mutation(
@@ -118,7 +134,10 @@ def _filter(catalog: Catalog, table_type: TableType, where: str) -> FilterText |
     )
     match plan.statements:
         case (DeleteOp() as statement,):
-            return to_lance_filter(statement.predicate, table_type, {}, dt.datetime.now(dt.UTC))
+            formula = normalize(statement.predicate, table_type, {}, dt.datetime.now(dt.UTC))
+            if view is not None:
+                formula = by_stored_names(formula, view.sources)
+            return None if formula == ALWAYS else filter_text(formula)
         case _:
             raise BadRequest('where takes one condition, such as: age > 30 and city = "Oslo"')
 
@@ -131,7 +150,11 @@ def scan_fragments(scan: FrameScan, fragments: Sequence[int]) -> Iterator[pa.Rec
     store = open_tables(scan.root, scan.settings, scan.commit)
     handle = open_pinned(store, scan.table_key, scan.location, scan.branch, scan.version)
     reader = store.scan(
-        handle, columns=scan.columns, filter=scan.where, fragments=fragments, batch_rows=scan.batch_rows
+        handle if scan.seen is None else store.seen_as(handle, scan.seen),
+        columns=scan.columns,
+        filter=scan.where,
+        fragments=fragments,
+        batch_rows=scan.batch_rows,
     )
     for found in reader:
         columns = [for_spark(found.column(field.name), field) for field in scan.schema]
