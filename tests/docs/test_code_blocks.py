@@ -10,7 +10,7 @@ A page is read from top to bottom in a fresh directory. Its fences say what a bl
 - `python`: executed; the blocks of one page share their names.
 - `text`: what the block before it printed. `...` stands for any run of characters.
 
-The directory `scripts` is that of the repository.
+The directories `scripts` and `examples` are those of the repository.
 """
 
 import contextlib
@@ -67,7 +67,8 @@ class Page:
         self.in_process = in_process
         self.names: dict[str, Any] = {"__name__": "page"}
         self.printed = ""
-        (place / "scripts").symlink_to(ROOT / "scripts")
+        for shared in ("scripts", "examples"):
+            (place / shared).symlink_to(ROOT / shared)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OMNIGRAPH_")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         # Nothing here is about durability, and a sync costs more than most commands.
