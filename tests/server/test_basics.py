@@ -57,6 +57,15 @@ def test_addresses_that_lead_nowhere_get_typed_errors(server: Running) -> None:
         assert {"error", "retry", "request_id"} <= set(answer.json())
 
 
+def test_e35_a_query_at_a_state_that_a_cleanup_removed_is_gone(server: Running, harbor: Graph) -> None:
+    old = harbor.commits.list()[-1].id
+    harbor.mutate(ADD, {"imo": "S77", "name": "Later"})
+    harbor.cleanup(keep=1)
+    gone = server.post("/query", {"query": BY_IMO, "params": {"imo": "S1"}, "at": old}, "act-ines")
+    assert (gone.status_code, gone.json()["kind"]) == (410, "version_reclaimed")
+    assert gone.json()["version_reclaimed"]["oldest"] == harbor.commits.head().id
+
+
 def test_a_query_answers_rows_and_the_commit_they_are_from(server: Running, harbor: Graph) -> None:
     body = {"query": BY_IMO, "params": {"imo": "S1"}}
     answer = server.post("/query", body, "act-ines")
