@@ -350,7 +350,9 @@ def test_a_killed_writer_is_seen_and_settled(run: Run, place: Path) -> None:
 
 def test_no_graph_addressed(here: Run, place: Path) -> None:
     assert "--store" in here("commit", "list", rc=2).err
-    assert "storage URI" in here("commit", "list", "--store", "https://host/graph", rc=2).err
+    a_server = here("commit", "list", "--store", "https://host/graph", rc=2).err
+    assert "'https://host/graph' is a server" in a_server
+    assert "pass --server URL --graph ID" in a_server
     assert here("commit", "list", env={"OMNIGRAPH_STORE": "harbor.omni"}).out
     assert (
         here("commit", "list", "--store", "nowhere.omni", "--json", rc=6).error["kind"] == "graph_not_found"
