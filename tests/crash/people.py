@@ -150,6 +150,12 @@ def _load(graph: Any, tag: str) -> None:
         graph.load(file.name, mode="append", engine="local", actor="ana")
 
 
+def _in_turn(graph: Any, tag: str) -> None:
+    graph.session.disturbed = True  # as if the last write had met one of another process
+    source, params = _insert(tag)
+    graph.mutate(source, params, actor="ana")
+
+
 def _unchanged(model: Model, tag: str) -> None:
     """Nothing a reader can see."""
 
@@ -203,6 +209,8 @@ INSERT = Writer("insert", _insert, _inserted)
 UPDATE = Writer("update", _update, _updated)
 DELETE = Writer("delete", _delete, _deleted)
 BRANCH_INSERT = Writer("branch_insert", _insert, _inserted, on_new_branch=True)
+TURN = Writer("turn", _insert, _inserted, act=_in_turn)
+"""The insert that first becomes the next before the lease, and syncs its files while it waits."""
 FAST_FORWARD = Writer("fast_forward", _insert, _merged, act=_merge)
 THREE_WAY = Writer("three_way", _insert, _merged, act=_merge)
 SWITCH = Writer("switch", _insert, _inserted, act=_switch, on_new_branch=True)
@@ -254,6 +262,7 @@ WRITERS = {
     each.name: each
     for each in (
         *MUTATIONS,
+        TURN,
         FAST_FORWARD,
         THREE_WAY,
         SWITCH,
