@@ -134,8 +134,8 @@ def plain_filters(draw, scope: Scope) -> str:
     if form == 2 and scope.edges:
         return f"${draw(st.sampled_from(scope.edges))}.w {draw(operators)} {draw(literals)}"
     if form == 3:
-        other = draw(st.sampled_from(sorted(scope.names)))
-        return f"${name}.n {draw(operators)} ${other}.n"
+        other, column = draw(st.sampled_from(sorted(scope.names))), draw(st.sampled_from("nnk"))
+        return f"${name}.{column} {draw(operators)} ${other}.{column}"
     if form == 4:
         return f'["a0", "b1", "a2"] contains ${name}.k'
     return f"${name}.n {draw(operators)} {draw(literals)}"

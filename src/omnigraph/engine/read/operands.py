@@ -8,9 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.catalog.schema import NodeType
+from omnigraph.catalog.types import FLOAT_KINDS
 from omnigraph.engine.read.arithmetic import computed
 from omnigraph.engine.read.compare import Column, Constant, Values, as_array, compare
 from omnigraph.engine.search.evaluate import Scores, distances, fuse, relevance, search_hits, search_matches
+from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir
 from omnigraph.planning.steps import constant_test
 
@@ -28,6 +31,8 @@ def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> 
             if constant is not None:
                 reference, test = constant
                 return reading.holds(reference.owner, test, frame[reference.variable])
+            if _compares_nodes(condition):
+                return _nodes_compared(condition, frame)
             left = operand_values(reading, condition.left, frame)
             right = operand_values(reading, condition.right, frame)
             return compare(left, condition.op, right, frame.rows)
@@ -45,6 +50,30 @@ def condition_holds(reading: Reading, condition: ir.Condition, frame: Frame) -> 
             return combine.reduce([condition_holds(reading, part, frame) for part in condition.parts])
         case _:
             assert_never(condition)
+
+
+def _compares_nodes(condition: ir.Comparison) -> bool:
+    """Whether it asks if two nodes of a type have the same key: then they are the same node."""
+    left, right = condition.left, condition.right
+    return (
+        condition.op in {Operator.EQ, Operator.NE}
+        and isinstance(left, ir.PropertyRef)
+        and isinstance(right, ir.PropertyRef)
+        and isinstance(left.owner, NodeType)
+        and left.owner.table_key == right.owner.table_key
+        and left.prop.name == right.prop.name
+        and left.owner.key == (left.prop.name,)
+        and left.type.kind not in FLOAT_KINDS
+    )
+
+
+def _nodes_compared(condition: ir.Comparison, frame: Frame) -> Mask:
+    """The answer without looking at a value: no key is null, and none is there twice."""
+    left, right = (
+        frame[name] for side in (condition.left, condition.right) for name in ir.variables_of(side)
+    )
+    same: Mask = left == right
+    return (same if condition.op is Operator.EQ else ~same) & (left >= 0) & (right >= 0)
 
 
 def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Values:
