@@ -14,6 +14,7 @@ import omnigraph
 from omnigraph.cli.app import tree
 from omnigraph.cli.arguments import COMMANDS
 from omnigraph.core.errors import KINDS, RESERVED
+from omnigraph.server.openapi import openapi
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -192,7 +193,63 @@ def event_parts(module: ModuleType) -> Iterator[str]:
             yield f"| `{name}` | {fields} | {first} |"
 
 
-PAGES = {"cli.md": commands_page, "errors.md": errors_page, "python.md": python_page}
+def http_page() -> str:
+    """Every route of a server, from its OpenAPI document."""
+    document = openapi(secured=True)
+    parts = [
+        "# HTTP",
+        "",
+        "Made by `make docs` from the OpenAPI document, which a server gives at `/openapi.json`. A failure",
+        "is a JSON object with `error`, `kind`, `retry`, `request_id` and what else is known; its kinds are",
+        "in [errors](errors.md).",
+        "",
+    ]
+    for path, methods in document["paths"].items():
+        for method, told in methods.items():
+            parts += [f"## `{method.upper()} {path}`", "", told["summary"], ""]
+            rows = [
+                (
+                    f"`{each['name']}`",
+                    each["in"],
+                    schema_text(each["schema"]),
+                    "yes" if each["required"] else "",
+                )
+                for each in told.get("parameters", ())
+            ]
+            for media, body in told.get("requestBody", {}).get("content", {}).items():
+                rows += body_rows(media, body["schema"], document["components"]["schemas"])
+            if rows:
+                parts += ["| name | in | type | required |", "|---|---|---|---|"]
+                parts += [f"| {' | '.join(row)} |" for row in rows] + [""]
+            gives = ", ".join(f"`{each}`" for each in told["responses"]["200"]["content"])
+            statuses = ", ".join(each for each in told["responses"] if each != "200")
+            parts += [f"200: {gives}. Also {statuses}.", ""]
+    return "\n".join(parts)
+
+
+def body_rows(media: str, schema: dict[str, Any], known: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """The members of a body; one row for a body that is no object."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if not name:
+        return [("body", f"`{media}`", schema_text(schema), "yes")]
+    members = known[name]["properties"]
+    needed = known[name].get("required", ())
+    return [
+        (f"`{each}`", "body", schema_text(said), "yes" if each in needed else "")
+        for each, said in members.items()
+    ]
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """A type in a word or two."""
+    if "anyOf" in schema:
+        return " or ".join(schema_text(each) for each in schema["anyOf"] if each.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(f"`{each}`" for each in schema["enum"])
+    return f"list of {schema_text(schema['items'])}" if "items" in schema else schema.get("type", "any")
+
+
+PAGES = {"cli.md": commands_page, "errors.md": errors_page, "http.md": http_page, "python.md": python_page}
 
 
 def main() -> int:

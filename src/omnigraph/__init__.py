@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.history import Diff
     from omnigraph.branching.merge_report import MergePreview, MergeReport
     from omnigraph.catalog.blobs import BlobReference
+    from omnigraph.client import aio
     from omnigraph.client.remote import RemoteGraph, connect
     from omnigraph.core import errors, events
     from omnigraph.core.cancel import Cancellation
@@ -73,7 +74,11 @@ _HOMES: Final[Mapping[str, str]] = {
     "picture": "omnigraph.notebook.picture",
     "register_spark": "omnigraph.pipeline.output.datasource",
 }
-_MODULES: Final = {"errors": "omnigraph.core.errors", "events": "omnigraph.core.events"}
+_MODULES: Final = {
+    "aio": "omnigraph.client.aio",
+    "errors": "omnigraph.core.errors",
+    "events": "omnigraph.core.events",
+}
 _RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
 
 __all__ = [
@@ -104,6 +109,7 @@ __all__ = [
     "Text",
     "VerifyReport",
     "__version__",
+    "aio",
     "clone",
     "connect",
     "errors",

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,11 @@ from omnigraph.core.errors import UsageError
 from omnigraph.core.limits import DRAIN_S_DEFAULT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from omnigraph.core.permission import Policy
+    from omnigraph.server.served import GraphToServe, ServedGraph, ServedGraphs
+    from omnigraph.server.tokens import Tokens
 
 
 class Default(StrEnum):
@@ -32,17 +37,28 @@ def register(app: typer.Typer) -> None:
             "Serve a graph over HTTP.",
             "omnigraph serve kb.omni --default write",
             "omnigraph serve kb.omni --unauthenticated --bind 127.0.0.1:0",
+            "omnigraph serve --config server.yaml",
             more=(
                 "Tokens come from OMNIGRAPH_SERVER_BEARER_TOKEN, or from the JSON object of actors and tokens"
                 " in OMNIGRAPH_SERVER_BEARER_TOKENS_FILE or OMNIGRAPH_SERVER_BEARER_TOKENS_JSON. One line on"
-                " stdout names the address; the log is on stderr."
+                " stdout names the address; the log is on stderr. SIGHUP reads tokens, policies and the file"
+                " of --config again."
             ),
         ),
     )(serve)
 
 
 def serve(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="The graph to serve.")],
+    store: Annotated[str | None, typer.Argument(metavar="STORE", help="The graph to serve.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Several graphs: {graphs: {ID: {store, policy, read_only}}}."
+        ),
+    ] = None,
+    require_all: Annotated[
+        bool, typer.Option("--require-all-graphs", help="Refuse to start without one of them.")
+    ] = False,
     graph_id: Annotated[
         str, typer.Option("--graph-id", metavar="ID", help="What the graph is called in addresses.")
     ] = "default",
@@ -78,16 +94,10 @@ def serve(
         from omnigraph.server.serving import Server, listening
     except ImportError as missing:
         raise UsageError("the server is not installed", hint="pip install 'omnigraph[server]'") from missing
-    from omnigraph.server.served import GraphToServe, open_all
-    from omnigraph.server.tokens import read_tokens
-
-    tokens = read_tokens(os.environ)
-    policy = _policy(policy_file, default, unauthenticated=unauthenticated, tokens=bool(tokens))
+    asked = _Asked(store, graph_id, config, policy_file, default, unauthenticated, read_only, require_all)
     hosts = None if _open_to_others(bind) and not allowed_host else LOOPBACK | {*(allowed_host or ())}
-    graphs = open_all(
-        [GraphToServe(graph_id, store, policy, read_only=read_only)], effective_settings(), all_of_them=True
-    )
-    application = Application(graphs, tokens, hosts=hosts)
+    graphs, tokens = asked.read_again()
+    application = Application(graphs, tokens, hosts=hosts, read_again=asked.read_again)
     try:
         with listening(bind) as sock:
             host, port = sock.getsockname()[:2]
@@ -97,6 +107,49 @@ def serve(
             Server(application, drain_s=drain_s).run(sockets=[sock])
     finally:
         application.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line says about the graphs."""
+
+    store: str | None
+    graph_id: str
+    config: str | None
+    policy_file: str | None
+    default: Default | None
+    unauthenticated: bool
+    read_only: bool
+    require_all: bool
+
+    def read_again(self, before: "Mapping[str, ServedGraph] | None" = None) -> "tuple[ServedGraphs, Tokens]":
+        """The graphs, open, and the tokens, as the files and the environment say now."""
+        from omnigraph.server.served import open_all
+        from omnigraph.server.tokens import read_tokens
+
+        if (self.store is None) == (self.config is None):
+            raise UsageError(
+                "a server serves one STORE, or the graphs of a --config", hint="give one of them"
+            )
+        known = read_tokens(os.environ)
+        wanted = self._wanted(tokens=bool(known))
+        every = self.require_all or self.config is None
+        return open_all(wanted, effective_settings(), all_of_them=every, before=before), known
+
+    def _wanted(self, *, tokens: bool) -> "list[GraphToServe]":
+        from omnigraph.server.served import GraphToServe
+        from omnigraph.server.server_file import read_server_file
+
+        def policy_of(file: str | None) -> "Policy":
+            return _policy(file, self.default, unauthenticated=self.unauthenticated, tokens=tokens)
+
+        if self.config is None:
+            policy = policy_of(self.policy_file)
+            return [GraphToServe(self.graph_id, str(self.store), policy, read_only=self.read_only)]
+        if self.policy_file is not None:
+            raise UsageError("the file of --config names the policies", hint="leave --policy out")
+        named = read_server_file(self.config, policy_of)
+        return [replace(each, read_only=True) for each in named] if self.read_only else named
 
 
 def _policy(file: str | None, default: Default | None, *, unauthenticated: bool, tokens: bool) -> "Policy":

@@ -7,6 +7,7 @@ work. Nothing that blocks runs on the event loop.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,7 @@ from omnigraph.server.telemetry import TRACER, Metrics
 from omnigraph.server.workers import Admission, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from starlette.types import Receive, Scope, Send
 
@@ -81,9 +82,14 @@ class Application:
         readers: int = SERVER_READERS_DEFAULT,
         writers: int = SERVER_WRITERS_DEFAULT,
         admission: Admission | None = None,
+        read_again: Callable[[Mapping[str, ServedGraph]], tuple[ServedGraphs, Tokens]] | None = None,
     ) -> None:
         self.graphs = graphs
         self.tokens = tokens
+        self._read_again: Final = read_again
+        self._retired: Final[list[ServedGraphs]] = []
+        """Graphs that are not served any more; requests that began before may still need them."""
+        self._reloading: Final = threading.Lock()
         self.draining = False
         self.metrics: Final = Metrics()
         self.workers: Final = {Lane.READS: Workers("reads", readers), Lane.WRITES: Workers("writes", writers)}
@@ -121,7 +127,22 @@ class Application:
         """Finish what is under way and close the graphs."""
         for each in self.workers.values():
             each.close()
-        self.graphs.close()
+        for served in (self.graphs, *self._retired):
+            served.close()
+
+    def reload(self) -> None:
+        """Read graphs, policies and tokens again, and serve them from the next request on.
+
+        A failure changes nothing. It blocks. Raises what reading them raises.
+        """
+        if self._read_again is None:
+            raise BadRequest("this server has nothing to read again")
+        with self._reloading:
+            before = self.graphs
+            graphs, tokens = self._read_again(before.by_id)
+            self.graphs, self.tokens = graphs, tokens
+            self._retired.append(before)
+        log().info("reloaded", graphs=len(graphs.by_id), left_out=len(graphs.quarantined))
 
     # --- the order of things -----------------------------------------------------------------------------
 
@@ -138,7 +159,11 @@ class Application:
                 if route.protected:
                     self._identify(exchange)
                 requests.parameters_in(exchange.scope, route.said)
-                await _send_whole(exchange, route.work(self, exchange.actor))
+                if route.blocks:
+                    writers = self.workers[Lane.WRITES]
+                    await _send_whole(exchange, await writers.run(route.work, self, exchange.actor))
+                else:
+                    await _send_whole(exchange, route.work(self, exchange.actor))
             else:
                 await self._graph_call(exchange, route, dict(names))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omnigraph import __version__
+from omnigraph.core.errors import Forbidden
 from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 from omnigraph.core.permission import Action, Question
 from omnigraph.server.answers import JSON, Answer, document
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlatRoute:
-    """One thing a client can ask of the server itself. Its work never blocks."""
+    """One thing a client can ask of the server itself. Its work never blocks, unless it says so."""
 
     operation: str
     method: str
@@ -30,6 +31,7 @@ class FlatRoute:
     work: Callable[[Application, str | None], Answer]
     said: type[Body] = Nothing
     gives: tuple[str, ...] = (JSON,)
+    blocks: bool = False
 
 
 def _health(app: Application, actor: str | None) -> Answer:
@@ -75,10 +77,31 @@ def _metrics(app: Application, actor: str | None) -> Answer:
     return Answer(app.metrics.text(under_way), MEDIA_TYPE)
 
 
+def _reload(app: Application, actor: str | None) -> Answer:
+    """Read everything again, for who may keep up every graph."""
+    question = Question(Action.ADMIN)
+    for each in app.graphs.by_id.values():
+        decision = each.policy.decide(actor, question)
+        if not decision.allowed:
+            raise Forbidden(decision.message, hint="ask the operator of the server")
+    app.reload()
+    found = app.graphs
+    return document({"graphs_ready": len(found.by_id), "graphs_quarantined": len(found.quarantined)})
+
+
 FLAT_ROUTES: Final[tuple[FlatRoute, ...]] = (
     FlatRoute("health", "GET", "/healthz", "Whether the process runs.", False, _health),
     FlatRoute("ready", "GET", "/readyz", "Whether it serves.", False, _ready),
     FlatRoute("openapi", "GET", "/openapi.json", "This document.", False, _openapi),
     FlatRoute("listGraphs", "GET", "/graphs", "The graphs the caller may read.", True, _graphs),
+    FlatRoute(
+        "reload",
+        "POST",
+        "/admin/reload",
+        "Read graphs, policies and tokens again.",
+        True,
+        _reload,
+        blocks=True,
+    ),
     FlatRoute("metrics", "GET", "/metrics", "Counts and durations.", True, _metrics, gives=(MEDIA_TYPE,)),
 )

@@ -54,7 +54,7 @@ def openapi(*, secured: bool) -> dict[str, Any]:
 
 
 def _flat(route: FlatRoute, *, secured: bool) -> dict[str, Any]:
-    statuses = (400, 401, 405, 500) if route.protected else (400, 405, 500, 503)
+    statuses = (400, 401, 403, 405, 500) if route.protected else (400, 405, 500, 503)
     return {
         "operationId": route.operation,
         "summary": route.summary,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,6 +42,8 @@ class ServedGraph:
     id: str
     graph: Graph
     policy: Policy
+    store: str
+    read_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,17 @@ def check_id(graph_id: str) -> None:
         raise BadRequest("a graph id has 1 to 64 ASCII letters, digits and '-', and is no reserved word")
 
 
-def open_all(wanted: Sequence[GraphToServe], settings: Settings, *, all_of_them: bool) -> ServedGraphs:
+def open_all(
+    wanted: Sequence[GraphToServe],
+    settings: Settings,
+    *,
+    all_of_them: bool,
+    before: Mapping[str, ServedGraph] | None = None,
+) -> ServedGraphs:
     """Open the graphs, a few at a time. One that cannot be opened is left out.
 
-    Raises the first failure when all of them are required, or when none could be opened.
+    What is open in `before` stays open, with the policy of now. Raises the first failure when all of them are
+    required, or when none could be opened.
     """
     for each in wanted:
         check_id(each.id)
@@ -83,7 +92,7 @@ def open_all(wanted: Sequence[GraphToServe], settings: Settings, *, all_of_them:
     if len({*stores}) < len(stores) or len({each.id for each in wanted}) < len(wanted):
         raise BadRequest("two graphs have the same id or the same store", hint="name every store once")
     with ThreadPoolExecutor(GRAPHS_OPENED_AT_ONCE) as pool:
-        opened = list(pool.map(partial(_open, settings=settings), wanted))
+        opened = list(pool.map(partial(_open, settings=settings, before=before or {}), wanted))
     healthy = [each for each in opened if isinstance(each, ServedGraph)]
     failures = [each for each in opened if isinstance(each, OmnigraphError)]
     served = ServedGraphs(
@@ -94,15 +103,23 @@ def open_all(wanted: Sequence[GraphToServe], settings: Settings, *, all_of_them:
         tuple({place for each in wanted for place in (each.store, _place(each.store))}),
     )
     if failures and (all_of_them or not healthy):
-        served.close()
+        for each in healthy:
+            if before is None or each.graph is not getattr(before.get(each.id), "graph", None):
+                each.graph.close()
         raise failures[0]
     return served
 
 
-def _open(wanted: GraphToServe, settings: Settings) -> ServedGraph | OmnigraphError:
+def _open(
+    wanted: GraphToServe, settings: Settings, before: Mapping[str, ServedGraph]
+) -> ServedGraph | OmnigraphError:
+    known = before.get(wanted.id)
+    if known is not None and (known.store, known.read_only) == (wanted.store, wanted.read_only):
+        return replace(known, policy=wanted.policy)
     try:
         opening = open_read_only if wanted.read_only else open_graph
-        return ServedGraph(wanted.id, opening(wanted.store, settings=settings), wanted.policy)
+        graph = opening(wanted.store, settings=settings)
+        return ServedGraph(wanted.id, graph, wanted.policy, wanted.store, wanted.read_only)
     except OmnigraphError as error:
         log().error("graph_left_out", graph=wanted.id, kind=error.kind)
         return error

@@ -12,18 +12,22 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from omnigraph.core.errors import BadRequest, IoFailure
+from omnigraph.core.errors import BadRequest, IoFailure, OmnigraphError
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.limits import DRAIN_S_DEFAULT, KIB
 from omnigraph.server.failures import body_of
+from omnigraph.server.log import log
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Generator
     from types import FrameType
 
     from omnigraph.server.app import Application
 
 HEADERS_BYTES_MAX: Final = 64 * KIB
+HEADERS_S_MAX: Final = 10.0
+"""Seconds until the headers of a request have to be there, from its first byte or from the connection on."""
 _SILENT: Final[dict[str, Any]] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -34,13 +38,50 @@ _SILENT: Final[dict[str, Any]] = {
 
 
 class JsonErrors(H11Protocol):
-    """The protocol; what is not HTTP gets a typed error, too."""
+    """The protocol; what is not HTTP gets a typed error, too, and headers have to come in time."""
+
+    _too_late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  as uvicorn has it
+        """A connection; its first request has to begin and to be said."""
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes of a request."""
+        super().data_received(data)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end of the connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_headers(self) -> None:
+        """Limit the time until headers are complete, however slowly their bytes come."""
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop_waiting()
+        elif self._too_late is None:
+            self._too_late = self.loop.call_later(HEADERS_S_MAX, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._too_late is not None:
+            self._too_late.cancel()
+            self._too_late = None
+
+    def _give_up(self) -> None:
+        self._too_late = None
+        if not self.transport.is_closing():
+            self._refuse("the headers of the request did not arrive in time")
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no request."""
         del msg
+        self._refuse("the bytes are not an HTTP request")
+
+    def _refuse(self, why: str) -> None:
         if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:
-            body = body_of(BadRequest("the bytes are not an HTTP request"), new_ulid(), ())
+            body = body_of(BadRequest(why), new_ulid(), ())
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
@@ -79,6 +120,17 @@ class Server(uvicorn.Server):
         del sig, frame
         self.stop()
 
+    def reload(self, sig: int, frame: FrameType | None) -> None:
+        """What SIGHUP does, beside the event loop. A failure is logged, and what was served goes on."""
+        del sig, frame
+        threading.Thread(target=self._reload, name="omnigraph-reload").start()
+
+    def _reload(self) -> None:
+        try:
+            self.application.reload()
+        except OmnigraphError as error:
+            log().error("not_reloaded", kind=error.kind)
+
     def stop(self) -> None:
         """Take no more requests, finish those under way, then end."""
         self.application.draining = True
@@ -92,6 +144,7 @@ class Server(uvicorn.Server):
             return
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {each: signal.signal(each, self.handle_exit) for each in handled}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self.reload)
         try:
             yield
         finally:
