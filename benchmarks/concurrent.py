@@ -116,8 +116,10 @@ class Ours:
         return measured(lambda _thread, _number: self.insert(), 1, 2 * each)
 
     def processes(self, threads: int, each: int, tag: str) -> Measured:
-        """As many threads in so many processes; each says when it is ready and how long it took."""
-        self.written += threads * each
+        """As many threads in so many processes; each says when it is ready, having written once as everybody
+        else has, and when it is done.
+        """
+        self.written += threads * each + PROCESSES
         asked = [str(self.home), str(threads // PROCESSES), str(each)]
         command = [sys.executable, "-m", "benchmarks.concurrent", "--child", *asked]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -169,6 +171,7 @@ class Client:
 def child(home: str, threads: int, each: int, tag: str) -> int:
     """One of several processes that write to the same graph."""
     with omnigraph.open(home) as graph:
+        graph.mutate(INSERT, {"k": f"{tag}-first"})
         print("ready", flush=True)
         sys.stdin.readline()
         measured(lambda t, n: graph.mutate(INSERT, {"k": f"{tag}-{t}-{n}"}), threads, each)
