@@ -383,6 +383,8 @@ class Verdict:
         self.merged_parent = None
         self.mixed = 0
         """Entities a merge puts together from both sides."""
+        self.seen = ()
+        """Which of the laws about merges decided something."""
         self.apply = lambda: None
         """What happens to names in the model."""
         self.changes_names = False
@@ -415,6 +417,7 @@ class Verdict:
             self.expected = {"refused": "conflicts", "conflicts": merged.conflicts}
             return
         self.mixed = 0 if merged is None else merged.mixed
+        self.seen = () if merged is None else merged.seen
         self.state = None if merged is None else merged.state
         self.expected = {"outcome": outcome, "stats": self._stats(target)}
 

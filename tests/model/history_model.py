@@ -111,6 +111,8 @@ class Merged:
     conflicts: tuple
     mixed: int = 0
     """Rows put together from both sides."""
+    seen: tuple = ()
+    """Which of the laws about merges decided something."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def three_way(bases, source, target, how=None):
 
     What one base would decide and another would not is a conflict.
     """
-    state, collisions, mixed = copy(target), [], 0
+    state, collisions, mixed = copy(target), [], []
     for table in TABLES:
         for key in sorted({*source[table], *target[table]}):
             theirs, ours = (side[table].get(key) for side in (source, target))
@@ -177,18 +179,36 @@ def three_way(bases, source, target, how=None):
                 collisions.append(found)
             else:
                 _put(state, table, key, found.clear)
-                mixed += found.clear not in {theirs, ours}
-    conflicts, kept = [], []
+                if found.clear not in {theirs, ours}:
+                    mixed.append((table, key))
+    conflicts, kept, seen = [], [], []
     for number, each in enumerate(collisions):
         if chosen(how, number, each.table) is None:
             conflicts.append(each.told())
             continue
         row, side = each.settled(how, number)
         _put(state, each.table, each.key, row)
+        if each.kind == "divergent_update" and row not in {each.theirs, each.ours}:
+            seen.append("a resolution left values of both sides in one row")
         if side == ("ours" if each.theirs is None else "theirs"):
             kept.append((each.table, each.key, target if each.theirs is None else source))
+    edges = sum(len(state[table]) for table in ENDS)
     _keep_edges(state, kept, {(each.table, each.key) for each in collisions})
-    return Merged(state, tuple(conflicts) or tuple(sorted(broken(state), key=repr)), mixed)
+    if sum(len(state[table]) for table in ENDS) > edges:
+        seen.append("a kept node kept an edge that was deleted with it")
+    if any(_has_edge(state, table, key) for table, key in mixed):
+        seen.append("a node with edges was merged by property")
+    reasons = tuple(conflicts) or tuple(sorted(broken(state), key=repr))
+    return Merged(state, reasons, len(mixed), tuple(seen))
+
+
+def _has_edge(state, node_table, node):
+    return any(
+        row[n] == node and end == node_table
+        for table, ends in ENDS.items()
+        for row in state[table].values()
+        for n, end in enumerate(ends)
+    )
 
 
 def _collide(table, key, was, theirs, ours):

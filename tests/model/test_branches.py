@@ -87,6 +87,9 @@ class Machine(RuleBasedStateMachine):
         self.count(f"{verdict.operation[0]} {answer.get('refused') or answer.get('outcome') or ''}".strip())
         if verdict.mixed:
             self.count("entities merged by property")
+        if verdict.operation[0] == "merge":
+            for law in verdict.seen:
+                self.count(law)
         verdict.apply()
         if verdict.branch is not None:
             self.judge_commits(verdict, follow(self.graph, self.model, verdict.branch, verdict.state))
@@ -173,3 +176,8 @@ def test_branches_follow_the_model(tmp_path, capsys, monkeypatch):
     assert Machine.steps.total() >= STEPS_MIN
     assert Machine.steps[FOLD_OPERATION] > 0
     assert Machine.steps["entities merged by property"] > 0
+    for law in (
+        "a node with edges was merged by property",
+        "a resolution left values of both sides in one row",
+    ):
+        assert Machine.steps[law] > 0, law

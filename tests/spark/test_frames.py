@@ -3,6 +3,7 @@
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -18,7 +19,8 @@ from omnigraph.core.errors import (
     TargetConflict,
     TypeNotFound,
 )
-from omnigraph.pipeline.spark.session import SparkRuntime
+from omnigraph.pipeline.load import load
+from omnigraph.pipeline.spark.session import SparkRuntime, spark_runtime
 
 KINDS = """
 node Thing {
@@ -34,6 +36,28 @@ edge Link: Thing -> Thing { weight: F64? }
 def graph(tmp_path: Path):
     with make_graph(tmp_path / "g", KINDS) as made:
         yield made
+
+
+def test_frames_are_loaded_in_the_session_that_is_given(
+    graph: Graph, runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no frame belongs to one; the session stays open."""
+    mine = runtime.spark.newSession()
+    used: list[object] = []
+
+    def noted(*given: Any, session: object = None, **named: Any) -> SparkRuntime:
+        used.append(session)
+        return spark_runtime(*given, session=session, **named)
+
+    monkeypatch.setattr(load, "spark_runtime", noted)
+    frames = {"Thing": [{"k": "a", "i": 1}, {"k": "b", "i": 2}], "Link": [{"from": "a", "to": "b"}]}
+    report = graph.load_frames(frames, mode="append", spark=mine)
+    assert used
+    assert all(each is mine for each in used)
+    assert report.engine == "spark"
+    assert {name: row["i"] for name, row in rows_of(graph, "Thing").items()} == {"a": 1, "b": 2}
+    assert len(rows_of(graph, "Link")) == 1
+    assert mine.range(2).count() == 2
 
 
 def test_spark_frames_become_one_commit(graph: Graph, runtime: SparkRuntime) -> None:
