@@ -123,7 +123,7 @@ class Chain:
         if broken:
             self.refused(ConstraintViolation, text, fills)
             return
-        happened = True
+        happened = False
         if two % 5 == 0 and not fill and self.kills < 2:
             self.kills += 1
             window = list(KILLED)[two % len(KILLED)]
@@ -134,7 +134,7 @@ class Chain:
             self.graph = omnigraph.open(self.path, settings=FAST)
             happened = KILLED[window]
             assert (self.graph.schema_source() == text) is happened
-        if not happened or fill or two % 5:
+        if not happened:
             assert self.graph.apply_schema(text, fills=fills).applied
         self.props = [replace(each, formerly=None) for each in props]
         if change is not None:
