@@ -424,6 +424,7 @@ def test_c44_cleanup_needs_a_bound(go: Run, place: Path) -> None:
     refused = go("cleanup", *STORE, "--confirm", rc=2)
     assert "--keep" in refused.err
     assert "--older-than" in refused.err
+    assert "digits" in go("cleanup", "--older-than", "9" * 5_000 + "d", *STORE, rc=2).err
 
 
 def test_c45_commits_for_people(go: Run, place: Path) -> None:

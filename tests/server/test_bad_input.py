@@ -80,6 +80,12 @@ def test_a_body_that_is_no_request_is_refused(server: Running, name: str) -> Non
     assert "t1-secret" not in json.dumps(body)
 
 
+def test_an_age_that_no_calendar_holds_is_refused(server: Running) -> None:
+    body = json.dumps({"older_than_s": 10**18, "dry_run": True}).encode()
+    status, answer = raw(server, post(body, path="/graphs/harbor/cleanup"))
+    assert (status, answer["code"]) == (400, "bad_request"), answer
+
+
 def test_a_deep_body_within_the_bound_is_read(server: Running) -> None:
     text = b'{"query": "a{}", "params": {"x": ' + b"[" * 60 + b"]" * 60 + b"}}"
     assert raw(server, post(text))[1]["kind"] == "query_syntax"

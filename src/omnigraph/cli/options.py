@@ -59,6 +59,8 @@ Quiet = Annotated[bool, Option("--quiet", help="Do not name the target of the wr
 
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DIGITS_MAX: Final = 8
+"""More than any age: what is longer is a slip."""
 
 
 def duration(text: str, flag: str) -> int:
@@ -67,6 +69,8 @@ def duration(text: str, flag: str) -> int:
     unit = text[len(number) :]
     if not (number.isascii() and number.isdigit()) or unit not in _UNITS:
         raise UsageError(f"{flag} takes a duration such as 30s, 15m, 24h or 7d, not '{text}'")
+    if len(number) > _DIGITS_MAX:
+        raise UsageError(f"{flag} takes at most {_DIGITS_MAX} digits, as in 7d")
     return int(number) * _UNITS[unit]
 
 

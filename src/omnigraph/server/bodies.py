@@ -235,5 +235,5 @@ class CleanupBody(Body):
     """Which states go."""
 
     keep: Annotated[int, Meta(ge=1)] | None = None
-    older_than_s: Annotated[int, Meta(ge=0)] | None = None
+    older_than_s: Annotated[int, Meta(ge=0, le=10_000_000_000)] | None = None
     dry_run: bool = False
