@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
 from omnigraph.api.texts import source_text
+from omnigraph.core.bounds import current_bounds
+from omnigraph.core.errors import OmnigraphError
 from omnigraph.recovery.outcome import WriteCourse
 
 if TYPE_CHECKING:
@@ -77,11 +80,12 @@ class Schemas:
         ```
 
         `schema` is the text or a path, as bytes always the text; `file` names it in messages. With `dry_run`
-        everything is checked and nothing changed. With `allow_data_loss` drops are hard: cleanup may reclaim
-        what they hide. `fills` say what rows that exist get in an added property, as `Person.tier = "basic"`
-        or `Person.label = $row.name`. Raises `MigrationUnsupported`, `MigrationBlocked` while branches are in
-        the way, `ConstraintViolation` with the rows that break a new rule, `RecoveryRequired`, and the errors
-        of schema texts.
+        everything is checked and nothing changed. With `allow_data_loss` drops are hard: the values go out of
+        the files as well, with the older states of these tables, but for those that a tag, a branch or a
+        clone names; `kept_by` lists them. `fills` say what rows that exist get in an added property, as
+        `Person.tier = "basic"` or `Person.label = $row.name`. Raises `MigrationUnsupported`,
+        `MigrationBlocked` while branches are in the way, `ConstraintViolation` with the rows that break a new
+        rule, `RecoveryRequired`, and the errors of schema texts.
         """
         from omnigraph.engine.evolve.apply import APPLY, SchemaRequest, apply_schema  # noqa: PLC0415  rarely used
 
@@ -92,4 +96,26 @@ class Schemas:
             schema, file, actor, dry_run=dry_run, allow_data_loss=allow_data_loss, fills=tuple(fills)
         )
         with WriteCourse(APPLY) as course:
-            return apply_schema(self._session, request, course=course, bulk=SPARK_WHEN_LARGE)
+            applied = apply_schema(self._session, request, course=course, bulk=SPARK_WHEN_LARGE)
+        return self._reclaimed(applied, actor) if applied.has_hard_drops else applied
+
+    def _reclaimed(self, applied: AppliedSchema, actor: str | None) -> AppliedSchema:
+        """The report of a change with hard drops, once their values are out of the files."""
+        from omnigraph.maintenance.hard_drops import reclaim_dropped  # noqa: PLC0415  rarely used
+        from omnigraph.pipeline.load.abandoned import JournaledLoads  # noqa: PLC0415
+
+        try:
+            with WriteCourse("the reclaiming of dropped values") as course:
+                done = reclaim_dropped(
+                    self._session,
+                    applied.commit,
+                    JournaledLoads(self._session),
+                    actor=actor,
+                    course=course,
+                    cancel=current_bounds().cancel,
+                    bulk=SPARK_WHEN_LARGE,
+                )
+        except OmnigraphError as error:
+            # The schema has changed: what could not be reclaimed is as after a soft drop.
+            return replace(applied, kept_by=(f"all of it: {error.message}",))
+        return replace(applied, reclaimed_bytes=done.bytes, kept_by=done.kept_by)

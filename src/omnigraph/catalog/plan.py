@@ -30,7 +30,7 @@ class StepWork(StrEnum):
 
 
 class DropMode(StrEnum):
-    """Soft keeps the past readable; hard would reclaim it right after the publish."""
+    """Soft keeps the past readable; hard reclaims it right after the publish."""
 
     SOFT = "soft"
     HARD = "hard"

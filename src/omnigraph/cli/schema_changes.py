@@ -33,7 +33,7 @@ def apply(
         bool, Option("--dry-run", help="Check everything and say what would happen; change nothing.")
     ] = False,
     allow_data_loss: Annotated[
-        bool, Option("--allow-data-loss", help="Drop hard: cleanup may reclaim what is dropped.")
+        bool, Option("--allow-data-loss", help="Drop hard: what is dropped goes out of the files, too.")
     ] = False,
     fill: Fill = None,
     store: Store = None,
@@ -63,5 +63,9 @@ def apply(
         output.line("no change")
     elif done.applied:
         output.line(f"applied {output.counted(len(done.steps), 'step')} as commit {done.commit}")
+        if done.has_hard_drops:
+            output.line(f"reclaimed {done.reclaimed_bytes:,} bytes")
+        for what in done.kept_by:
+            output.line(f"kept by {what}")
     else:
         output.line(f"{output.counted(len(done.steps), 'step')}, nothing was changed")

@@ -348,6 +348,8 @@ def applied_of(said: Mapping[str, Any]) -> AppliedSchema:
         commit=CommitId(said["commit"]),
         generation=said["generation"],
         costs=tuple(costs),
+        reclaimed_bytes=said.get("reclaimed_bytes", 0),
+        kept_by=tuple(said.get("kept_by", ())),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.catalog.diff import plan_schema, require_supported
 from omnigraph.catalog.ir import schema_hash
+from omnigraph.catalog.plan import DropMode
 from omnigraph.catalog.scalars import as_instant
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.cancel import NEVER
@@ -69,6 +70,15 @@ class AppliedSchema:
     """How many schemas the graph has had, this one included."""
     costs: tuple[StepCost, ...] = ()
     """What each step did to rows that existed."""
+    reclaimed_bytes: int = 0
+    """What a hard drop took out of the files."""
+    kept_by: tuple[str, ...] = ()
+    """What still shows values that a hard drop took: tags, branches, clones; or why nothing was reclaimed."""
+
+    @property
+    def has_hard_drops(self) -> bool:
+        """Whether it dropped something for good."""
+        return self.applied and any(step.to_dict().get("mode") == DropMode.HARD for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -82,6 +92,11 @@ class AppliedSchema:
             "graph_manifest_version": self.graph_manifest_version,
             "commit": self.commit,
             "generation": self.generation,
+            **(
+                {"reclaimed_bytes": self.reclaimed_bytes, "kept_by": list(self.kept_by)}
+                if self.has_hard_drops
+                else {}
+            ),
         }
 
 

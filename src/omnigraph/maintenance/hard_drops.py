@@ -1,0 +1,138 @@
+"""Hard drops: what a schema change took out of the schema goes out of the files too.
+
+The change itself is published already and is a drop like any other. Here tables that lost a property are
+written anew without it, and the older states of these tables and of dropped types go by the way cleanups go.
+What a tag, a branch or a clone asked for stays, and is named.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from omnigraph.catalog.table_changes import catalog_change
+from omnigraph.core.bounds import lift_bounds
+from omnigraph.core.errors import InternalError, SnapshotNotFound
+from omnigraph.core.ids import TableKey
+from omnigraph.engine.tables.cache_work import BACKGROUND
+from omnigraph.maintenance.cleanup import Look, only_cleanup, refuse_unsettled
+from omnigraph.maintenance.cleanup_marks import Forgotten
+from omnigraph.maintenance.cleanup_report import Retention
+from omnigraph.maintenance.cleanup_sweep import Sweep
+from omnigraph.maintenance.erase_rewrite import rewrite_files
+
+if TYPE_CHECKING:
+    from omnigraph.catalog.schema import TableType
+    from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.ids import CommitId
+    from omnigraph.engine.evolve.rows import BulkWork
+    from omnigraph.engine.session import GraphSession
+    from omnigraph.maintenance.cleanup_plan import StagedLoads
+    from omnigraph.manifest.state import Snapshot
+    from omnigraph.recovery.outcome import WriteCourse
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What went of dropped types and properties, and what keeps the rest."""
+
+    bytes: int
+    kept_by: tuple[str, ...]
+    """Tags, branches and clones that show a state from before the drop."""
+
+
+def reclaim_dropped(
+    session: GraphSession,
+    commit: CommitId,
+    loads: StagedLoads,
+    *,
+    actor: str | None,
+    course: WriteCourse,
+    cancel: Cancellation,
+    bulk: BulkWork | None,
+) -> Reclaimed:
+    """Take what a schema change dropped out of the files, as far as nobody asked for an older state.
+
+    Raises as a cleanup does; the change stays as it is then. Cost: the tables that lost a property are
+    written anew; a cleanup.
+    """
+    with only_cleanup(session):
+        refuse_unsettled(session)
+        cancel.raise_if_requested()
+        lift_bounds()  # from here on it stops at its own places only
+        dropped = _Dropped.by(session, session.manifest.at_commit(commit))
+        lost = dropped.lost
+        shown = session.manifest.current(None)
+        files = {
+            name
+            for entry in shown.entries.values()
+            if entry.location in lost
+            for fragment in session.storage.fragments(session.open_entry(entry))
+            for name in fragment.files
+        }
+        after = rewrite_files(session, None, lost, files, actor=actor, course=course, bulk=bulk)
+        since = {
+            (entry.location, entry.branch): entry.version
+            for entry in after.entries.values()
+            if entry.location in lost
+        }
+        forgotten = Forgotten(lost | dropped.gone, since)
+        _clear_caches(session)
+        look = Look(session, Retention(keep=2**62), dry_run=False, forgotten=forgotten)
+        plan = look.plan(loads)
+        sweep = Sweep(session, look.marker, look.marks, plan, loads, now_us=look.now_us, cancel=cancel)
+        sweep.run()
+        for error in sweep.failed.values():
+            raise error
+        kept = dropped.shown_by(session, look)
+        removed = sum(plan.fates[name].bytes for name in sweep.removed if name in plan.fates)
+        return Reclaimed(removed, tuple(sorted(kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """What a change took away: by location of tables, and by number."""
+
+    lost: frozenset[str]
+    """Tables that lost a property."""
+    gone: frozenset[str]
+    """Tables of dropped types."""
+    properties: frozenset[int]
+
+    @classmethod
+    def by(cls, session: GraphSession, after: Snapshot) -> _Dropped:
+        """What the commit of a state dropped."""
+        parent = after.commit.parent
+        if parent is None:
+            raise InternalError("the first commit of a graph drops nothing")
+        before = session.manifest.at_commit(parent)
+        change = catalog_change(session.catalog_of(before), session.catalog_of(after))
+        lost = {each.new_key: _numbers(each.before) - _numbers(each.after) for each in change.kept}
+        return cls(
+            frozenset(after.entries[key].location for key, numbers in lost.items() if numbers),
+            frozenset(before.entries[TableKey(each.table_key)].location for each in change.dropped),
+            frozenset[int]().union(*lost.values(), *(_numbers(each) for each in change.dropped)),
+        )
+
+    def shown_by(self, session: GraphSession, look: Look) -> set[str]:
+        """Why states stay that show some of it."""
+        kept: set[str] = set()
+        for state, why in look.marks.states.items():
+            with suppress(SnapshotNotFound):  # the first versions of a manifest show nothing
+                catalog = session.catalog_of(session.manifest.at_version(*state))
+                known = frozenset[int]().union(*map(_numbers, catalog.tables()))
+                if known & self.properties:
+                    kept.add(why)
+        return kept
+
+
+def _numbers(table_type: TableType) -> frozenset[int]:
+    return frozenset(prop.property_id for prop in table_type.properties)
+
+
+def _clear_caches(session: GraphSession) -> None:
+    """Cache files hold values of columns, too."""
+    BACKGROUND.drain(session.root.identity)
+    session.keys.forget(session.root.identity)
+    session.cache_files.clear()
