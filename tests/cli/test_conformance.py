@@ -1,6 +1,6 @@
 """The conformance cases of the command line, each on the installed command in a child process.
 
-A test is named after its case. Cases that wait for commands which are not there yet are in `waiting.txt`.
+A test is named after its case; those of servers are in `server/test_commands.py`.
 """
 
 import json
@@ -18,7 +18,6 @@ from omnigraph.core.settings import Settings
 pytestmark = pytest.mark.slow  # a process for each of a hundred commands
 
 CASES = {f"C{number}" for number in range(1, 51)}
-WAITING = Path(__file__).with_name("waiting.txt")
 
 SCHEMA = """node Ship { imo: String @key   name: String   tonnage: I32?   papers: Blob? }
 node Port { code: String @key  city: String }
@@ -105,14 +104,11 @@ def names_in(place: Path) -> dict[str, int]:
     return {str(path.relative_to(place)): path.stat().st_size for path in place.rglob("*") if path.is_file()}
 
 
-def test_every_case_is_run_or_waits() -> None:
-    names = re.findall(r"^def test_((?:c\d+_)+)", Path(__file__).read_text(), re.MULTILINE)
-    run_here = {label.upper() for name in names for label in name.strip("_").split("_")}
-    waits = {
-        line.split()[0] for line in WAITING.read_text().splitlines() if line and not line.startswith("#")
-    }
-    assert run_here & waits == set()
-    assert run_here | waits == CASES
+def test_every_case_is_run() -> None:
+    over_a_server = Path(__file__).parents[1] / "server" / "test_commands.py"
+    text = Path(__file__).read_text() + over_a_server.read_text()
+    names = re.findall(r"^def test_((?:c\d+_)+)", text, re.MULTILINE)
+    assert {label.upper() for name in names for label in name.strip("_").split("_")} == CASES
 
 
 def test_c1_init_once(go: Run, files: Path) -> None:

@@ -153,7 +153,7 @@ def test_every_command_says_the_same_both_ways(
             assert (told["kind"], told["retry"]) == (mine["kind"], mine["retry"]), step
 
 
-def test_a_server_is_named_once_and_its_token_goes_nowhere_else(
+def test_c46_c47_c48_a_server_is_named_once_and_its_token_goes_nowhere_else(
     server: Running, files: Path, ran: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = files / "home"
@@ -191,7 +191,8 @@ def test_a_server_is_named_once_and_its_token_goes_nowhere_else(
     assert (status, json.loads(told.splitlines()[-1])["kind"]) == (5, "credentials_insecure")
     assert f"chmod 600 {kept}" in told
     kept.chmod(0o600)
-    assert ran("login", "other", "--token", "t9")[0] == 0
+    for token in ("t8", "t9"):  # the second replaces the first
+        assert ran("login", "other", "--token", token)[0] == 0
     for _ in range(2):
         assert ran("logout", "quay")[0] == 0
     assert credentials.read() == {"other": "t9"}
