@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from omnigraph import __version__
 from omnigraph.cli import output
-from omnigraph.cli.declared import Option, give_to_parser
+from omnigraph.cli.declared import Option, for_parser
 from omnigraph.cli.options import Json, teach
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def tree(path: Path | None = None) -> "typer.Typer":
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    give_to_parser(_root)
-    app.callback()(_root)
+    app.callback()(for_parser(_root))
     app.command(help=teach("Print the version and the storage format.", "omnigraph version --json"))(version)
     groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in _GROUPS.items()}
     for module in _needed(path):
@@ -124,7 +123,7 @@ def tree(path: Path | None = None) -> "typer.Typer":
 def _declare(app: "typer.Typer") -> None:
     for command in app.registered_commands:
         if command.callback is not None:
-            give_to_parser(command.callback)
+            command.callback = for_parser(command.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _declare(group.typer_instance)

@@ -6,7 +6,7 @@ The parser takes longer to load than most commands run. A call that is spelled p
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin
 
 
@@ -31,17 +31,29 @@ class Option:
         self.words: dict[str, Any] = dict(words)
 
 
-def give_to_parser(function: Callable[..., Any]) -> None:
-    """Declare the parameters of a command in the parser's own words."""
+def for_parser(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same command with its parameters declared in the parser's own words."""
     import typer
 
-    for name, declared in function.__annotations__.items():
+    annotations = dict(function.__annotations__)
+    for name, declared in annotations.items():
         type_, found = _taken_apart(declared)
         if isinstance(found, Argument):
-            function.__annotations__[name] = Annotated[type_, typer.Argument(**found.words)]
+            annotations[name] = Annotated[type_, typer.Argument(**found.words)]
         elif isinstance(found, Option):
             known = typer.Option(*found.param_decls, callback=_for_parser(found.callback), **found.words)
-            function.__annotations__[name] = Annotated[type_, known]
+            annotations[name] = Annotated[type_, known]
+    # A copy: the next call in this process may be a plain one.
+    copy = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__doc__, copy.__kwdefaults__ = function.__doc__, function.__kwdefaults__
+    copy.__annotations__ = annotations
+    return copy
 
 
 def _for_parser(callback: Callable[..., Any] | None) -> Callable[..., Any] | None:

@@ -9,8 +9,8 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnigraph.cli.app import plain_command
-from omnigraph.cli.declared import give_to_parser, plain_call
+from omnigraph.cli.app import plain_command, tree
+from omnigraph.cli.declared import for_parser, plain_call
 
 COMMANDS = {name: plain_command((name,)) for name in ("version", "lint", "query", "mutate")}
 WORDS = [
@@ -28,12 +28,12 @@ def parsed(command: Callable[..., Any], words: list[str]) -> dict[str, Any] | No
     def recorded(**named: Any) -> None:
         found.append(named)
 
-    recorded.__annotations__ = dict(command.__annotations__)
-    give_to_parser(recorded)
+    declared = for_parser(command)
     parameters = [
-        each.replace(annotation=recorded.__annotations__[each.name])
-        for each in inspect.signature(command).parameters.values()
+        each.replace(annotation=declared.__annotations__[each.name])
+        for each in inspect.signature(declared).parameters.values()
     ]
+    recorded.__annotations__ = dict(declared.__annotations__)
     recorded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
     app.command()(recorded)
@@ -82,3 +82,10 @@ def test_what_is_not_plain_is_left_to_the_parser(words: list[str]) -> None:
     command = COMMANDS["query"]
     assert command is not None
     assert plain_call(command, words) is None
+
+
+def test_a_call_is_plain_also_after_the_parser_was_built() -> None:
+    tree()
+    command = plain_command(("query",))
+    assert command is not None
+    assert plain_call(command, ["name", "--query", "q.gq", "--store", "g"]) is not None
