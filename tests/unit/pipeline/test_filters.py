@@ -88,6 +88,8 @@ def oracle(test: Filter, row: int) -> bool | None:
     }  # fmt: skip
     if type(test) in compare:
         return compare[type(test)](int(test.value) if isinstance(test.value, Decimal) else test.value)
+    if isinstance(test, StringEndsWith):
+        return value.endswith(test.value)
     return value.startswith(test.value) if isinstance(test, StringStartsWith) else test.value in value
 
 
@@ -110,7 +112,7 @@ def test_taken_filters_are_exact(name: str) -> None:
     tests: list[Filter] = [IsNull(path), IsNotNull(path), EqualTo(path, None), EqualNullSafe(path, None)]
     kinds = [EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
     if name == "s":
-        kinds += [StringStartsWith, StringContains]
+        kinds += [StringStartsWith, StringEndsWith, StringContains]
     if name == "b":
         kinds = [EqualTo, EqualNullSafe]
     tests += [kind(path, literal) for kind in kinds for literal in LITERALS[name]]
@@ -140,7 +142,7 @@ def test_taken_filters_are_exact(name: str) -> None:
         EqualTo(("tags",), ("a",)),
         EqualTo(("v", "x"), 1.0),
         EqualTo(("hue",), 1),
-        StringEndsWith(("s",), "a"),
+        StringEndsWith(("tags",), "a"),
         StringContains(("tags",), "a"),
     ],
     ids=str,
