@@ -304,7 +304,7 @@ def open_store(address: str, storage_options: dict[str, str]) -> "ObjectStore":
     for name, value in storage_options.items():
         plain = name.lower()
         if plain.removeprefix("aws_") == "allow_http":
-            client["allow_http"] = value.lower() in {"1", "true", "yes"}
+            client["allow_http"] = _is_true(value)
         elif plain == "client_max_retries":
             retries["max_retries"] = int(value)
         elif plain == "client_retry_timeout":
@@ -313,13 +313,20 @@ def open_store(address: str, storage_options: dict[str, str]) -> "ObjectStore":
             client[plain] = value
         else:
             config[plain] = value
+    if client and "AWS_ALLOW_HTTP" in os.environ:
+        # Any option given here makes obstore forget those of the environment.
+        client.setdefault("allow_http", _is_true(os.environ["AWS_ALLOW_HTTP"]))
     with translated(address):
         return from_url(
             address,
             config=cast("Any", config),
-            client_options=cast("Any", client),
+            client_options=cast("Any", client or None),
             retry_config=cast("Any", retries or None),
         )
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in {"1", "true", "yes"}
 
 
 __all__ = ["LocalAdapter", "ObjectAdapter", "PreparedText", "StorageAdapter", "VersionedText", "open_adapter"]

@@ -11,7 +11,8 @@ import pytest
 from omnigraph.core.errors import StorageNotFound, StoragePermanent, StorageTransient
 from omnigraph.core.events import DurableOperation, Event, StorageCall, listen
 from omnigraph.storage.adapter import CHUNK_BYTES
-from stores import Store, local_store
+from omnigraph.storage.objects import open_adapter
+from stores import Store, local_store, s3_store
 
 RACERS = 16
 
@@ -271,3 +272,19 @@ def test_every_write_reports_before_and_after(store: Store) -> None:
         for moment in ("before", "after")
     ]
     assert len([e for e in heard if isinstance(e, StorageCall)]) == 4
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("options", [{}, {"timeout": "30s"}], ids=["nothing given", "another option given"])
+def test_the_environment_alone_reaches_a_store_without_encryption(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    store = s3_store()
+    known = store.storage_options
+    assert known is not None
+    for name in ("aws_endpoint", "aws_region", "aws_access_key_id", "aws_secret_access_key"):
+        monkeypatch.setenv(name.upper(), known[name])
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    adapter = open_adapter(store.uri, storage_options=options)
+    adapter.write_text("x", "there")
+    assert adapter.read_text("x") == "there"
