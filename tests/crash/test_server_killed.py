@@ -1,5 +1,6 @@
 """A server that is killed under load: with keys nothing is lost and nothing is done twice."""
 
+import subprocess
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -62,12 +63,12 @@ def test_a_server_killed_under_writers_with_keys_loses_and_doubles_nothing(tmp_p
     with ThreadPoolExecutor(WRITERS) as pool:
         running = [pool.submit(write, number) for number in range(WRITERS)]
         for _ in range(2):
-            with serving(str(place), "--default", "write", **token) as (process, url):
+            with serving(str(place), "--default", "write", log=subprocess.DEVNULL, **token) as (process, url):
                 address.move(url)
                 for _ in range(WRITES * WRITERS // 4):
                     assert told.acquire(timeout=240)
                 process.kill()
-        with serving(str(place), "--default", "write", **token) as (_, url):
+        with serving(str(place), "--default", "write", log=subprocess.DEVNULL, **token) as (_, url):
             address.move(url)
             for each in running:
                 each.result(timeout=240)

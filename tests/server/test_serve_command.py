@@ -10,17 +10,22 @@ from pathlib import Path
 import httpx2
 import pytest
 
+import omnigraph
 from cli.conftest import COMMAND, clean_environment
 from omnigraph.api.graph import Graph
 from server.conftest import ADD, BY_IMO
+from stores import s3_store
 
 
 @contextmanager
-def serving(*arguments: str, **environ: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    *arguments: str, log: int = subprocess.PIPE, **environ: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server until the block ends. Who asks much of it gives it another place for its log than a pipe."""
     process = subprocess.Popen(
         [COMMAND, "serve", *arguments, "--bind", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=log,
         text=True,
         env={**clean_environment(), **environ},
     )
@@ -145,3 +150,21 @@ def test_a_read_only_server_refuses_writes(harbor: Graph) -> None:
             f"{url}/graphs/harbor/query", json={"query": BY_IMO, "params": {"imo": "S1"}}, trust_env=False
         )
         assert read.status_code == 200
+
+
+@pytest.mark.s3
+def test_a_graph_in_an_object_store_is_served() -> None:
+    store = s3_store()
+    known = store.storage_options
+    assert known is not None
+    names = ("aws_endpoint", "aws_region", "aws_access_key_id", "aws_secret_access_key")
+    environ = {name.upper(): known[name] for name in names}
+    omnigraph.init(store.uri, schema="node Ship { imo: String @key }", storage_options=known).close()
+    with (
+        serving(store.uri, "--unauthenticated", AWS_ALLOW_HTTP="true", **environ) as (_, url),
+        omnigraph.connect(url, graph="default") as graph,
+    ):
+        graph.mutate('query q() { insert Ship { imo: "S1" } }')
+        assert graph.query("query q() { match { $s: Ship } return { $s.imo } }")["s.imo"] == ["S1"]
+    with omnigraph.open(store.uri, storage_options=known) as graph:
+        assert graph.verify().ok
