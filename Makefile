@@ -7,6 +7,9 @@ TEST_WORKERS ?= 2
 CHAOS_SECONDS ?= 3600
 NOT_QUICK := spark or crash or model or slow or torture
 
+# Processes that tests start load compiled modules, as those of an installed package do.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick check lint types imports fmt bench torture chaos docs lock clean
 
