@@ -11,6 +11,7 @@ from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import BadRequest, BranchNotFound, CommitNotFound
 from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.core.late_dataclass import dataclass
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.commit_record import commit_dict
@@ -126,12 +127,12 @@ class Branches:
         Raises `BranchExists`, `BranchPrefixClash`, `TagExists` for the name of a tag, `BranchNotFound`.
         """
         session = self._session
-        entering_write(session, actor, heal=False)
+        base = normalize_branch(from_branch)
+        making = Question(Action.BRANCH_CREATE, show_branch(base), name.strip())
+        entering_write(session, actor, making, heal=False)
         try:
             with session.lease.hold() as hold:
-                made = BranchStore(session.manifest).create(
-                    name, normalize_branch(from_branch), fence=hold.check
-                )
+                made = BranchStore(session.manifest).create(name, base, fence=hold.check)
         except BranchNotFound:
             _refuse_pinned(session, from_branch)
             raise
@@ -219,6 +220,7 @@ class Branches:
 
         branch = writable_branch(name)
         self._session.check_open()
+        self._session.ask(actor, Question(Action.CHANGE, show_branch(branch)))
         return restore_branch(
             self._session,
             branch,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from omnigraph.api.arguments import text_checked, text_checked_methods
@@ -20,10 +21,11 @@ from omnigraph.api.texts import in_file, source_text
 from omnigraph.api.upkeep import Upkeep
 from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import BadRequest, SourceFailure, StorageNotFound, TargetConflict
-from omnigraph.core.ids import normalize_branch
+from omnigraph.core.ids import normalize_branch, show_branch
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.engine.upkeep import refresh_session
-from omnigraph.engine.write.entering import entering_write
+from omnigraph.engine.write.entering import settled_for_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from omnigraph.branching.merge_report import MergeReport
     from omnigraph.core.bounds import CallLimits
     from omnigraph.core.ids import TableKey
+    from omnigraph.core.permission import Policy
     from omnigraph.core.settings import Settings
     from omnigraph.engine.entities.lookup import Entity
     from omnigraph.engine.read.explain import Explanation
@@ -233,6 +236,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
 
         target = writable_branch(branch)
         self._session.check_open()
+        self._session.ask(actor, Question(Action.CHANGE, show_branch(target)))
         return revert_commit(
             self._session,
             references.resolve_change(self._session, commit).id,
@@ -297,7 +301,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         """Settle what dead writers left, as far as that is possible beside live ones, and re-read the
         schema.
         """
-        entering_write(self._session, heal=False)
+        settled_for_write(self._session, heal=False)
         refresh_session(self._session)
 
     def recoveries(self, **_limits: Unpack[CallLimits]) -> tuple[RecoveryRecord, ...]:
@@ -397,6 +401,7 @@ def open_graph(
     storage_options: Mapping[str, str] | None = None,
     blob_sources: Sequence[str | os.PathLike[str]] | None = None,
     embedder: Embedder | None = None,
+    policy: str | os.PathLike[str] | Policy | None = None,
 ) -> Graph:
     """Open a graph for reading and writing; what dead writers left is settled first.
 
@@ -407,12 +412,28 @@ def open_graph(
 
     `blob_sources` are the places below which writes may read external blobs, addresses or directories; none
     unless named here or in the settings. `embedder` embeds the texts that queries compare with vectors; else
-    the settings name one. Raises `GraphNotFound`.
+    the settings name one. `policy` is a policy file, or what decides: every write of this handle asks
+    whether its `actor` may do that; reads are not asked about. Raises `GraphNotFound`.
     """
     chosen = _with_blob_sources(settings, blob_sources)
-    return Graph(
-        open_session(os.fspath(uri), settings=chosen, storage_options=storage_options, embedder=embedder)
+    decides = _policy_of(policy)
+    session = open_session(
+        os.fspath(uri), settings=chosen, storage_options=storage_options, embedder=embedder
     )
+    session.policy = decides
+    return Graph(session)
+
+
+def _policy_of(given: str | os.PathLike[str] | Policy | None) -> Policy | None:
+    if not isinstance(given, (str, os.PathLike)):
+        return given
+    try:
+        from omnigraph.policy.decisions import load_policy  # noqa: PLC0415  few handles have one
+    except ImportError as missing:
+        raise BadRequest(
+            "what reads a policy file is not installed", hint="pip install 'omnigraph[server]'"
+        ) from missing
+    return load_policy(Path(given))
 
 
 @text_checked

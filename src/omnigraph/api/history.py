@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.branching.baseline import Baseline, baseline_lines, write_baseline
@@ -21,7 +21,8 @@ from omnigraph.branching.history import ChangeOp, Diff, diff_snapshots
 from omnigraph.branching.references import resolve_commit, resolve_reference
 from omnigraph.branching.tokens import FeedFilter
 from omnigraph.core.errors import BadRequest
-from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.core.ids import CommitId, normalize_branch, show_branch
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.write.entering import entering_write
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from omnigraph.core.bounds import CallLimits
     from omnigraph.engine.session import GraphSession
     from omnigraph.planning.keys import EntityKey
+
+
+_TAGGING: Final = Question(Action.CHANGE, show_branch(None))
+"""Tags belong to the whole graph, as main does."""
 
 
 @text_checked_methods
@@ -45,7 +50,7 @@ class Tags:
     ) -> CommitId:
         """Name a commit for good; `at` is a branch (its head), a tag or a commit id."""
         session = self._session
-        entering_write(session, actor, heal=False)
+        entering_write(session, actor, _TAGGING, heal=False)
         commit = resolve_reference(session, at).head
         with session.lease.hold() as hold:
             return session.manifest.tags.create(name, commit, hold.check).head
@@ -57,7 +62,7 @@ class Tags:
 
     def delete(self, name: str, *, actor: str | None = None, **_limits: Unpack[CallLimits]) -> None:
         """Forget a name; the commit stays."""
-        entering_write(self._session, actor, heal=False)
+        entering_write(self._session, actor, _TAGGING, heal=False)
         with self._session.lease.hold() as hold:
             self._session.manifest.tags.delete(name, hold.check)
 

@@ -9,7 +9,8 @@ from omnigraph.api.branches import writable_branch
 from omnigraph.api.texts import in_file, source_text
 from omnigraph.core.bounds import current_bounds
 from omnigraph.core.errors import OmnigraphError, SourceFailure
-from omnigraph.core.ids import CommitId
+from omnigraph.core.ids import CommitId, show_branch
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.request_keys import request_key
 from omnigraph.recovery.outcome import WriteCourse
@@ -99,7 +100,8 @@ class Mutations:
             from omnigraph.engine.write.requests import MutationRequest, time_of  # noqa: PLC0415
 
             # First of all: what is healed may be a schema change, and the query is checked against that.
-            contract = entering_write(session, actor, waits=False)
+            change = Question(Action.CHANGE, show_branch(target))
+            contract = entering_write(session, actor, change, waits=False)
             text, file = source_text(source)
             snapshot = session.manifest.current(target)
             if snapshot.schema_hash != contract.hash:

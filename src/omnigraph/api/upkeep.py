@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.api.bulk import SparkWhenLarge
 from omnigraph.api.exports import Exports
 from omnigraph.core.bounds import current_bounds
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.recovery.outcome import WriteCourse
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from omnigraph.planning.keys import EntityKey
 
 
+_UPKEEP: Final = Question(Action.ADMIN)
+
+
 @text_checked_methods
 class Upkeep(Exports):
     """The methods of `Graph` that keep it fast and change no row."""
@@ -40,7 +44,7 @@ class Upkeep(Exports):
 
         target = writable_branch(branch)
         with WriteCourse(BUILD) as course:
-            entering_write(self._session, actor, heal=False)
+            entering_write(self._session, actor, _UPKEEP, heal=False)
             return ensure_indices(self._session, target, actor=actor, course=course)
 
     def optimize(
@@ -66,7 +70,7 @@ class Upkeep(Exports):
 
         target = writable_branch(branch)
         with WriteCourse(OPTIMIZING) as course:
-            entering_write(self._session, actor)
+            entering_write(self._session, actor, _UPKEEP)
             bulk = SparkWhenLarge("optimize")
             return optimize(self._session, target, types=types, actor=actor, course=course, bulk=bulk)
 
@@ -77,6 +81,7 @@ class Upkeep(Exports):
         confirm: bool = False,
         force: bool = False,
         restore: bool = False,
+        actor: str | None = None,
         **_limits: Unpack[CallLimits],
     ) -> RepairReport:
         """Look at tables that somebody moved without publishing, and with `confirm` put them in order.
@@ -93,7 +98,7 @@ class Upkeep(Exports):
 
         target = writable_branch(branch)
         with WriteCourse(REPAIRING) as course:
-            entering_write(self._session)
+            entering_write(self._session, actor, _UPKEEP)
             return repair(self._session, target, confirm=confirm, force=force, restore=restore, course=course)
 
     def cleanup(
@@ -102,6 +107,7 @@ class Upkeep(Exports):
         keep: int | None = None,
         older_than: timedelta | None = None,
         dry_run: bool = False,
+        actor: str | None = None,
         **_limits: Unpack[CallLimits],
     ) -> CleanupReport:
         """Remove states that nobody wants any more, and every file that only they are read from.
@@ -124,7 +130,7 @@ class Upkeep(Exports):
         retention = Retention(keep, age)
         self._session.check_open()
         if not dry_run or not self._session.read_only:
-            entering_write(self._session)
+            entering_write(self._session, actor, _UPKEEP)
         return cleanup(
             self._session,
             retention,
@@ -162,7 +168,7 @@ class Upkeep(Exports):
         session.check_open()
         with WriteCourse(ERASING) as course:
             if not dry_run or not session.read_only:
-                entering_write(session, actor)
+                entering_write(session, actor, _UPKEEP)
             erasure = Erasure(
                 session,
                 JournaledLoads(session),
@@ -178,7 +184,7 @@ class Upkeep(Exports):
     def _merge_erased(self, source: Branch, target: Branch, actor: str | None) -> None:
         from omnigraph.branching.merge import branch_merge  # noqa: PLC0415  rarely used
 
-        branch_merge(self._session, source=source, target=target, actor=actor)
+        branch_merge(self._session, source=source, target=target, actor=actor, permitted=True)
 
     def indexes(
         self,

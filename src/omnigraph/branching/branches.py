@@ -11,6 +11,7 @@ from omnigraph.core.errors.base import said
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, normalize_branch, show_branch
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.write.entering import entering_write
 from omnigraph.manifest.names import INTERNAL_NAMES
 
@@ -42,7 +43,7 @@ def delete_branch(session: GraphSession, name: str, actor: str | None = None) ->
     table reference that could not be removed is reported, and a later branch of that name removes it.
     """
     branch = _deletable(name)
-    entering_write(session, actor)
+    entering_write(session, actor, Question(Action.BRANCH_DELETE, None, branch))
     owned = [(key, branch) for key in _shown(session, branch).entries]
     # The queues keep writers of this process away, the lease those of others.
     with session.queues.acquire_many(owned), session.lease.hold() as hold:

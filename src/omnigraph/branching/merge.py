@@ -13,8 +13,9 @@ from omnigraph.branching.settling import UNRESOLVED
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.ids import show_branch
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.evolve.adopt import adopt_schema
-from omnigraph.engine.write.entering import entering_write
+from omnigraph.engine.write.entering import entering_write, settled_for_write
 from omnigraph.manifest.names import INTERNAL_NAMES
 from omnigraph.recovery.outcome import WriteCourse
 
@@ -46,10 +47,18 @@ _mutexes = _Mutexes()
 
 
 @contextmanager
-def merging(session: GraphSession, actor: str | None) -> Generator[None]:
-    """The surroundings of every merge: one at a time, after what dead writers left is settled."""
+def merging(session: GraphSession, actor: str | None, question: Question | None) -> Generator[None]:
+    """The surroundings of every merge: one at a time, after what dead writers left is settled.
+
+    Without a `question` it is part of a write that was permitted already.
+    """
+    if question is not None:
+        session.ask(actor, question)
     with _mutexes.of(session.root.identity):
-        entering_write(session, actor)
+        if question is None:
+            settled_for_write(session)
+        else:
+            entering_write(session, actor, question)
         yield
 
 
@@ -62,15 +71,18 @@ def branch_merge(
     resolution: Resolution | ConflictList = UNRESOLVED,
     cancel: Cancellation = NEVER,
     bulk: BulkDeltas | None = None,
+    permitted: bool = False,
 ) -> MergeReport:
     """Merge the head of `source` into `target` as one commit with two parents, or change nothing.
 
     Raises `MergeConflicts` with every conflict, `ExpectedVersionMismatch` when the target moved meanwhile.
     The source may move: the head seen at the start is merged. `bulk` computes deltas that are too large for
-    this process. An interrupt (Ctrl-C) carries a note about the outcome.
+    this process. `permitted`: it is part of a write that the policy was asked about already. An interrupt
+    (Ctrl-C) carries a note about the outcome.
     """
     _refuse_names(source, target)
-    with WriteCourse("the merge") as course, merging(session, actor):
+    asked = None if permitted else Question(Action.BRANCH_MERGE, show_branch(source), show_branch(target))
+    with WriteCourse("the merge") as course, merging(session, actor, asked):
         adopt_schema(session, target)
         plan = plan_merge(session, source, target, resolution, bulk)
         if plan.outcome is MergeOutcome.ALREADY_UP_TO_DATE:

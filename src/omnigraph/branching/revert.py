@@ -13,6 +13,7 @@ from omnigraph.branching.merge_writing import MergeRecord, write_merge
 from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import BadRequest
 from omnigraph.core.ids import show_branch
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.evolve.adopt import adopt_schema
 from omnigraph.manifest.commit_record import SCHEMA_OPERATION
 from omnigraph.recovery.outcome import WriteCourse
@@ -41,7 +42,7 @@ def revert_commit(
     entities, `MergeConflicts` lists them and nothing happens. Raises `CommitNotFound`, and `BadRequest` for
     the first commit of a graph, a parent the commit does not have, and where there is nothing to take back.
     """
-    with WriteCourse("the revert") as course, merging(session, actor):
+    with WriteCourse("the revert") as course, merging(session, actor, _changing(branch)):
         base = session.manifest.at_commit(commit_id)
         _refuse_upkeep(base.commit)
         adopt_schema(session, branch)
@@ -82,7 +83,7 @@ def restore_branch(
     Everything that came after stays in the history and can be restored in the same way. Where the branch
     shows exactly those rows already nothing is written. Cost: follows what differs.
     """
-    with WriteCourse("the restore") as course, merging(session, actor):
+    with WriteCourse("the restore") as course, merging(session, actor, _changing(branch)):
         adopt_schema(session, branch)
         target = session.manifest.current(branch)
         plan = plan_between(
@@ -100,6 +101,10 @@ def restore_branch(
             return MergeReport.of(replace(plan, outcome=MergeOutcome.ALREADY_UP_TO_DATE), actor, None)
         published = write_merge(session, plan, MergeRecord(f"restore:{to}", actor, None), cancel, course)
     return MergeReport.of(plan, actor, published.commit)
+
+
+def _changing(branch: Branch) -> Question:
+    return Question(Action.CHANGE, show_branch(branch))
 
 
 def _refuse_upkeep(commit: CommitRecord) -> None:

@@ -453,9 +453,11 @@ class RemoteGraph(Part):
         keep: int | None = None,
         older_than: timedelta | None = None,
         dry_run: bool = False,
+        actor: str | None = None,
         **_limits: Unpack[CallLimits],
     ) -> CleanupReport:
         """Remove states that nobody wants any more, and every file that only they are read from."""
+        check_caller(actor)
         age = None if older_than is None else int(older_than.total_seconds())
         body = {"keep": keep, "older_than_s": age, "dry_run": dry_run}
         return told(self._link.post("/cleanup", body), reports.cleanup_of)

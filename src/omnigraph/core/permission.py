@@ -44,6 +44,11 @@ class Decision:
 class Policy(Protocol):
     """Decides about one graph. Thread-safe, without I/O."""
 
+    @property
+    def tells_actors_apart(self) -> bool:
+        """Whether the answer may depend on who asks."""
+        ...
+
     def decide(self, actor: str | None, question: Question) -> Decision:
         """Whether this actor may do this. Raises PolicyEvaluationFailed."""
         ...
@@ -58,6 +63,8 @@ def refusal_text(actor: str, question: Question) -> str:
 
 class Everyone:
     """A policy without a bundle: the same for every actor, known or not."""
+
+    tells_actors_apart = False
 
     def __init__(self, actions: Iterable[Action]) -> None:
         self._actions: Final = frozenset(actions)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from omnigraph.core.clock import SYSTEM_CLOCK, Clock
 from omnigraph.core.errors import (
+    ActorRequired,
     BadRequest,
+    Forbidden,
     GraphNotFound,
     OmnigraphError,
 )
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch, TableKey
+    from omnigraph.core.permission import Policy, Question
     from omnigraph.engine.search.embedding import Embedder
     from omnigraph.manifest.state import Snapshot, TableEntry
     from omnigraph.storage.handles import SnapshotHandle
@@ -134,6 +137,8 @@ class GraphSession:
         self.cache_files = CacheFiles.of(root, settings, read_only=read_only)
         self.keys.attach(root.identity, self.cache_files)
         self.after_publish: AfterPublish | None = None
+        self.policy: Policy | None = None
+        """What every write has to ask; without one everything is permitted."""
         self.recovery = recovery_context(
             root, adapter, self.storage, self.manifest, self.publisher, settings, clock
         )
@@ -167,6 +172,21 @@ class GraphSession:
             )
         if self._closed:
             raise BadRequest("the graph is closed")
+
+    def ask(self, actor: str | None, *questions: Question) -> None:
+        """Whether the actor may do all of this. Raises Forbidden, ActorRequired, PolicyEvaluationFailed."""
+        policy = self.policy
+        if policy is None:
+            return
+        for question in questions:
+            decision = policy.decide(actor, question)
+            if decision.allowed:
+                continue
+            if actor is None and policy.tells_actors_apart:
+                raise ActorRequired(
+                    "the graph has a policy, and the write names no actor", hint="say who writes: actor="
+                )
+            raise Forbidden(decision.message, hint="ask the owner of the graph's policy")
 
     def disown(self) -> None:
         """In a forked child: the handle stays with the parent and is of no use here."""

@@ -30,6 +30,8 @@ class Kind(Enum):
 class BundlePolicy:
     """The decisions of one bundle. Thread-safe; a decision is a look into a table."""
 
+    tells_actors_apart = True
+
     def __init__(self, bundle: Bundle) -> None:
         self.bundle: Final = bundle
         self._groups: Final = {actor: bundle.groups_of(actor) for actor in bundle.actors}

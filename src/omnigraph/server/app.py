@@ -31,7 +31,7 @@ from omnigraph.core.limits import SERVER_READ_S_MAX, SERVER_READERS_DEFAULT, SER
 from omnigraph.core.permission import Everyone, Question
 from omnigraph.server import requests
 from omnigraph.server.answers import JSON, LINES, Answer, Stream
-from omnigraph.server.calls import EVERY_BRANCH, At, Call
+from omnigraph.server.calls import EVERY_BRANCH, At, Call, IfMissing
 from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
 from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
 from omnigraph.server.log import log
@@ -276,9 +276,13 @@ class Application:
                     hidden = CommitNotFound(asked.branch)
                     home = await readers.run(_home_of, served, asked.branch, hidden)
                     questions = [replace(asked, branch=home)]
-                elif asked.branch == EVERY_BRANCH:
-                    each = await readers.run(served.graph.branches.list)
-                    questions = [replace(asked, branch=name) for name in each]
+                elif asked.branch == EVERY_BRANCH or isinstance(asked.target, IfMissing):
+                    there = await readers.run(served.graph.branches.list)
+                    questions = (
+                        [replace(asked, branch=name) for name in there]
+                        if asked.branch == EVERY_BRANCH
+                        else [asked] * (asked.target not in there)
+                    )
             for question in questions:
                 decision = served.policy.decide(exchange.actor, question)
                 _audit(exchange, question, decision)

@@ -63,6 +63,12 @@ class At(str):
     __slots__ = ()
 
 
+class IfMissing(str):
+    """A target branch that is made only where it is missing; there is no question where it exists."""
+
+    __slots__ = ()
+
+
 EVERY_BRANCH: Final = "*"
 """Instead of a branch: the question is asked about each of them. No branch can be named like this."""
 
@@ -139,11 +145,11 @@ def changes_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
 
 
 def loads_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
-    """The questions of a load: with a base it may make its branch."""
+    """The questions of a load: with a base it makes its branch where it is missing."""
     (change,) = changes_branch(said, names)
-    if said.base is None:
+    if said.base is None or change.branch is None:
         return (change,)
-    return (change, Question(Action.BRANCH_CREATE, branch_named(said.base), change.branch))
+    return (change, Question(Action.BRANCH_CREATE, branch_named(said.base), IfMissing(change.branch)))
 
 
 def takes_back(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:

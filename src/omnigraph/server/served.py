@@ -107,6 +107,9 @@ def open_all(
             if before is None or each.graph is not getattr(before.get(each.id), "graph", None):
                 each.graph.close()
         raise failures[0]
+    for each in healthy:
+        # The engine asks as well, so that a route without its question cannot write.
+        each.graph.session.policy = each.policy
     return served
 
 

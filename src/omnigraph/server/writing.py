@@ -66,14 +66,14 @@ def load(call: Call[LoadParameters]) -> Answer:
 
 def make_branch(call: Call[bodies.BranchBody]) -> Answer:
     """Make a branch."""
-    made = call.graph.branches.create(call.said.name, from_branch=call.said.base)
+    made = call.graph.branches.create(call.said.name, from_branch=call.said.base, actor=call.actor)
     return document({**made.to_dict(), "actor_id": call.actor})
 
 
 def drop_branch(call: Call[bodies.Nothing]) -> Answer:
     """Delete a branch."""
     graph = call.graph
-    gone = graph.branches.delete(call.names["branch"])
+    gone = graph.branches.delete(call.names["branch"], actor=call.actor)
     return document({**gone.to_dict(), "actor_id": call.actor})
 
 
@@ -92,14 +92,14 @@ def merge(call: Call[bodies.MergeBody]) -> Answer:
 
 def create_tag(call: Call[bodies.TagBody]) -> Answer:
     """Name a commit."""
-    named = call.graph.tags.create(call.said.name, at=call.said.at)
+    named = call.graph.tags.create(call.said.name, at=call.said.at, actor=call.actor)
     return document({"name": call.said.name, "graph_commit_id": named, "actor_id": call.actor})
 
 
 def delete_tag(call: Call[bodies.Nothing]) -> Answer:
     """Forget a name."""
     graph = call.graph
-    graph.tags.delete(call.names["tag"])
+    graph.tags.delete(call.names["tag"], actor=call.actor)
     return document({"name": call.names["tag"], "actor_id": call.actor})
 
 
@@ -141,5 +141,5 @@ def cleanup(call: Call[bodies.CleanupBody]) -> Answer:
     """Remove states that nobody wants any more."""
     said = call.said
     age = None if said.older_than_s is None else timedelta(seconds=said.older_than_s)
-    done = call.graph.cleanup(keep=said.keep, older_than=age, dry_run=said.dry_run)
+    done = call.graph.cleanup(keep=said.keep, older_than=age, dry_run=said.dry_run, actor=call.actor)
     return document(done.to_dict(files=True))

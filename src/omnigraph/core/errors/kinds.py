@@ -163,7 +163,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "a server, its policy and its clients": (
         "stored_query_not_found",
         "alias_not_found",
-        "actor_required",
         "client_disconnected",
     ),
     "drops that reclaim the data at once": ("data_loss_not_allowed",),

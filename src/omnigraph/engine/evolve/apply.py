@@ -16,8 +16,9 @@ from omnigraph.core.cancel import NEVER
 from omnigraph.core.errors import ConflictError, MigrationBlocked, RecoveryRequired
 from omnigraph.core.events import tidying
 from omnigraph.core.failpoints import Window, failpoint
-from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid
+from omnigraph.core.ids import CommitId, OperationId, TableKey, new_ulid, show_branch
 from omnigraph.core.late_dataclass import dataclass
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.evolve.checks import check_rows, row_checks
 from omnigraph.engine.evolve.costs import StepCost, step_costs
 from omnigraph.engine.evolve.planned_fills import fill_texts, planned_fills
@@ -129,7 +130,7 @@ def apply_schema(
     too large for this process.
     Raises `RecoveryRequired` when it stopped after its first effect: recovery settles it.
     """
-    contract = entering_write(session, request.actor)
+    contract = entering_write(session, request.actor, Question(Action.SCHEMA_APPLY, None, show_branch(None)))
     planned = _plan(session, contract, request)
     plan = planned.plan
     if plan.is_empty or request.dry_run:

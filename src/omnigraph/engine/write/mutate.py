@@ -26,7 +26,7 @@ from omnigraph.engine.write.afterwards import after_commit
 from omnigraph.engine.write.calls import Call, call_line
 from omnigraph.engine.write.commit import finalize_under
 from omnigraph.engine.write.embedded import with_vectors
-from omnigraph.engine.write.entering import entering_write
+from omnigraph.engine.write.entering import settled_for_write
 from omnigraph.engine.write.gathered import MutationStaging
 from omnigraph.engine.write.ground import ReadSetMoved, queue_keys
 from omnigraph.engine.write.parts import WriteIntent
@@ -167,7 +167,7 @@ def _run_attempts(session: GraphSession, calls: list[Call], course: WriteCourse,
                 if course.begun or settled:
                     raise
                 _close(turn)
-                entering_write(session)
+                settled_for_write(session)
                 settled = True
             else:
                 _close(turn)

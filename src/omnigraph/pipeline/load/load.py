@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import BadRequest, LoadNotFound
 from omnigraph.core.events import tidying
-from omnigraph.core.ids import OperationId, new_ulid, normalize_branch
+from omnigraph.core.ids import OperationId, new_ulid, normalize_branch, show_branch
 from omnigraph.core.limits import QUICK_START_BYTES_MAX
 from omnigraph.core.load_options import ColumnForm, EngineName, LoadMode, LoadOptions, SourceFormat, word
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.evolve.adopt import adopt_schema
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
@@ -86,6 +87,7 @@ def load_files(
     """
     if resume is not None:
         return _resume(session, resume, sources, options, by)
+    session.ask(options.actor, _changing(options))
     if sources is None:
         raise BadRequest("a load needs an input, or the id of a load to resume")
     kind = None if format_ is None else word(SourceFormat, format_, "format")
@@ -125,6 +127,7 @@ def load_frames(
     `to` (or `src` and `dst`) and property names. An overwrite replaces every type that has a frame, also one
     without rows.
     """
+    session.ask(options.actor, _changing(options))
     if options.mode is LoadMode.OVERWRITE:
         replaced = tuple(dict.fromkeys((*options.replace_types, *frames)))
         options = replace(options, replace_types=replaced)
@@ -159,10 +162,17 @@ def load_spooled(
 
 def _enter(session: GraphSession, options: LoadOptions) -> None:
     """As every write; a branch that exists follows the accepted schema afterwards."""
-    entering_write(session, options.actor)
+    entering_write(session, options.actor, _changing(options))
     branch = normalize_branch(options.branch)
     if session.manifest.branch_exists(branch):
         adopt_schema(session, branch)
+    elif options.base is not None:
+        base = show_branch(normalize_branch(options.base))
+        session.ask(options.actor, Question(Action.BRANCH_CREATE, base, show_branch(branch)))
+
+
+def _changing(options: LoadOptions) -> Question:
+    return Question(Action.CHANGE, show_branch(normalize_branch(options.branch)))
 
 
 def _load(

@@ -23,6 +23,7 @@ from omnigraph.core.errors.kinds import Retry
 from omnigraph.core.events import tidying
 from omnigraph.core.ids import Branch, BranchName, TableKey, show_branch
 from omnigraph.core.load_options import LoadMode, LoadOptions
+from omnigraph.core.permission import Action, Question
 from omnigraph.engine.search.embedding import check_model
 from omnigraph.engine.session import GraphSession
 from omnigraph.engine.write.entering import entering_write
@@ -95,7 +96,7 @@ def reembed(
     Called again after it was stopped, it goes on. Raises BadRequest for what is no `@embed` property,
     EmbedderError, and MergeConflicts when somebody changed a text or a vector of the branch meanwhile.
     """
-    entering_write(session, actor)
+    entering_write(session, actor, Question(Action.CHANGE, show_branch(branch)))
     node, prop = _meant(session, target)
     embedder, _ = embedder_of(session, by.model)
     if embedder is None:
@@ -106,6 +107,7 @@ def reembed(
         )
     check_model(embedder, node, prop)
     work = _working_branch(node, prop, branch)
+    _ask(session, actor, work, branch, merge=merge)
     _begin(session, branch, work, by, actor)
     report = _embedded(session, node, prop, work, branch, by, embedder.model, actor)
     rows = _texts(session, node, prop, work)
@@ -149,6 +151,16 @@ def _meant(session: GraphSession, target: str) -> tuple[NodeType, Property]:
 def _working_branch(node: NodeType, prop: Property, branch: Branch) -> BranchName:
     of = "" if branch is None else f"-of-{branch}"
     return BranchName(f"embed-{node.name}-{prop.name}{of}")
+
+
+def _ask(session: GraphSession, actor: str | None, work: BranchName, branch: Branch, *, merge: bool) -> None:
+    """Ask for everything that is going to happen, so that nothing stops half-way."""
+    shown = show_branch(branch)
+    session.ask(actor, Question(Action.BRANCH_CREATE, shown, work), Question(Action.CHANGE, work))
+    session.ask(actor, Question(Action.BRANCH_MERGE, shown, work))
+    if merge:
+        session.ask(actor, Question(Action.BRANCH_MERGE, work, shown))
+        session.ask(actor, Question(Action.BRANCH_DELETE, None, work))
 
 
 def _begin(session: GraphSession, branch: Branch, work: BranchName, by: RunBy, actor: str | None) -> None:
