@@ -109,7 +109,8 @@ class WriteQueueManager:
         return guards
 
     def _await_turn(self, guards: Guards, deadline: float) -> None:
-        self._line.wait_until(lambda: self._in_the_way(guards) is None, guards, deadline)
+        if self._line.wait_until(lambda: self._in_the_way(guards) is None, guards, deadline):
+            return
         found = self._in_the_way(guards)
         if found is not None:
             raise _busy(*found)

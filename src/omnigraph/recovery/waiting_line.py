@@ -68,11 +68,19 @@ class Line(Generic[PlaceT]):
 
     def places(self) -> list[PlaceT]:
         """Those who are in the line now, first come first."""
+        if not self._places:
+            return []
         found = [reference() for reference in list(self._places.values())]
         return [place for place in found if place is not None and not place.left]
 
+    def is_only(self, place: PlaceT) -> bool:
+        """Whether nobody but `place` is in the line: what a lone writer asks first, and mostly hears."""
+        return place.number in self._places and len(self._places) == 1
+
     def before(self, place: PlaceT) -> list[PlaceT]:
         """Those in the line who came before `place`."""
+        if self.is_only(place):
+            return []
         return list(itertools.takewhile(lambda each: each is not place, self.places()))
 
     def leave(self, place: PlaceT) -> None:

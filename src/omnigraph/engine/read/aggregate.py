@@ -85,7 +85,7 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
             for total in totals:
                 total.add(groups.codes, piece)
     present = groups.present()
-    results = {each: total.result(present) for each, total in zip(prepared.aggregates, totals, strict=True)}
+    results = [total.result(present) for total in totals]
     return finished_groups(reading, prepared, groups.columns(present), results, len(present))
 
 

@@ -59,6 +59,9 @@ class Prepared:
     """The comparisons of vectors with a text."""
     aggregates: tuple[ir.Aggregate, ...]
     """What the query returns, orders by or keeps groups by, each once."""
+    places: tuple[int, ...] | None
+    """For each result column its place among the group key and then the aggregates, when the groups are
+    nothing but these, in no order and under no condition."""
     order: str = ""
     """In which order the clauses are run and why, when they could be run in another one."""
 
@@ -78,6 +81,7 @@ def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
     as_set = plan.distinct and not plan.is_aggregate
     chain = chain_of(steps, needed, as_set=as_set)
     searches = ir.searches_by(plan)
+    aggregates = ir.aggregates_by(plan)
     return Prepared(
         plan,
         steps,
@@ -93,8 +97,18 @@ def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
         bind=binder(plan),
         searches=searches,
         embedded=ir.embedded(searches),
-        aggregates=ir.aggregates_by(plan),
+        aggregates=aggregates,
+        places=_places(plan, aggregates),
     )
+
+
+def _places(plan: ir.ReadPlan, aggregates: Sequence[ir.Aggregate]) -> tuple[int, ...] | None:
+    """See `Prepared.places`."""
+    if not plan.is_aggregate or plan.having or plan.order:
+        return None
+    known = [*(plan.columns[at].expression for at in plan.grouping), *aggregates]
+    wanted = [column.expression for column in plan.columns]
+    return tuple(map(known.index, wanted)) if all(each in known for each in wanted) else None
 
 
 def _returned(plan: ir.ReadPlan) -> frozenset[str]:

@@ -340,17 +340,21 @@ def aggregate_whole(reading: Reading, prepared: Prepared, frame: Frame) -> list[
         heads = [_column(reading, prepared, index, frame.take(first)) for index in plan.grouping]
     else:
         codes, groups, heads = np.zeros(frame.rows, dtype=np.int64), 1, []
-    results = {each: _aggregate(reading, each, frame, codes, groups) for each in prepared.aggregates}
+    results = [_aggregate(reading, each, frame, codes, groups) for each in prepared.aggregates]
     return finished_groups(reading, prepared, heads, results, groups)
 
 
 def finished_groups(
-    reading: Reading, prepared: Prepared, heads: list[Any], results: dict[ir.Aggregate, Any], groups: int
+    reading: Reading, prepared: Prepared, heads: list[Any], results: list[Any], groups: int
 ) -> list[Any]:
     """The result columns from those of the group key and the aggregates, one value a group."""
+    if prepared.places is not None:
+        found = [*heads, *results]
+        return _cut(prepared, [found[place] for place in prepared.places], None)
     plan = prepared.plan
     keys = {plan.columns[at].expression: head for at, head in zip(plan.grouping, heads, strict=True)}
-    known = GroupValues(reading, {**keys, **results}, groups)
+    summed = dict(zip(prepared.aggregates, results, strict=True))
+    known = GroupValues(reading, {**keys, **summed}, groups)
     mask = known.hold(plan.having)
     if mask is not None:
         kept = pa.array(np.flatnonzero(mask))

@@ -195,7 +195,8 @@ class CallLine:
 
     def _wake_next(self, key: CallKey) -> None:
         """Wake the first who waits, and the first who may lead others."""
-        waiting = self._waiting(key)
+        if not (waiting := self._waiting(key)):
+            return
         for each in waiting[:1]:
             each.wake()
         for each in [each for each in waiting if not each.on_main_thread][:1]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from omnigraph.core.bounds import lift_bounds, unbounded
 from omnigraph.core.cancel import NEVER
@@ -25,6 +25,7 @@ from omnigraph.core.failpoints import failpoint
 from omnigraph.core.formats import SIDECAR_SCHEMA_VERSION
 from omnigraph.core.ids import TableKey
 from omnigraph.core.late_dataclass import dataclass
+from omnigraph.core.limits import MIB
 from omnigraph.engine.write.forks import fork_table
 from omnigraph.engine.write.ground import (
     check_authority,
@@ -51,7 +52,7 @@ from omnigraph.recovery.outcome import left_to_recovery
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.failpoints import Window
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from omnigraph.storage.handles import SnapshotHandle, StagedHandle
 
 NO_RESHAPE = Reshape()
+SUMS_BESIDE_BYTES_MIN: Final = MIB // 4
+"""From this size on, checksums are taken by another thread while the device works."""
 
 # --- the stages ------------------------------------------------------------------------------------------
 
@@ -327,8 +330,7 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         *(handle for _, handle in switched if handle is not None),
         *(handle for _, handle in created),
     ]
-    # While the device works: the sums cost a write no time.
-    sums = session.submit(session.storage.sums, handles)
+    sums = _summing(session, covered.grounded, handles)
     covered.syncs.finish([path for handle in handles for path in session.storage.new_files(handle)])
     if covered.sidecar is not None and _judged(write.intent) is ClassificationMode.CONFIRMED:
         _at(write.windows.pre_confirm)
@@ -341,7 +343,23 @@ def commit_tables(session: GraphSession, covered: Covered) -> Committed:
         *(entry for entry, _ in created),
     ]
     changes = reshaped(covered.grounded.current, entries, write.reshape)
-    return Committed(covered, tuple(committed), changes, tuple(sums.result()))
+    return Committed(covered, tuple(committed), changes, tuple(sums()))
+
+
+def _summing(
+    session: GraphSession, grounded: Grounded, handles: Sequence[SnapshotHandle]
+) -> Callable[[], list[FileSum]]:
+    """What gives the checksums of the new files.
+
+    They are taken while the device works and cost a large write no time. To hand the few bytes of a small one
+    to another thread would take longer than to sum them.
+    """
+    parts = [part for table in grounded.tables.values() for part in table.parts]
+    known = sum(part.staged.bytes for part in parts if isinstance(part, StagedPart))
+    if known < SUMS_BESIDE_BYTES_MIN and not any(isinstance(part, LaterPart) for part in parts):
+        sums = session.storage.sums(handles)
+        return lambda: sums
+    return session.submit(session.storage.sums, handles).result
 
 
 def _created(session: GraphSession, covered: Covered, new: NewTable) -> tuple[TableEntry, SnapshotHandle]:
