@@ -199,6 +199,29 @@ def test_a_type_that_is_dropped_and_comes_back_is_a_new_empty_table(alone):
     assert alone.verify().violations == ()
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["adopted", "killed"])
+def test_a_branch_adopts_a_type_that_came_back_under_the_name_of_one_that_it_lost(alone, killed):
+    """The branch knows the former table of the name as gone: it must not read or write that one."""
+    alone.apply_schema(TOURS.replace("node Bus { plate: String @key }\nedge Uses: Tour -> Bus\n", ""))
+    alone.branches.create("late")
+    alone.apply_schema(TOURS)
+    path = alone.session.root.uri
+    if killed:
+        alone.close()
+        command = {"command": "merge", "path": path, "source": "main", "target": "late"}
+        status, errors = run_child(command, failpoints=f"{Window.SCHEMA_ADOPT_POST_COMMIT_PRE_PUBLISH}=kill")
+        assert status == CUT, errors
+    with omnigraph.open(path, settings=FAST) as graph:
+        buses = "query q() { match { $b: Bus } return { $b.plate } }"
+        assert list(graph.query(buses, branch="late")) == []
+        graph.mutate('query q() { insert Bus { plate: "y" } }', branch="late")
+        assert list(graph.query(buses, branch="late")) == [{"b.plate": "y"}]
+        assert list(graph.query(buses, at="v1")) == [{"b.plate": "x"}]
+        graph.branches.merge("late", into="main")
+        assert list(graph.query(buses)) == [{"b.plate": "y"}]
+        assert graph.verify().violations == ()
+
+
 def test_an_empty_plan_and_a_dry_run_publish_nothing(graph):
     before = graph.commits.head().id
     assert graph.apply_schema(TOURS + "// a comment\n").applied is False

@@ -117,14 +117,17 @@ def _switch(
 ) -> TableOutcome:
     """Add the changes that show the version a merge wanted shown; returns its line of the audit."""
     key, version, branch = switch.table_key, switch.table_version, switch.table_branch
-    location = snapshot.registrations.get(key, switch.table_path)
-    if key not in snapshot.registrations:
+    there = snapshot.entries.get(key)
+    location = switch.table_path if there is None else there.location
+    expected[key] = switch.expected_version
+    if there is None:
+        # New to the branch, or another table than the one it knew under this name.
         changes.append(RegisterTable(key, location))
+        expected[key] = snapshot.latest_version(key)
     handle = context.storage.open_version(key, location, branch, version)
     make_shown_durable(context, location, branch, version)
     pin = SidecarPin(key, location, 0, version, table_branch=branch)
     changes.append(update_of(context, pin, location, version, handle.row_count))
-    expected[key] = switch.expected_version
     return TableOutcome(key, switch.expected_version, version)
 
 

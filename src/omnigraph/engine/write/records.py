@@ -85,10 +85,13 @@ def shown(entry: TableEntry) -> SubTableUpdate:
 
 
 def changes_to(current: Snapshot, entries: Iterable[TableEntry]) -> tuple[Change, ...]:
-    """The changes that make a branch show these entries, in key order; new tables are registered."""
+    """The changes that make a branch show these entries, in key order.
+
+    Tables that are new to it are registered, those of a name that it knows from before a drop, too.
+    """
     changes: list[Change] = []
     for entry in sorted(entries, key=lambda each: each.table_key):
-        if entry.table_key not in current.registrations:
+        if entry.table_key not in current.entries:
             changes.append(RegisterTable(entry.table_key, entry.location))
         changes.append(shown(entry))
     return tuple(changes)
