@@ -3,7 +3,13 @@
 import pytest
 
 import omnigraph
-from omnigraph.core.errors import EntityNotFound, MigrationBlocked, SchemaBoundary, TypeNotFound
+from omnigraph.core.errors import (
+    EntityNotFound,
+    MergeConflicts,
+    MigrationBlocked,
+    SchemaBoundary,
+    TypeNotFound,
+)
 from recovery_graph import FAST
 
 TOURS = """node Tour { code: String @key  stops: I32?  mood: enum(fun, calm) }
@@ -178,3 +184,27 @@ def test_s78_a_drop_waits_for_branches_and_an_addition_does_not(graph):
         "main": 2,
         "review": 2,
     }
+
+
+def test_a_revert_that_would_bring_back_null_where_a_value_is_required_now_says_so(graph):
+    """Neither a row that was deleted then nor a value that was not there yet may break a rule of now."""
+    graph.mutate('query q() { insert Tour { code: "b", mood: "fun" } }')
+    graph.mutate('query q() { delete Tour where code = "b" }')
+    deleted = head(graph)
+    graph.mutate('query q() { insert Tour { code: "c", mood: "fun" } }')
+    graph.mutate('query q() { update Tour set { stops: 3 } where code = "c" }')
+    updated = head(graph)
+    graph.apply_schema(TOURS.replace("stops: I32?", "stops: I32"))
+    before = head(graph)
+    for commit in (deleted, updated):
+        with pytest.raises(MergeConflicts) as refused:
+            graph.revert(commit)
+        assert [each["message"] for each in refused.value.conflicts] == ["Tour.stops must have a value"]
+        assert "loosen the schema first" in refused.value.hint
+        assert head(graph) == before
+    graph.apply_schema(TOURS)
+    for commit in (deleted, updated):
+        graph.revert(commit)
+    rows = graph.query("query q() { match { $t: Tour } return { $t.code, $t.stops } order { $t.code asc } }")
+    assert [tuple(row.values()) for row in rows] == [("a", 1), ("b", None), ("c", None)]
+    assert graph.verify().violations == ()

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 CHOOSE: Final = "choose a side with --on-conflict or --resolve, or settle them on the source branch"
 REVERT: Final = "later commits changed these entities; revert those first, or change them by hand"
+REVERT_RULES: Final = (
+    "what it would bring back breaks rules of now; loosen the schema first, or change them by hand"
+)
 _BY_HAND: Final = {
     ConflictKind.ORPHAN_EDGE: "delete the edge, or insert its lost end again",
     ConflictKind.UNIQUE_VIOLATION: "change or delete one of the two that share a value",
@@ -31,3 +34,8 @@ def advice(kinds: Iterable[ConflictKind], *, chosen: bool = False) -> str:
         f"only the merged graph breaks these rules, which no side settles: {'; '.join(acts)}, on one of the "
         f"branches, and merge again{other}"
     )
+
+
+def revert_advice(kinds: Iterable[ConflictKind]) -> str:
+    """What to do where a commit cannot be taken back."""
+    return REVERT if set(kinds) & RESOLVABLE else REVERT_RULES

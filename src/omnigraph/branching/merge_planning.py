@@ -27,6 +27,7 @@ from omnigraph.branching.merge_step import MergeStep
 from omnigraph.branching.merge_validation import TableRows, Verdict, check_merged
 from omnigraph.branching.property_merge import Sides, divide, going_together, with_properties
 from omnigraph.branching.settling import UNRESOLVED, Resolution, Settled, settle
+from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.errors import BadRequest, InternalError, TypeNotFound
 from omnigraph.core.progress import Steps
 from omnigraph.engine.readable import seen_as
@@ -188,6 +189,9 @@ def _checked(
 ) -> Verdict:
     """What stands against the merged rows."""
     one_schema = source.schema_hash == target.schema_hash
+    catalog = session.schemas.catalog(schema_hash)
+    change = None if one_schema else catalog_change(session.catalog_of(source), catalog)
+    lacking = {} if change is None else {each.new_key: each.newly_required for each in change.kept}
     rows = {
         each.table_key: TableRows(
             each.changes,
@@ -195,10 +199,11 @@ def _checked(
             each.target_handle,
             each.held,
             adopted=one_schema and each.action is not TableAction.REWRITE,
+            lacking=lacking.get(each.table_key, frozenset()),
         )
         for each in steps
     }
-    return check_merged(session, session.schemas.catalog(schema_hash), target, rows)
+    return check_merged(session, catalog, target, rows)
 
 
 def _touched(

@@ -92,6 +92,8 @@ class TableRows:
     """Rows of the source that are in memory already."""
     adopted: bool = False
     """Whether the target's table becomes the source's, under one schema."""
+    lacking: frozenset[str] = frozenset()
+    """Properties that the target requires and rows of the source may have no value for."""
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
         ids = pa.concat_arrays([changes.appends.ids, changes.upserts.ids])
         return TableChange(table_type, pa.table({"id": ids}), changes.deletes.ids, adopted=True)
     written = np.sort(np.concatenate([changes.appends.addresses, changes.upserts.after]))
-    fields = _checked_fields(table_type, adopted=rows.adopted)
+    fields = _checked_fields(table_type, rows.lacking, adopted=rows.adopted)
     former = None
     if is_bounded(table_type):
         hidden = np.concatenate(
@@ -161,9 +163,9 @@ def _table_change(session: GraphSession, table_type: TableType, rows: TableRows)
     )
 
 
-def _checked_fields(table_type: TableType, *, adopted: bool) -> list[pa.Field]:
-    """The columns some rule over values, tuples, ends or counts speaks of; of an adopted table those that
-    rules between tables speak of.
+def _checked_fields(table_type: TableType, lacking: frozenset[str], *, adopted: bool) -> list[pa.Field]:
+    """The columns some rule over values, tuples, ends or counts speaks of, and `lacking`; of an adopted table
+    those that rules between tables speak of.
     """
     ends = {"src", "dst"} if isinstance(table_type, EdgeType) else set[str]()
     if adopted:
@@ -171,6 +173,7 @@ def _checked_fields(table_type: TableType, *, adopted: bool) -> list[pa.Field]:
     named = {
         "id",
         *ends,
+        *lacking,
         *(name for group in table_type.unique for name in group),
         *(rule.property for rule in table_type.ranges),
         *(rule.property for rule in table_type.checks),

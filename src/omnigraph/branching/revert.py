@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from omnigraph.branching.merge import merging, refuse_conflicts
-from omnigraph.branching.merge_advice import REVERT
+from omnigraph.branching.merge_advice import revert_advice
 from omnigraph.branching.merge_planning import MergeOutcome, plan_between
 from omnigraph.branching.merge_report import MergeReport
 from omnigraph.branching.merge_writing import MergeRecord, write_merge
@@ -57,7 +57,7 @@ def revert_commit(
             rows_only=True,
             bulk=bulk,
         )
-        refuse_conflicts(plan, REVERT)
+        refuse_conflicts(plan, revert_advice(each.kind for each in plan.conflicts))
         if not any(step.writes_rows for step in plan.steps):
             raise BadRequest(
                 f"{show_branch(branch)} shows nothing of what commit '{commit_id}' did",

@@ -64,6 +64,14 @@ class TableChange:
         widened = (new for new, old in sources.items() if wanted.field(new).type != before.field(old).type)
         return ColumnMap(wanted, sources, tuple(widened))
 
+    @property
+    def newly_required(self) -> frozenset[str]:
+        """The properties that rows of before may have no value for, and must have one afterwards."""
+        sure = {prop.property_id for prop in self.before.properties if prop.required}
+        return frozenset(
+            prop.name for prop in self.after.properties if prop.required and prop.property_id not in sure
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
