@@ -80,10 +80,14 @@ def test_only_the_new_column_is_written(graph):
         ("tier: [String]", '["x"]', (["x"],) * 3),
         ("tier: Vector(2)", "[1, 2.5]", ([1.0, 2.5],) * 3),
         ("tier: String?", "null", (None, None, None)),
+        ("tier: I32?", "$row.stops * 10 + 1", (11, 21, None)),
+        ("tier: F64?", "($row.price - 1) / $row.stops", (1.0, 0.75, None)),
+        ("tier: I64?", "$row.price * 2", (4, 5, None)),
+        ("tier: U32", "2 * 3", (6, 6, 6)),
         ('tier: String @default("z")', '"given"', ("given",) * 3),
     ],
 )
-def test_a_fill_is_a_value_or_a_property_of_the_row(graph, added_property, fill, values):
+def test_a_fill_is_a_value_a_property_of_the_row_or_computed_from_it(graph, added_property, fill, values):
     assert graph.apply_schema(added(added_property), fills=[f"Tour.tier = {fill}"]).applied
     assert shown(graph, "tier") == {code: (each,) for code, each in zip("abc", values, strict=True)}
     assert graph.verify(deep=True).violations == ()
@@ -112,6 +116,27 @@ def test_a_fill_of_now_is_one_moment(graph):
         ("tier: I32  @range(tier, 0..1)", "2", ConstraintViolation, "Tour.tier: 2 is above 1"),
         ("tier: String @unique", '"one"', ConstraintViolation, "'one' is held by 'a' and 'b'"),
         ("tier: I64?  more: I64?", "$row.more", MigrationUnsupported, "added by the same change"),
+        (
+            "tier: I64?  more: I64?",
+            "$row.stops + $row.more",
+            MigrationUnsupported,
+            "added by the same change",
+        ),
+        ("tier: I64", "$row.stops + 1", ConstraintViolation, "Tour.tier must have a value"),
+        ("tier: I32?", "$row.total * 10", ConstraintViolation, "30000000000 does not fit I32"),
+        (
+            "tier: I64?",
+            "$row.total * 9000000000",
+            ConstraintViolation,
+            r"\$row.total \* 9000000000 has no result",
+        ),
+        ("tier: F64?", "1 / ($row.stops - 1)", ConstraintViolation, "has no result"),
+        ("tier: I64", "1 / 0", ConstraintViolation, "1 / 0 has no result"),
+        ("tier: String", "$row.stops + 1", QueryTypeError, "I64 does not fit String 'tier'"),
+        ("tier: I64", "$row.code + 1", QueryTypeError, r"'\+' needs numbers, got String"),
+        ("tier: I64", "$row.nosuch + 1", QueryTypeError, "'Tour' has no property 'nosuch'"),
+        ("tier: I64", "$tour.stops + 1", QueryTypeError, "tour"),
+        ("tier: I64", "count($row) + 1", QueryTypeError, "count"),
     ],
 )
 def test_a_fill_that_does_not_fit_changes_nothing(graph, added_property, fill, error, says):

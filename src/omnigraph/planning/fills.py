@@ -1,6 +1,7 @@
-"""What the rows of an added property get: a constant, or another property of the row."""
+"""What the rows of an added property get: a constant, a property of the row, or a number computed from it."""
 
 import datetime as dt
+from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property
@@ -10,7 +11,8 @@ from omnigraph.language import query_tree as tree
 from omnigraph.language.fill_syntax import FillNode, parse_fill
 from omnigraph.language.source import Source
 from omnigraph.planning import ir
-from omnigraph.planning.check_base import Typing, assignable
+from omnigraph.planning.check_base import assignable
+from omnigraph.planning.check_operand import Bound, OperandCheck, Scope
 from omnigraph.planning.compile import raise_diagnostics
 from omnigraph.planning.values import Value
 
@@ -29,12 +31,37 @@ class Fill:
     """The expression as it was written."""
     value: Value = None
     source: str | None = None
-    """The property of the row whose value it gets; None: every row gets `value`."""
+    """The property of the row whose value it gets."""
+    computed: ir.Arithmetic | None = None
+    """What it is computed from. Neither this nor `source`: every row gets `value`."""
+
+    @property
+    def follows_row(self) -> bool:
+        """Whether rows may get different values."""
+        return self.source is not None or self.computed is not None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The properties of the row that it reads."""
+        if self.source is not None:
+            return (self.source,)
+        return () if self.computed is None else tuple(dict.fromkeys(_read_by(self.computed)))
 
     @property
     def label(self) -> str:
         """`Type.property`."""
         return f"{self.type_name}.{self.name}"
+
+
+def _read_by(operand: ir.Operand) -> Iterator[str]:
+    match operand:
+        case ir.PropertyRef():
+            yield operand.prop.name
+        case ir.Arithmetic():
+            yield from _read_by(operand.left)
+            yield from _read_by(operand.right)
+        case _:
+            pass
 
 
 def fill_label(text: str) -> tuple[str, str]:
@@ -59,11 +86,12 @@ def _parsed(source: Source) -> FillNode:
     return parsed
 
 
-class _Check(Typing):
+class _Check(OperandCheck):
     """One fill under check."""
 
     def __init__(self, node: FillNode, catalog: Catalog, source: Source) -> None:
         super().__init__(tree.Query("fill", (), tree.MutationBody(())), catalog, source, suggest=True)
+        self.number_params = {}
         self._node = node
 
     def fill(self, text: str, now: dt.datetime) -> Fill:
@@ -76,9 +104,13 @@ class _Check(Typing):
                 return Fill(owner.name, prop.name, written, source=self._source(access, owner, prop).name)
             case tree.Literal() | tree.Now() as atom:
                 value = self.assigned(atom, prop, owner)
+            case tree.Arithmetic() as expression:
+                return Fill(owner.name, prop.name, written, computed=self._computed(expression, owner, prop))
             case _:
-                message = "a fill is a value, now(), or a property of the row"
-                self.report("T7", node.value_span, message, hint=f'write "text", 7 or ${ROW}.name')
+                message = "a fill is a value, now(), a property of the row, or computed from numbers of it"
+                self.report(
+                    "T7", node.value_span, message, hint=f'write "text", ${ROW}.name or ${ROW}.size * 2'
+                )
                 value = None
         if not isinstance(value, ir.Literal | ir.Now):
             self._stop()
@@ -112,11 +144,27 @@ class _Check(Typing):
             self.report("T14", access.span, message)
             self._stop()
         given = self._property(owner, access.property, access.property_span)
-        if not _fits(given.type, wanted.type):
-            message = f"{given.type.text()} does not fit {wanted.type.text()} '{wanted.name}'"
-            self.report("T7", access.span, message, type_name=owner.name, property_name=wanted.name)
-            self._stop()
+        self._require_fit(given.type, access.span, owner, wanted)
         return given
+
+    def _computed(
+        self, expression: tree.Arithmetic, owner: NodeType | EdgeType, wanted: Property
+    ) -> ir.Arithmetic:
+        scope = Scope()
+        scope.own[ROW] = Bound(ROW, owner, 0)
+        found = self.arithmetic(expression, lambda part: self.operand(part, scope))
+        if found is None:
+            self._stop()
+        self._require_fit(found.type, expression.span, owner, wanted)
+        return found
+
+    def _require_fit(
+        self, given: PropertyType, span: tree.Span, owner: NodeType | EdgeType, wanted: Property
+    ) -> None:
+        if not _fits(given, wanted.type):
+            message = f"{given.text()} does not fit {wanted.type.text()} '{wanted.name}'"
+            self.report("T7", span, message, type_name=owner.name, property_name=wanted.name)
+            self._stop()
 
 
 def _fits(given: PropertyType, wanted: PropertyType) -> bool:

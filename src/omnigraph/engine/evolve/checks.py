@@ -89,7 +89,7 @@ def check_rows(check: RowCheck, run: Run) -> None:
     """
     pieces = check.rows.pieces()
     violations = Violations()
-    if any(fill.source is not None for fill in check.rows.fills):
+    if any(fill.follows_row for fill in check.rows.fills):
         _take(violations, run(check_fills, pieces))
         _stop_if_any(violations)
     if check.rules.value_columns:
@@ -131,8 +131,10 @@ class ValueTask:
 def check_fills(piece: Piece) -> Violations:
     """The rows whose value does not fit the property that it is to fill."""
     violations = Violations()
-    fills = [fill for fill in piece.rows.fills if fill.source is not None]
-    for rows in piece.batches(["id", *(fill.source for fill in fills if fill.source is not None)]):
+    fills = [fill for fill in piece.rows.fills if fill.follows_row]
+    for rows in piece.batches(
+        list(dict.fromkeys(["id", *(name for fill in fills for name in fill.sources)]))
+    ):
         for fill in fills:
             tell_misfits(rows, piece.rows.type, fill, violations)
     return violations

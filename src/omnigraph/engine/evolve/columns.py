@@ -47,7 +47,7 @@ def column_work(
     if columns is None or not entry.row_count:
         return None
     # A fill that gives null gives what is there without it.
-    given = [fill.name for fill in fills if fill.source is not None or fill.value is not None]
+    given = [fill.name for fill in fills if fill.follows_row or fill.value is not None]
     written = (*columns.written, *(name for name in columns.schema.names if name in given))
     if not written:
         return None

@@ -1,4 +1,4 @@
-"""The values that rows of a table get in added columns: of a constant, or of another column of the row."""
+"""The values that rows of a table get in added columns: constants, other columns, or computed from them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, arrow_type
-from omnigraph.engine.write.rules import misfit
+from omnigraph.engine.read.arithmetic import computed
+from omnigraph.engine.read.compare import Column, Constant, as_array
+from omnigraph.engine.write.rules import misfit, uncomputed
 from omnigraph.engine.write.values import positions
+from omnigraph.planning import ir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import Property, TableType
     from omnigraph.catalog.types import PropertyType, ScalarKind
+    from omnigraph.engine.read.compare import Values
     from omnigraph.engine.write.validate import Violations
     from omnigraph.planning.fills import Fill
 
@@ -31,8 +35,8 @@ def sources_of(fills: Sequence[Fill], names: Sequence[str]) -> list[str]:
         fill = filled.get(name)
         if fill is None:
             found[name] = None
-        elif fill.source is not None:
-            found[fill.source] = None
+        else:
+            found.update(dict.fromkeys(fill.sources))
     return list(found)
 
 
@@ -50,24 +54,55 @@ def with_fills(
 
 def _values(rows: pa.Table, prop: Property, fill: Fill) -> pa.ChunkedArray | pa.Array:
     kind = arrow_type(prop.type)
-    if fill.source is None:
+    if not fill.follows_row:
         constant = list(fill.value) if isinstance(fill.value, tuple) else fill.value
         return pa.repeat(pa.scalar(constant, kind), rows.num_rows)
-    column = rows.column(fill.source)
+    column = _given(rows, fill)
     # Values that do not fit were told before.
     return column if column.type == kind else column.cast(kind, safe=False)
 
 
+def _given(rows: pa.Table, fill: Fill) -> pa.ChunkedArray:
+    """What a fill reads or computes, before it is made what the property wants."""
+    if fill.computed is None:
+        return rows.column(fill.sources[0])
+    return pa.chunked_array([as_array(_evaluated(rows, fill.computed), rows.num_rows)])
+
+
+def _evaluated(rows: pa.Table, operand: ir.Operand) -> Values:
+    match operand:
+        case ir.Arithmetic():
+            return computed(operand, _evaluated(rows, operand.left), _evaluated(rows, operand.right))
+        case ir.PropertyRef():
+            return Column(rows.column(operand.prop.name).combine_chunks(), operand.type)
+        case ir.Literal():
+            return Constant(operand.value, operand.type)
+        case _:
+            raise AssertionError(operand)  # no number of a row
+
+
 def tell_misfits(rows: pa.Table, table_type: TableType, fill: Fill, violations: Violations) -> None:
-    """Note the rows whose value does not fit the property it is to fill."""
-    if fill.source is None:
-        return
-    prop, given = table_type.property_named(fill.name), table_type.property_named(fill.source)
-    column = rows.column(fill.source)
-    at = _misfits(column, given.type.kind, prop.type)
-    ids = rows.column("id")
-    built = (misfit(table_type, prop, column[row].as_py(), ids[row].as_py()) for row in at.tolist())
-    violations.add(built, len(at))
+    """Note the rows whose value does not fit the property it is to fill, or cannot be computed."""
+    prop, column, ids = table_type.property_named(fill.name), _given(rows, fill), rows.column("id")
+    read = table_type.property_named(fill.sources[0]) if fill.computed is None else fill.computed
+    given = read.type.kind
+    at = _misfits(column, given, prop.type)
+    violations.add(
+        (misfit(table_type, prop, column[row].as_py(), ids[row].as_py()) for row in at.tolist()), len(at)
+    )
+    if fill.computed is not None:
+        lost = _not_computed(rows, column, fill)
+        violations.add(
+            (uncomputed(table_type, prop, fill.text, ids[row].as_py()) for row in lost.tolist()), len(lost)
+        )
+
+
+def _not_computed(rows: pa.Table, column: pa.ChunkedArray, fill: Fill) -> NDArray[np.int64]:
+    """The rows that have every number it is computed from, and no result: beyond its type, or over zero."""
+    lost = np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False), np.bool_)
+    for name in fill.sources:
+        lost = lost & np.asarray(pc.is_valid(rows.column(name)).to_numpy(zero_copy_only=False), np.bool_)
+    return np.flatnonzero(lost)
 
 
 def _misfits(column: pa.ChunkedArray, given: ScalarKind, wanted: PropertyType) -> NDArray[np.int64]:

@@ -42,9 +42,10 @@ def planned_fills(
     by_table: dict[TableKey, list[Fill]] = {}
     for fill in fills:
         owner = plan.desired.nodes.get(fill.type_name) or plan.desired.edges[fill.type_name]
-        if fill.source is not None and owner.property_named(fill.source).property_id not in known:
+        new = [name for name in fill.sources if owner.property_named(name).property_id not in known]
+        if new:
             raise MigrationUnsupported(
-                f"'{fill.label}' cannot be filled from '{fill.source}', which is added by the same change",
+                f"'{fill.label}' cannot be filled from '{new[0]}', which is added by the same change",
                 hint="fill it from a property that the rows have already",
             )
         by_table.setdefault(TableKey(owner.table_key), []).append(fill)

@@ -161,6 +161,13 @@ def misfit(table_type: TableType, prop: Property, value: object, entity_id: str)
     return _violation(table_type, "type", message, entity_id, prop.name)
 
 
+def uncomputed(table_type: TableType, prop: Property, expression: str, entity_id: str) -> Violation:
+    """An expression that has no result for a row, though every number in it is there."""
+    reason = "a division by zero, or too great a number"
+    message = f"{table_type.name}.{prop.name}: {expression} has no result ({reason})"
+    return _violation(table_type, "type", message, entity_id, prop.name)
+
+
 def wrong_id(node: NodeType, entity_id: str, key: str) -> Violation:
     """The id of a row is not the text of its key."""
     message = f"{node.name} '{entity_id}': its key is '{key}', which is not its id"
