@@ -77,10 +77,11 @@ def write(command):
 
 
 def mutate(command):
-    """Run one query with one key, where told until it is cut; then a file says that the call has returned."""
+    """Run one query, where told until it is cut; then a file says that the call has returned."""
     graph = omnigraph.open(command["path"])
     if "cut" not in command:
-        graph.mutate(command["query"], {"k": command["key"]})
+        parameters = {"k": command["key"]} if "key" in command else {}
+        graph.mutate(command["query"], parameters, branch=command.get("branch", "main"))
         return
     with listen(CutAt(command["cut"]), everywhere=True):
         graph.mutate(command["query"], {"k": command["key"]})
@@ -205,7 +206,7 @@ def ensure_indices(command):
 def apply_schema(command):
     """Change the schema."""
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
-    graph.apply_schema(command["schema"], actor="ana")
+    graph.apply_schema(command["schema"], actor="ana", fills=command.get("fills", ()))
     graph.close()
 
 
