@@ -27,8 +27,11 @@ def state_of(graph: RawGraph):
     }
 
 
-def assert_healthy(path, settings=FAST):
-    """Nothing is pending, every invariant of `verify` holds, a second open changes nothing, a write works."""
+def assert_healthy(path, settings=FAST, table=PERSON):
+    """Nothing is pending, every invariant of `verify` holds, a second open changes nothing, a write works.
+
+    `table`: that of nodes with a `name`, which is written to.
+    """
     graph = RawGraph.attach(path, settings)
     report = verify(graph.context, graph.session.catalog_of)
     assert report.violations == ()
@@ -40,8 +43,9 @@ def assert_healthy(path, settings=FAST):
     with omnigraph.open(path, settings=settings) as written:
         for branch in written.branches.list():
             name = f"follow-up-{new_ulid()}"
-            written.mutate("query f($n: String) { insert Person { name: $n } }", {"n": name}, branch=branch)
-            assert name in RawGraph.attach(path, settings).ids(PERSON, normalize_branch(branch))
+            insert = f"query f($n: String) {{ insert {table.partition(':')[2]} {{ name: $n }} }}"
+            written.mutate(insert, {"n": name}, branch=branch)
+            assert name in RawGraph.attach(path, settings).ids(table, normalize_branch(branch))
         assert written.verify().violations == ()
 
 

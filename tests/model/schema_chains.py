@@ -57,8 +57,6 @@ class Write:
     key: tuple[int, str]
     before: dict[int, int] | None
     after: dict[int, int] | None
-    filled: bool = False
-    """A change of the schema gave the row a value since."""
 
 
 @dataclass(frozen=True)
@@ -201,11 +199,6 @@ class Chain:
         self.count("change")
         self.schema = tuple(each.settled() for each in wanted)
         self.rows["main"] = rows
-        if fill:
-            self.writes["main"] = [
-                replace(each, filled=True) if each.key[0] == fill[0].number else each
-                for each in self.writes["main"]
-            ]
         self.remember("main")
 
     def refused(self, error, call) -> None:
@@ -328,11 +321,13 @@ class Chain:
         def call():
             self.graph.revert(write.commit, branch=branch)
 
-        if write.before is None and write.filled:
+        now = self.rows[branch].get(write.key)
+        if write.before is None and now != known_part(self.schema, write.key, write.after):
+            # A fill gave the row a value since: it is not what was inserted.
             self.refused(MergeConflicts, call)
             return
-        wanted = self.taken_back(write, self.rows[branch].get(write.key))
-        if wanted == self.rows[branch].get(write.key):
+        wanted = self.taken_back(write, now)
+        if wanted == now:
             self.refused(BadRequest, call)
             return
         if wanted is not None and not fits(self.schema, {write.key: wanted}):

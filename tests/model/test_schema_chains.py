@@ -17,7 +17,11 @@ CHAINS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=20, max_size=20
 
 def chain(steps):
     with tempfile.TemporaryDirectory() as place:
-        run(Path(place) / "graph", steps)
+        try:
+            return run(Path(place) / "graph", steps)
+        except BaseException as error:
+            error.add_note(f"steps = {steps}")
+            raise
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ class LintCode:
 
 
 ADD_REQUIRED_PROPERTY: Final = "OG-MF-103"
+NULLABLE_TO_REQUIRED: Final = "OG-MF-104"
 CHANGE_PROPERTY_TYPE: Final = "OG-MF-106"
 
 LINT_CODES: Final = MappingProxyType(
@@ -133,7 +134,9 @@ LINT_CODES: Final = MappingProxyType(
             LintCode(
                 ADD_REQUIRED_PROPERTY, Tier.VALIDATED, "add required property without default", emitted=True
             ),
-            LintCode("OG-MF-104", Tier.VALIDATED, "nullable to required", emitted=False),
+            LintCode(
+                NULLABLE_TO_REQUIRED, Tier.VALIDATED, "nullable to required, and rows are null", emitted=True
+            ),
             LintCode(CHANGE_PROPERTY_TYPE, Tier.DESTRUCTIVE, "any other property type change", emitted=True),
         )
     }

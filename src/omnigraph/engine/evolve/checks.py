@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from omnigraph.arrays.keys import hash_keys, string_array
 from omnigraph.catalog.canonical import column_texts, node_ids, unique_tuples
+from omnigraph.catalog.codes import NULLABLE_TO_REQUIRED
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.late_dataclass import dataclass
@@ -91,7 +92,7 @@ def check_rows(check: RowCheck, run: Run) -> None:
     violations = Violations()
     if any(fill.follows_row for fill in check.rows.fills):
         _take(violations, run(check_fills, pieces))
-        _stop_if_any(violations)
+        _stop_if_any(violations, check.rows.fills)
     if check.rules.value_columns:
         _take(violations, run(check_values, [ValueTask(piece, check.rules) for piece in pieces]))
     buckets = 1 + check.count // HASHES_AT_ONCE
@@ -104,12 +105,16 @@ def check_rows(check: RowCheck, run: Run) -> None:
         for bucket in range(buckets):
             counted = run(count_sources, [KeyTask(piece, ("src",), bucket, buckets) for piece in pieces])
             _check_counts(edge, counted, violations)
-    _stop_if_any(violations)
+    _stop_if_any(violations, check.rows.fills)
 
 
-def _stop_if_any(violations: Violations) -> None:
-    if violations.found:
-        raise ConstraintViolation(violations=violations.found, total=violations.total, hint=HINT)
+def _stop_if_any(violations: Violations, fills: Sequence[Fill]) -> None:
+    if not violations.found:
+        return
+    first, filled = violations.found[0], {fill.name for fill in fills}
+    coded = first.rule == "required" and first.property not in filled
+    hint = f"{HINT} [{NULLABLE_TO_REQUIRED}]" if coded else HINT
+    raise ConstraintViolation(violations=violations.found, total=violations.total, hint=hint)
 
 
 def _take(violations: Violations, parts: Iterable[Violations]) -> None:
