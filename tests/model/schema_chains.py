@@ -389,18 +389,19 @@ class Chain:
 
     def check_past(self, past: Past) -> None:
         then = {each.name: each for each in past.schema}
+        by_number = {each.number: each for each in past.schema}
         for owner in past.schema:
             names = {each.name: each.number for each in owner.props}
             self.check_rows(owner.name, names, owner.number, past.rows, at=past.commit)
         for owner in self.schema:
-            own = then.get(owner.name)
-            if own is not None and own.number != owner.number:
-                continue  # The name of another type then.
+            own = then.get(owner.name, by_number.get(owner.number))
             named = {each.name: each.number for each in owner.props}
-            meant = {each.name: each.number for each in own.props} if own else {}
-            if own is not None and set(named) <= set(meant):
-                named = {name: meant[name] for name in named}
-            self.check_rows(owner.name, named, owner.number, past.rows, at=past.commit)
+            if own is not None:
+                # A name that meant something then means that; names of then and of now may be mixed.
+                same = own.number == owner.number
+                named = (named if same else {}) | {each.name: each.number for each in own.props}
+            number = own.number if own else owner.number
+            self.check_rows(owner.name, named, number, past.rows, at=past.commit)
 
     def check_rows(self, type_name: str, names: dict[str, int], number: int, rows: Rows, **where: str):
         asked = ", ".join(f"$t.{name}" for name in ("code", *names))
@@ -414,13 +415,12 @@ class Chain:
         assert shown == expected, (type_name, where)
 
     def check_diff(self, old: Past, new: Past) -> None:
-        """Entities that came and went, of the type that is always there, whatever it was called."""
-        found = {"insert": set(), "delete": set()}
-        for change in self.graph.diff(old.commit, new.commit, ops=list(found)):
-            if change.type_name in TYPE_NAMES:
-                found[change.op].add(change.id)
-        before, after = ({key[1] for key in each.rows if key[0] == 1} for each in (old, new))
-        assert found == {"insert": after - before, "delete": before - after}
+        """Entities that came and went: of a type that is gone by its former name, of others by the new one."""
+        names = {each.number: each.name for each in (*old.schema, *new.schema)}
+        expected = [("delete", names[key[0]], key[1]) for key in old.rows if key not in new.rows]
+        expected += [("insert", names[key[0]], key[1]) for key in new.rows if key not in old.rows]
+        found = self.graph.diff(old.commit, new.commit, ops=["insert", "delete"])
+        assert sorted((each.op.value, each.type_name, each.id) for each in found) == sorted(expected)
 
 
 CHANGES = ("add", "add", "drop", "rename", "widen", "require", "bound", "index", "rename_type", "other_type")

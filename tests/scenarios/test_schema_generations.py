@@ -4,7 +4,13 @@ import pytest
 
 import omnigraph
 from crash.harness import CUT, run_child
-from omnigraph.core.errors import BadRequest, MigrationBlocked, MigrationUnsupported, QueryTypeError
+from omnigraph.core.errors import (
+    BadRequest,
+    MigrationBlocked,
+    MigrationUnsupported,
+    QueryTypeError,
+    TypeNotFound,
+)
 from omnigraph.core.failpoints import Window
 from recovery_graph import FAST
 
@@ -157,6 +163,49 @@ def test_renamed_names_read_the_past_by_identity(alone):
     assert codes(alone, at="v1") == ["a"], "the names of then still mean what they meant"
     assert list(alone.diff(old, "main")) == []
     assert alone.verify().violations == ()
+
+
+def test_names_of_then_and_of_now_may_be_mixed_where_the_past_is_read(alone):
+    """Each name by itself: what the past called so, else what the accepted schema calls so, by identity."""
+    guided = TRIPS.replace("mood: enum(fun, calm)", "guide: String?").replace("edge Uses", "edge Takes")
+    alone.apply_schema(guided.replace("Trip -> Bus", 'Trip -> Bus @rename_from("Uses")'))
+    for pattern, names, expected in (
+        ("$t: Tour", ["code", "guide", "mood"], ("a", None, "fun")),
+        ("$t: Trip", ["ref", "mood", "stops", "legs"], ("a", "fun", 1, 1)),
+        ('$t: Tour { ref: "a" } $t takes $b', ["legs"], (1,)),
+        ('$t: Trip $t uses $b $b: Bus { plate: "x" }', ["code"], ("a",)),
+    ):
+        asked = ", ".join(f"$t.{name}" for name in names)
+        rows = alone.query(f"query q() {{ match {{ {pattern} }} return {{ {asked} }} }}", at="v1")
+        assert [tuple(row.values()) for row in rows] == [expected], pattern
+    null = 'query q() { match { $t: Tour $t.guide = "Ann" } return { $t.code } }'
+    assert list(alone.query(null, at="v1")) == []
+    with pytest.raises(QueryTypeError, match="Tour"):
+        alone.query("query q() { match { $t: Tour } return { $t.ref } }")
+
+
+def test_a_diff_over_a_type_that_came_back_tells_of_both(alone):
+    alone.apply_schema(TOURS.replace("node Bus { plate: String @key }\nedge Uses: Tour -> Bus\n", ""))
+    alone.apply_schema(TOURS)
+    alone.mutate('query q() { insert Bus { plate: "x" } insert Bus { plate: "y" } }')
+    told = alone.diff("v1", "main", kinds=["node"])
+    assert [(each.op, each.type_name, each.id) for each in told] == [
+        ("delete", "Bus", "x"),
+        ("insert", "Bus", "x"),
+        ("insert", "Bus", "y"),
+    ]
+    assert told.stats == {"node:Bus": {"inserted": 2, "updated": 0, "deleted": 1}}
+    assert len(alone.diff("v1", "main", types=["Uses"])) == 1
+
+
+def test_a_diff_takes_former_names_of_types(alone):
+    alone.apply_schema(TRIPS)
+    alone.mutate('query q() { update Trip set { legs: 5 } where ref = "a" }')
+    for name in ("Tour", "Trip"):
+        told = [(each.type_name, each.id, each.properties) for each in alone.diff("v1", "main", types=[name])]
+        assert told == [("Trip", "a", ("legs",))]
+    with pytest.raises(TypeNotFound, match="Trap"):
+        alone.diff("v1", "main", types=["Trap"])
 
 
 def test_a_revert_across_a_rename_puts_back_the_values_under_the_new_names(alone):

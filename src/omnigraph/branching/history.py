@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from omnigraph.arrays.types import Addresses
     from omnigraph.catalog.schema import TableType
+    from omnigraph.catalog.table_changes import CatalogChange
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
     from omnigraph.storage.handles import SnapshotHandle
@@ -187,10 +189,12 @@ class Diff:
     def stats(self) -> dict[str, dict[str, int]]:
         """Counts by table key, for the types that differ; operations nobody asked for count nothing."""
         asked = {f"{op.value.rstrip('e')}ed" for op in self.ops}
-        counted = {
-            each.type.table_key: {name: number * (name in asked) for name, number in each.counts.items()}
-            for each in self.tables
-        }
+        counted: dict[str, dict[str, int]] = {}
+        for each in self.tables:
+            # A type that was dropped and one that came back have one name.
+            counts = counted.setdefault(each.type.table_key, dict.fromkeys(each.counts, 0))
+            for name, number in each.counts.items():
+                counts[name] += number * (name in asked)
         return {key: counts for key, counts in counted.items() if any(counts.values())}
 
     def json_lines(self) -> Iterator[bytes]:
@@ -289,29 +293,22 @@ def diff_snapshots(
     Cost: follows what the two do not share; rows are read when the result is iterated. Raises `TypeNotFound`.
     """
     catalog = session.catalog_of(new)
-    former = session.catalog_of(old)
-    # What was dropped is told by its own name, everything else by the names of now.
+    change = catalog_change(session.catalog_of(old), catalog)
     seen = seen_as(session, old, catalog, new.schema_hash)
-    gone = {
-        key: entry
-        for key, entry in old.entries.items()
-        if key not in seen.snapshot.entries and key not in catalog_change(former, catalog).renamed
-    }
-    shown = {**seen.snapshot.entries, **gone}
-    known: dict[TableKey, TableType] = {
-        **{key: former.type_of(key) for key in gone},
-        **{TableKey(each.table_key): each for each in catalog.tables()},
-    }
-    _check_names(known, types)
+    # What was dropped is told by its own name, everything else by the names of now.
+    told = [(TableKey(each.table_key), each, True) for each in change.dropped]
+    told += [(TableKey(each.table_key), each, False) for each in catalog.tables()]
+    wanted = _wanted_names([each for _, each, _ in told], change, types)
     tables: list[TableChanges] = []
-    for key in sorted(known):
-        type_ = known[key]
-        before, after = shown.get(key), new.entries.get(key)
-        if (types is not None and type_.name not in types) or before == after:
+    for key, type_, gone in sorted(told, key=lambda each: (each[0], not each[2])):
+        before = (old if gone else seen.snapshot).entries.get(key)
+        after = None if gone else new.entries.get(key)
+        if (wanted is not None and type_.name not in wanted) or before == after:
             continue
         if kinds is not None and key.partition(":")[0] not in kinds:
             continue
-        old_handle = None if before is None else seen.open(session, before)
+        opened = session.open_entry if gone else partial(seen.open, session)
+        old_handle = None if before is None else opened(before)
         new_handle = None if after is None else session.open_entry(after)
         delta = table_delta(session.storage, old_handle, new_handle)
         if not delta.empty:
@@ -320,8 +317,15 @@ def diff_snapshots(
     return Diff(session, old.head, new.head, tuple(tables), chosen)
 
 
-def _check_names(known: Mapping[TableKey, TableType], types: Sequence[str] | None) -> None:
-    names = {type_.name for type_ in known.values()}
-    for name in types or ():
-        if name not in names:
-            raise TypeNotFound(name, candidates=near_names(name, sorted(names)))
+def _wanted_names(
+    told: Sequence[TableType], change: CatalogChange, types: Sequence[str] | None
+) -> frozenset[str] | None:
+    """The types to tell of, by the names they are told by; a former name means the type it was."""
+    if types is None:
+        return None
+    names = {each.name: each.name for each in told}
+    formerly = {each.before.name: each.after.name for each in change.kept}
+    for name in types:
+        if name not in names and name not in formerly:
+            raise TypeNotFound(name, candidates=near_names(name, sorted({*names, *formerly})))
+    return frozenset(names.get(name) or formerly[name] for name in types)

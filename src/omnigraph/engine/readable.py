@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.catalog.joined import joined
 from omnigraph.catalog.table_changes import ColumnMap, catalog_change
 from omnigraph.core.ids import TableKey
 from omnigraph.core.late_dataclass import dataclass
@@ -13,7 +14,7 @@ from omnigraph.manifest.state import Snapshot, TableEntry
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from omnigraph.catalog.schema import Catalog
+    from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.engine.session import GraphSession
     from omnigraph.storage.handles import SnapshotHandle
 
@@ -71,18 +72,29 @@ def naming(
     columns: Collection[str] = (),
     kind: str | None = None,
 ) -> SeenAs:
-    """The snapshot by its own schema, or by the accepted one where it lacks a name that is asked for."""
-    own = session.catalog_of(snapshot)
-    found = (own.node(type_name) if kind != "edge" else None) or (
-        own.edge(type_name) if kind != "node" else None
-    )
-    if found is not None and set(columns) <= set(found.arrow_schema.names):
+    """The snapshot by its own schema, or by the accepted one where it lacks a name that is asked for.
+
+    Where neither has all of the columns, names of both serve.
+    """
+    own, wanted = session.catalog_of(snapshot), set(columns)
+    found = _type_in(own, type_name, kind)
+    if found is not None and wanted <= set(found.arrow_schema.names):
         return SeenAs(snapshot, own)
     contract = session.schemas.latest()
-    accepted = contract.catalog.node(type_name) or contract.catalog.edge(type_name)
-    if accepted is None or (found is not None and found.type_id != accepted.type_id):
+    accepted = _type_in(contract.catalog, type_name, None)
+    same = found is None or accepted is None or found.type_id == accepted.type_id
+    if accepted is not None and same and wanted <= set(accepted.arrow_schema.names):
+        return seen_as(session, snapshot, contract.catalog, contract.hash)
+    both = joined(own, contract.catalog)
+    either = _type_in(both, type_name, kind)
+    if either is None or not wanted or not wanted <= set(either.arrow_schema.names):
         return SeenAs(snapshot, own)
-    return seen_as(session, snapshot, contract.catalog, contract.hash)
+    return seen_as(session, snapshot, both, f"{snapshot.schema_hash}+{contract.hash}")
+
+
+def _type_in(catalog: Catalog, name: str, kind: str | None) -> TableType | None:
+    node = catalog.node(name) if kind != "edge" else None
+    return node or (catalog.edge(name) if kind != "node" else None)
 
 
 def first_entry(session: GraphSession, key: TableKey, location: str) -> TableEntry:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
+from omnigraph.catalog.joined import joined
 from omnigraph.core.errors import SourceFailure
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.adjacency import AdjacencyCache
@@ -58,7 +59,7 @@ class View:
     columns: Mapping[TableKey, ColumnMap] = field(default_factory=dict["TableKey", "ColumnMap"])
     """Tables whose columns are not those of their types: the snapshot follows another schema."""
     accepted: View | None = None
-    """The same snapshot seen with the accepted schema, once a query asked for that."""
+    """The same snapshot with the names of the accepted schema, too, once a query asked for one."""
     images: dict[str, TableImage] = field(default_factory=dict[str, TableImage])
     """By table key."""
     edge_tables: dict[str, EdgeTables] = field(default_factory=dict[str, "EdgeTables"])
@@ -106,14 +107,14 @@ class ReadCaches:
     def find(
         self, session: GraphSession, snapshot: Snapshot, text: str, name: str | None
     ) -> tuple[View, Prepared]:
-        """A query and what it reads: the snapshot with its own schema, or where that lacks a name of the
-        query, with the accepted one. Raises as compiling against its own schema does.
+        """A query and what it reads: the snapshot with its own schema, and where that lacks a name of the
+        query, by the accepted one. Raises as compiling against its own schema does.
         """
         view = self.view(session, snapshot)
         try:
             return view, self.query(view, text, name)
         except SourceFailure:
-            accepted = _as_accepted(view)
+            accepted = _with_accepted(view)
             if accepted is None:
                 raise
             try:
@@ -193,12 +194,13 @@ class ReadCaches:
         return made
 
 
-def _as_accepted(view: View) -> View | None:
-    """The snapshot of a view seen with the accepted schema; None where it follows that one."""
+def _with_accepted(view: View) -> View | None:
+    """The snapshot of a view with the names of the accepted schema, too; None where it follows that one."""
     contract = view.session.schemas.latest()
     if contract.hash == view.schema_hash:
         return None
-    if view.accepted is None or view.accepted.schema_hash != contract.hash:
-        seen = seen_as(view.session, view.snapshot, contract.catalog, contract.hash)
-        view.accepted = View(view.session, seen.snapshot, seen.catalog, contract.hash, seen.columns)
+    both = f"{view.schema_hash}+{contract.hash}"
+    if view.accepted is None or view.accepted.schema_hash != both:
+        seen = seen_as(view.session, view.snapshot, joined(view.catalog, contract.catalog), both)
+        view.accepted = View(view.session, seen.snapshot, seen.catalog, both, seen.columns)
     return view.accepted
