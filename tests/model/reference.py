@@ -10,7 +10,7 @@ from typing import Any
 
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.language.query_tree import ArithmeticOperator, Function, Operator
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 
 COMPARE = {
     Operator.EQ: lambda a, b: a == b,
@@ -131,8 +131,8 @@ class Matching:
                 block.traversals, env | {n.name: c for n, c in zip(fresh, chosen, strict=True)}
             )
         later = {name for inner in block.optionals for name in inner.binds}
-        early = [c for c in block.conditions if not ir.variables_of(c) & later]
-        late = [c for c in block.conditions if ir.variables_of(c) & later]
+        early = [c for c in block.conditions if not mentions.variables_of(c) & later]
+        late = [c for c in block.conditions if mentions.variables_of(c) & later]
         found = [e for e in found if all(self.holds(c, e) for c in early)]
         for inner in block.optionals:
             found = [

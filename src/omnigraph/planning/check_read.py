@@ -5,7 +5,7 @@ from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_KINDS, ScalarKind
 from omnigraph.language import query_tree as tree
 from omnigraph.language.query_tree import Function, LiteralKind
 from omnigraph.language.source import Source, Span
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 from omnigraph.planning.check_match import MatchCheck
 from omnigraph.planning.check_operand import Scope, is_aggregate
 from omnigraph.planning.explain import operand_text
@@ -35,7 +35,7 @@ class ReadCheck(MatchCheck):
         match = self.block(body.clauses, scope)
         self._projections(body, scope)
         aggregate = any(is_aggregate(projection.expression) for projection in body.projections)
-        aggregate = aggregate or any(ir.aggregates_in(c.expression) for c in self._columns)
+        aggregate = aggregate or any(mentions.aggregates_in(c.expression) for c in self._columns)
         if aggregate:
             self._check_grouping(body)
         having = self._having(body, scope, aggregate=aggregate)
@@ -44,7 +44,7 @@ class ReadCheck(MatchCheck):
         self._check_limits(body, ranking)
         if self.diagnostics:
             return None
-        keys = [n for n, c in enumerate(self._columns) if not ir.aggregates_in(c.expression)]
+        keys = [n for n, c in enumerate(self._columns) if not mentions.aggregates_in(c.expression)]
         return ir.ReadPlan(
             name=self.query.name,
             params=self.parameters(),
@@ -208,14 +208,14 @@ class ReadCheck(MatchCheck):
                     continue
             self.report("T9", projection.span, f"{what} cannot be a grouping key")
         for projection, column in self._computed:
-            if ir.aggregates_in(column):
+            if mentions.aggregates_in(column):
                 self._check_leaves(column, projection.span)
-            elif not ir.variables_of(column):
+            elif not mentions.variables_of(column):
                 self.report("T9", projection.span, "a constant cannot be a grouping key")
 
     def _check_leaves(self, expression: ir.Operand, span: Span) -> None:
         """Beside aggregates only values of the whole group are computed with."""
-        for leaf in ir.leaves_of(expression):
+        for leaf in mentions.leaves_of(expression):
             shared = isinstance(leaf, ir.Aggregate | ir.Literal | ir.Param | ir.Now)
             if not shared and self._position_of(leaf) is None and not self._lost_columns:
                 name = operand_text(leaf)

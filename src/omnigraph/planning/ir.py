@@ -5,8 +5,7 @@ threads.
 """
 
 import datetime as dt
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, TypeAlias
 
@@ -519,81 +518,3 @@ def cut_by(plan: ReadPlan, params: Mapping[str, Value]) -> ReadPlan:
     if plan.offset_by is not None and isinstance(given := params[plan.offset_by.name], int):
         offset = given
     return replace(plan, limit=limit, offset=offset, limit_by=None, offset_by=None)
-
-
-def aggregates_by(plan: ReadPlan) -> tuple[Aggregate, ...]:
-    """The aggregates a query returns, orders by or keeps groups by, each once."""
-    found: list[Operand] = [column.expression for column in plan.columns]
-    found += [key.expression for key in plan.order if not isinstance(key.expression, ColumnRef)]
-    found += [operand for condition in plan.having for operand in operands_of(condition)]
-    return tuple(dict.fromkeys(each for item in found for each in aggregates_in(item)))
-
-
-def aggregates_in(expression: Operand) -> tuple[Aggregate, ...]:
-    """The aggregates an expression is made of."""
-    return tuple(leaf for leaf in leaves_of(expression) if isinstance(leaf, Aggregate))
-
-
-def leaves_of(expression: Operand) -> Iterator[Operand]:
-    """What an expression computes with: itself, unless it is arithmetic."""
-    if not isinstance(expression, Arithmetic):
-        return iter((expression,))
-    return itertools.chain(leaves_of(expression.left), leaves_of(expression.right))
-
-
-def operands_of(condition: Condition) -> tuple[Operand, ...]:
-    """The expressions that a condition looks at."""
-    match condition:
-        case Comparison():
-            return (condition.left, condition.right)
-        case NullCheck():
-            return (condition.operand,)
-        case SearchTest():
-            return (condition.search,)
-        case Either() | Both():
-            return tuple(operand for part in condition.parts for operand in operands_of(part))
-
-
-def searches_in(item: ColumnExpr | Condition) -> tuple[SearchExpr, ...]:
-    """The searches an expression or condition is made of."""
-    match item:
-        case Search() | Nearest() | Bm25():
-            return (item,)
-        case Rrf():
-            return (item.first, item.second)
-        case Comparison() | NullCheck() | SearchTest() | Either() | Both():
-            return tuple(search for operand in operands_of(item) for search in searches_in(operand))
-        case _:
-            return ()
-
-
-def searches_by(plan: ReadPlan) -> tuple[SearchExpr, ...]:
-    """All searches, wherever a query has them."""
-    items: list[ColumnExpr | Condition] = [column.expression for column in plan.columns]
-    items += [] if plan.ranking is None else [plan.ranking]
-    items += [condition for block in plan.match.walk() for condition in block.conditions]
-    return tuple(search for item in items for search in searches_in(item))
-
-
-def embedded(searches: Iterable[SearchExpr]) -> tuple[Nearest, ...]:
-    """The comparisons with a text among searches: those need an embedder."""
-    return tuple(each for each in searches if isinstance(each, Nearest) and each.needs_embedding)
-
-
-def variables_of(item: ColumnExpr | Condition) -> frozenset[str]:
-    """The variables an expression or condition mentions."""
-    match item:
-        case Literal() | Param() | Now():
-            return frozenset()
-        case NodeRef() | PropertyRef():
-            return frozenset({item.variable})
-        case Search() | Nearest() | Bm25():
-            return frozenset({item.property.variable})
-        case Rrf():
-            return frozenset({item.variable})
-        case Aggregate():
-            return variables_of(item.argument)
-        case Arithmetic():
-            return variables_of(item.left) | variables_of(item.right)
-        case Comparison() | NullCheck() | SearchTest() | Either() | Both():
-            return frozenset[str]().union(*map(variables_of, operands_of(item)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.query_tree import Operator
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 from omnigraph.planning.steps import Direction, Move, pushable, written_order
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _Search:
         }
         self.extent = {name: max(measures.rows(node.type), 1.0) for name, node in self.nodes.items()}
         later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
-        conditions = tuple(c for c in block.conditions if not ir.variables_of(c) & later)
+        conditions = tuple(c for c in block.conditions if not mentions.variables_of(c) & later)
         self.first = _State(bound, {}, (), frozenset(range(len(block.traversals))), conditions, 1.0, 0.0)
 
     def best(self) -> _State:
@@ -195,7 +195,7 @@ class _Search:
         """The state after a move, with the conditions that can be asked now."""
         waiting: list[ir.Condition] = []
         for condition in conditions:
-            if ir.variables_of(condition) <= bound:
+            if mentions.variables_of(condition) <= bound:
                 rows *= _share(condition)
             else:
                 waiting.append(condition)
@@ -219,7 +219,7 @@ class _Search:
         for number in left:
             needed.update(self.hops[number].ends)
         for condition in waiting:
-            needed |= ir.variables_of(condition)
+            needed |= mentions.variables_of(condition)
         most = 1.0
         for name in needed & bound:
             most *= self.extent.get(name, 1e18)

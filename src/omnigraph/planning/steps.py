@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.query_tree import Function, Operator
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,7 +231,7 @@ def _read_by(step: Step) -> frozenset[str]:
         case Test():
             return frozenset({step.variable})
         case Filter():
-            return ir.variables_of(step.condition)
+            return mentions.variables_of(step.condition)
         case Maybe():
             return frozenset[str]().union(*(_read_by(inner) for inner in step.steps))
         case Without():
@@ -251,9 +251,9 @@ def folded_hop(plan: ir.ReadPlan, steps: Sequence[Step]) -> Expand | None:
         return None
     made = {step.end, step.edge_variable}
     keys = (plan.columns[index].expression for index in plan.grouping)
-    if any(ir.variables_of(key) & made for key in keys):
+    if any(mentions.variables_of(key) & made for key in keys):
         return None
-    return step if all(map(_adds_up, ir.aggregates_by(plan))) else None
+    return step if all(map(_adds_up, mentions.aggregates_by(plan))) else None
 
 
 def _adds_up(aggregate: ir.Aggregate) -> bool:
@@ -289,7 +289,7 @@ class _Maker:
             if node.outer and node.matches is not None:
                 self.steps.append(Test(node.name, node.type, node.matches))
         later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
-        self.waiting = [c for c in block.conditions if not (ir.variables_of(c) & later)]
+        self.waiting = [c for c in block.conditions if not (mentions.variables_of(c) & later)]
         self._filter()
         moves = list(self.order(block, frozenset(self.bound), self._read_later()))
         while moves:
@@ -302,7 +302,7 @@ class _Maker:
         for inner in block.optionals:
             self.steps.append(Maybe(steps_of(inner, frozenset(self.bound), self.order), inner.binds))
             self.bound.update(inner.binds)
-        self.waiting = [c for c in block.conditions if ir.variables_of(c) & later]
+        self.waiting = [c for c in block.conditions if mentions.variables_of(c) & later]
         self._filter()
         return self.steps
 
@@ -316,15 +316,15 @@ class _Maker:
     def _filter(self) -> None:
         """Apply the conditions and negations whose variables are all bound."""
         for condition in list(self.waiting):
-            if ir.variables_of(condition) <= self.bound:
+            if mentions.variables_of(condition) <= self.bound:
                 self.waiting.remove(condition)
                 self.steps.append(Filter(condition))
         for inner in list(self.denied):
-            mentions = inner.outer & self.names
-            if mentions <= self.bound:
+            asked = inner.outer & self.names
+            if asked <= self.bound:
                 self.denied.remove(inner)
-                inside = steps_of(inner, mentions, self.order, mentions)
-                self.steps.append(Without(inside, tuple(sorted(mentions))))
+                inside = steps_of(inner, asked, self.order, asked)
+                self.steps.append(Without(inside, tuple(sorted(asked))))
 
     def _scan(self, root: ir.NodeVariable) -> None:
         """Bind one more variable where no traversal leads on, with all that the scan can answer itself."""

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from omnigraph.catalog.build import compile_schema
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 from omnigraph.planning.compile import as_read, compile_query
 from omnigraph.planning.describe import describe_field
 from omnigraph.planning.params import bind_params
@@ -161,7 +161,7 @@ def test_searches_as_conditions():
     )
     assert isinstance(third, ir.SearchTest)
     assert not third.wanted
-    assert ir.variables_of(first) == {"w"}
+    assert mentions.variables_of(first) == {"w"}
 
 
 def test_ranking_is_taken_out_of_the_order():

@@ -18,7 +18,7 @@ from omnigraph.engine.read.access import BY_KEY
 from omnigraph.engine.read.measures import OTHER_SHARE, TableMeasures
 from omnigraph.engine.search.choice import Access, coverage_of
 from omnigraph.engine.search.embedding import usable_embedder
-from omnigraph.planning import explain, ir, steps
+from omnigraph.planning import explain, ir, mentions, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -455,7 +455,7 @@ class _Describer:
 
     def searches(self, operator: Operator, *items: ir.ColumnExpr | ir.Condition) -> None:
         """Say how the searches in expressions or a condition are answered: one on the operator itself."""
-        found = [search for item in items for search in ir.searches_in(item)]
+        found = [search for item in items for search in mentions.searches_in(item)]
         if len(found) == 1:
             self._search(operator, found[0])
         else:
@@ -476,7 +476,7 @@ class _Describer:
 
     def _embed(self, operator: Operator, *searches: ir.SearchExpr) -> None:
         """Say how the texts that are compared with vectors are embedded. Embeds none."""
-        found = ir.embedded(searches)
+        found = mentions.embedded(searches)
         if not found:
             return
         try:

@@ -16,7 +16,7 @@ from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_pl
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import condition_holds
 from omnigraph.engine.read.pieces import PIECE_ROWS, SEARCHES, fetches_of, pieces
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 from omnigraph.planning import steps as plan
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _by_row(condition: ir.Condition) -> tuple[ir.Operand, ...] | None:
     """The operands of a condition whose answer for a row follows from that row; None of a search, which is
     answered for all rows at once.
     """
-    operands = ir.operands_of(condition)
+    operands = mentions.operands_of(condition)
     return None if any(isinstance(operand, SEARCHES) for operand in operands) else operands
 
 

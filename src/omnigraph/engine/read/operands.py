@@ -14,7 +14,7 @@ from omnigraph.engine.read.arithmetic import computed
 from omnigraph.engine.read.compare import Column, Constant, Values, as_array, compare
 from omnigraph.engine.search.evaluate import Scores, distances, fuse, relevance, search_hits, search_matches
 from omnigraph.language.query_tree import Operator
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 from omnigraph.planning.steps import constant_test
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _compares_nodes(condition: ir.Comparison) -> bool:
 def _nodes_compared(condition: ir.Comparison, frame: Frame) -> Mask:
     """The answer without looking at a value: no key is null, and none is there twice."""
     left, right = (
-        frame[name] for side in (condition.left, condition.right) for name in ir.variables_of(side)
+        frame[name] for side in (condition.left, condition.right) for name in mentions.variables_of(side)
     )
     same: Mask = left == right
     return (same if condition.op is Operator.EQ else ~same) & (left >= 0) & (right >= 0)

@@ -14,7 +14,7 @@ from omnigraph.arrays.types import Ordinals
 from omnigraph.core.limits import MIB
 from omnigraph.engine.tables.columns import fixed_bytes
 from omnigraph.engine.tables.images import SAMPLED_ROWS_MAX, TableImage
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ SEARCHES: Final = (ir.Search, ir.Nearest, ir.Bm25, ir.Rrf)
 def fetches_of(reading: Reading, operands: Sequence[ir.Operand], frame: Frame) -> list[Fetch]:
     """What the values of the operands are fetched from."""
     found: list[Fetch] = []
-    for operand in (leaf for each in operands for leaf in ir.leaves_of(each)):
+    for operand in (leaf for each in operands for leaf in mentions.leaves_of(each)):
         if isinstance(operand, ir.NodeRef):
             found.append((reading.image(operand.node), "id", frame[operand.variable]))
         elif isinstance(operand, ir.PropertyRef):

@@ -11,7 +11,7 @@ from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.read.chains import Chain, chain_of
 from omnigraph.engine.read.formulas import PLAIN_KINDS
 from omnigraph.language.query_tree import Function
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 from omnigraph.planning.params import binder
 from omnigraph.planning.steps import EXACT_SUMS, needed_after, steps_of
 
@@ -80,8 +80,8 @@ def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
     needed = needed_after(steps, _returned(plan))
     as_set = plan.distinct and not plan.is_aggregate
     chain = chain_of(steps, needed, as_set=as_set)
-    searches = ir.searches_by(plan)
-    aggregates = ir.aggregates_by(plan)
+    searches = mentions.searches_by(plan)
+    aggregates = mentions.aggregates_by(plan)
     return Prepared(
         plan,
         steps,
@@ -96,7 +96,7 @@ def prepare(plan: ir.ReadPlan, order: Order | None = None) -> Prepared:
         has_choice=_has_choice(plan, steps, chain),
         bind=binder(plan),
         searches=searches,
-        embedded=ir.embedded(searches),
+        embedded=mentions.embedded(searches),
         aggregates=aggregates,
         places=_places(plan, aggregates),
     )
@@ -113,13 +113,13 @@ def _places(plan: ir.ReadPlan, aggregates: Sequence[ir.Aggregate]) -> tuple[int,
 
 def _returned(plan: ir.ReadPlan) -> frozenset[str]:
     """The variables that the result is made from."""
-    wanted = frozenset[str]().union(*(ir.variables_of(column.expression) for column in plan.columns))
+    wanted = frozenset[str]().union(*(mentions.variables_of(column.expression) for column in plan.columns))
     for key in plan.order:
         if not isinstance(key.expression, ir.ColumnRef):
-            wanted |= ir.variables_of(key.expression)
-    wanted = wanted.union(*map(ir.variables_of, plan.having))
+            wanted |= mentions.variables_of(key.expression)
+    wanted = wanted.union(*map(mentions.variables_of, plan.having))
     if plan.ranking is not None:
-        wanted |= ir.variables_of(plan.ranking)
+        wanted |= mentions.variables_of(plan.ranking)
     if plan.order or plan.ranking is not None:
         wanted |= frozenset(plan.ties)
     return wanted
@@ -131,9 +131,11 @@ def _weighed(plan: ir.ReadPlan) -> frozenset[str] | None:
     """
     if not plan.is_aggregate or plan.ranking is not None:
         return None
-    wanted = frozenset[str]().union(*(ir.variables_of(plan.columns[at].expression) for at in plan.grouping))
+    wanted = frozenset[str]().union(
+        *(mentions.variables_of(plan.columns[at].expression) for at in plan.grouping)
+    )
     present = {node.name for node in plan.match.nodes} | {name for name, _ in plan.match.edges}
-    for aggregate in ir.aggregates_by(plan):
+    for aggregate in mentions.aggregates_by(plan):
         argument = aggregate.argument
         if aggregate.function in _ADDED_UP and argument.type.kind not in EXACT_SUMS:
             return None
@@ -141,7 +143,7 @@ def _weighed(plan: ir.ReadPlan) -> frozenset[str] | None:
         if isinstance(argument, ir.NodeRef) and counted:
             wanted |= {argument.variable} - present
         else:
-            wanted |= ir.variables_of(argument)
+            wanted |= mentions.variables_of(argument)
     return wanted
 
 

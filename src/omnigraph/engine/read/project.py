@@ -19,7 +19,7 @@ from omnigraph.engine.read.pieces import PIECE_ROWS, hold_fetches, hold_values
 from omnigraph.engine.read.sums import Sums, numbers_of
 from omnigraph.engine.search.evaluate import fuse, ranked_rows
 from omnigraph.language.query_tree import Function
-from omnigraph.planning import ir
+from omnigraph.planning import ir, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -181,7 +181,7 @@ def _column(reading: Reading, prepared: Prepared, index: int, frame: Frame) -> A
 
 def _distinct_entities(plan: ir.ReadPlan, frame: Frame) -> Frame:
     """One working row for each combination of the entities that are returned: equal ones give equal rows."""
-    mentioned = frozenset[str]().union(*(ir.variables_of(column.expression) for column in plan.columns))
+    mentioned = frozenset[str]().union(*(mentions.variables_of(column.expression) for column in plan.columns))
     if len(mentioned) == 1:
         first = first_places(frame[next(iter(mentioned))])
         return frame if len(first) == frame.rows else frame.take(first)
