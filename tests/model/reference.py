@@ -154,6 +154,9 @@ class Matching:
         if source is None or target is None:
             return []
         rows = list(enumerate(self.graph.edges[hop.edge.name]))
+        if hop.path is not None:
+            found = shortest([row for _, row in rows], hop, source, target)
+            return [] if found is None else [env | {hop.path: found}]
         if hop.edge_variable is not None:
             ends = [(source[-1], target[-1])]
             if hop.undirected and source != target:
@@ -220,6 +223,8 @@ class Matching:
                 return ir.value_of(expression, self.params, None)
             case ir.Arithmetic():
                 return compute(expression, self.of(expression.left, env), self.of(expression.right, env))
+            case ir.PathRef():
+                return None if env[expression.variable] is None else env[expression.variable][expression.part]
             case ir.NodeRef():
                 return None if env[expression.variable] is None else env[expression.variable][-1]
             case ir.PropertyRef():
@@ -265,6 +270,32 @@ def compute(expression: ir.Arithmetic, a: Any, b: Any) -> Any:
     if whole:
         return result if -(2**63) <= result < 2**63 else None
     return result if math.isfinite(result) else None
+
+
+def shortest(edges, hop: ir.Traversal, source, target) -> dict | None:
+    """The path between two nodes: least cost, then fewest edges, then least ids from the end. All are tried."""
+    if source == target:
+        return None
+    steps: dict[str, list] = {}
+    for a, b, row in edges:
+        weight = 1 if hop.weight is None else row[hop.weight]
+        if weight is not None:
+            steps.setdefault(a, []).append((b, weight))
+            if hop.undirected:
+                steps.setdefault(b, []).append((a, weight))
+    found, front = [], [((source[-1],), 0.0)]
+    for _ in range(hop.high):
+        front = [
+            ((*nodes, b), cost + weight)
+            for nodes, cost in front
+            for b, weight in steps.get(nodes[-1], [])
+            if b not in nodes
+        ]
+        found += [each for each in front if each[0][-1] == target[-1]]
+    if not found:
+        return None
+    nodes, cost = min(found, key=lambda each: (each[1], len(each[0]), each[0][::-1]))
+    return {"length": len(nodes) - 1, "nodes": nodes, "cost": cost}
 
 
 def reachable(pairs, start, lo, hi):

@@ -323,4 +323,7 @@ def _traversal(clause: Traversal) -> str:
     if clause.hops is not None:
         high = "" if clause.hops.high is None else clause.hops.high
         edge += f"{{{clause.hops.low},{high}}}"
+    if clause.path is not None:
+        weight = "" if clause.weight is None else f" by {clause.weight}"
+        edge = f"${clause.path.name}:shortest {edge}{weight}"
     return f"${clause.source.name} {edge} ${clause.target.name}"

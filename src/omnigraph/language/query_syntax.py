@@ -357,6 +357,10 @@ class QueryParser(MutationParser):
             edge_variable = self.variable()
             hint = "a traversal names an edge, as in $a knows $b"
             self.expect(":", f"after ${edge_variable.name}", hint=hint)
+        path = edge_variable if self._at_shortest() else None
+        if path is not None:
+            self.advance()
+            edge_variable = None
         undirected = self.take("<")
         edge = self.name("an edge name")
         if undirected:
@@ -364,9 +368,36 @@ class QueryParser(MutationParser):
         hops = self._hops() if self.at("{") else None
         if self.at("*") or self.at("+"):
             raise self.expected(f"a variable after '{edge.text}'", hint="hops are bounded, as in {1,3}")
+        weight = self._weight(path, edge.text)
         target = self.variable(f"a variable after '{edge.text}'")
-        span = source.span.to(target.span)
-        return Traversal(source, edge_variable, edge.text, undirected, hops, target, span, edge.span)
+        return Traversal(
+            source,
+            edge_variable,
+            edge.text,
+            undirected,
+            hops,
+            target,
+            path,
+            None if weight is None else weight.text,
+            span=source.span.to(target.span),
+            edge_span=edge.span,
+            weight_span=NOWHERE if weight is None else weight.span,
+        )
+
+    def _at_shortest(self) -> bool:
+        """Whether the word asks for a path: an edge follows it, and no variable."""
+        follows = self.peek(1)
+        return self.at("shortest") and (follows.kind is Kind.NAME or self.ahead_is(1, "<"))
+
+    def _weight(self, path: Variable | None, edge: str) -> Token | None:
+        """The property of `by`, which weighs a path."""
+        if not self.at("by"):
+            return None
+        if path is None:
+            hint = f"only a path is weighed, as in $p:shortest {edge}{{1,6}} by"
+            raise self.expected(f"a variable after '{edge}'", hint=hint)
+        self.advance()
+        return self.name("the property that weighs an edge")
 
     def _hops(self) -> Hops:
         start = self.advance().span

@@ -203,7 +203,10 @@ class Hops:
 
 @dataclass(frozen=True, slots=True)
 class Traversal:
-    """`$a $e:edge{lo,hi} $b`; `undirected` for `<edge>`."""
+    """`$a $e:edge{lo,hi} $b`; `undirected` for `<edge>`.
+
+    `path` is the variable of `$a $p:shortest edge{lo,hi} by weight $b`.
+    """
 
     source: Variable
     edge_variable: Variable | None
@@ -211,8 +214,11 @@ class Traversal:
     undirected: bool
     hops: Hops | None
     target: Variable
+    path: Variable | None = None
+    weight: str | None = None
     span: Span = field(default=NOWHERE, compare=False, repr=False)
     edge_span: Span = field(default=NOWHERE, compare=False, repr=False)
+    weight_span: Span = field(default=NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

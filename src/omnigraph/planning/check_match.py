@@ -42,6 +42,7 @@ class _Draft:
     scope: Scope
     nodes: dict[str, _Node] = field(default_factory=dict[str, _Node])
     edges: dict[str, EdgeType] = field(default_factory=dict[str, EdgeType])
+    paths: list[str] = field(default_factory=list[str])
     traversals: list[ir.Traversal] = field(default_factory=list[ir.Traversal])
     conditions: list[ir.Condition] = field(default_factory=list[ir.Condition])
     optionals: list[ir.Block] = field(default_factory=list[ir.Block])
@@ -56,6 +57,7 @@ class _Draft:
             optionals=tuple(self.optionals),
             negations=tuple(self.negations),
             outer=frozenset(self.scope.needed),
+            paths=tuple(self.paths),
         )
 
 
@@ -156,6 +158,9 @@ class MatchCheck(OperandCheck):
         if isinstance(bound.type, EdgeType):
             self.report("T23", clause.variable.span, f"'${name}' names an edge and cannot be bound to a node")
             return False
+        if isinstance(bound.type, ir.PathType):
+            self.report("T25", clause.variable.span, f"'${name}' names a path and cannot be bound to a node")
+            return False
         if self._is_locally_optional(bound, draft):
             self._report_optional(clause.variable)
             return False
@@ -251,7 +256,7 @@ class MatchCheck(OperandCheck):
             return
         ends_fit = self._check_ends(clause, draft)
         bounds = self._hop_bounds(clause)
-        edge_fits = self._check_edge_variable(clause, draft)
+        edge_fits = self._check_edge_variable(clause, draft) and self._check_path(clause, edge, draft)
         if not (ends_fit and edge_fits) or bounds is None:
             self._leave_unknown(clause, draft)
             return
@@ -284,6 +289,10 @@ class MatchCheck(OperandCheck):
             edge_variable = name
         else:
             edge_variable = None
+        if clause.path is not None:
+            kind = ir.PathType(edge, weighed=clause.weight is not None)
+            draft.scope.own[clause.path.name] = Bound(clause.path.name, kind, clause.span.start)
+            draft.paths.append(clause.path.name)
         first, second = names
         if first is None or second is None:
             return
@@ -299,6 +308,8 @@ class MatchCheck(OperandCheck):
             high=high,
             multi=clause.hops is not None,
             edge_variable=edge_variable,
+            path=None if clause.path is None else clause.path.name,
+            weight=clause.weight,
         )
         draft.traversals.append(traversal)
 
@@ -345,6 +356,10 @@ class MatchCheck(OperandCheck):
                 message = f"'${variable.name}' names an edge and cannot be an end of a traversal"
                 self.report("T23", variable.span, message)
                 good = False
+            elif isinstance(bound.type, ir.PathType):
+                message = f"'${variable.name}' names a path and cannot be an end of a traversal"
+                self.report("T25", variable.span, message)
+                good = False
             elif self._is_locally_optional(bound, draft):
                 self._report_optional(variable)
                 good = False
@@ -366,6 +381,41 @@ class MatchCheck(OperandCheck):
             self.report("T23", variable.span, message)
         return message is None
 
+    def _check_path(self, clause: tree.Traversal, edge: EdgeType, draft: _Draft) -> bool:
+        """A new name, a bound of its length, and a number that weighs."""
+        path = clause.path
+        if path is None:
+            return True
+        if clause.hops is None or clause.hops.low != 1:
+            hint = f"write the greatest number of edges, as in shortest {clause.edge}{{1,6}}"
+            self.report(
+                "T15", clause.edge_span, "the length of a shortest path is bounded, from 1 on", hint=hint
+            )
+            return False
+        message: str | None = None
+        if path.is_anonymous:
+            message = "a path needs a name; without one leave out shortest"
+        elif path.name in {clause.source.name, clause.target.name}:
+            message = f"'${path.name}' cannot name the path and one of its ends"
+        elif draft.scope.find(path.name) is not None:
+            message = f"'${path.name}' is bound already; a path needs a new name"
+        if message is not None:
+            self.report("T25", path.span, message)
+            return False
+        return clause.weight is None or self._check_weight(clause, edge, clause.weight)
+
+    def _check_weight(self, clause: tree.Traversal, edge: EdgeType, name: str) -> bool:
+        prop = edge.get(name)
+        if prop is None:
+            message = f"'{edge.name}' has no property '{name}'"
+            self.report("T6", clause.weight_span, message, near=(name, edge.by_name), type_name=edge.name)
+        elif not (prop.type.is_scalar and prop.type.is_numeric):
+            message = f"a weight is a number, {edge.name}.{name} is {prop.type.text()}"
+            self.report("T25", clause.weight_span, message, type_name=edge.name, property_name=name)
+        else:
+            return True
+        return False
+
     def _hop_bounds(self, clause: tree.Traversal) -> tuple[int, int] | None:
         hops = clause.hops
         if hops is None:
@@ -385,8 +435,7 @@ class MatchCheck(OperandCheck):
     def _leave_unknown(self, clause: tree.Traversal, draft: _Draft) -> None:
         """After an error the variables count as bound, so that their later uses are not reported."""
         variables = [clause.source, clause.target]
-        if clause.edge_variable is not None:
-            variables.append(clause.edge_variable)
+        variables += [each for each in (clause.edge_variable, clause.path) if each is not None]
         for variable in variables:
             if not variable.is_anonymous and draft.scope.find(variable.name) is None:
                 draft.scope.own[variable.name] = Bound(variable.name, None, clause.span.start)

@@ -32,7 +32,7 @@ class Bound:
     """
 
     name: str
-    type: NodeType | EdgeType | None
+    type: NodeType | EdgeType | ir.PathType | None
     at: int
     optional: bool = False
 
@@ -84,7 +84,7 @@ class OperandCheck(Typing):
             case tree.Variable():
                 return self.bare_variable(expression, scope)
             case tree.PropertyAccess():
-                return self.property_ref(expression, scope)
+                return self.accessed(expression, scope)
             case tree.Alias():
                 self.report(
                     "", expression.span, f"'{expression.name}' is not a variable, and match knows no columns"
@@ -157,6 +157,10 @@ class OperandCheck(Typing):
             message = f"'${variable.name}' names an edge; use one of its properties"
             self.report("T23", variable.span, message)
             return None
+        if isinstance(bound.type, ir.PathType):
+            parts = " or ".join(f"${bound.name}.{part}" for part in bound.type.parts)
+            self.report("T25", variable.span, f"'${variable.name}' names a path; use {parts}")
+            return None
         return None if bound.type is None else ir.NodeRef(bound.name, bound.type, bound.optional)
 
     def _visible(self, name: str, span: Span, scope: Scope) -> Bound | None:
@@ -174,11 +178,33 @@ class OperandCheck(Typing):
             self.report("T6", span, f"'${name}' is not bound", near=(name, scope.names()))
         return bound
 
+    def accessed(self, access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef | ir.PathRef | None:
+        """`$name.property` of a node or an edge, or what is read of a path; T25 for what a path has not."""
+        bound = scope.find(access.variable)
+        if bound is None or not isinstance(bound.type, ir.PathType):
+            return self.property_ref(access, scope)
+        if self._visible(access.variable, access.span, scope) is None:
+            return None
+        parts = bound.type.parts
+        if access.property in parts:
+            return ir.PathRef(bound.name, bound.type, ir.PathPart(access.property), bound.optional)
+        message = f"a path has no '{access.property}'"
+        hint = None
+        if access.property == ir.PathPart.COST:
+            hint = "the cost is that of a path that is weighed, as in $p:shortest edge{1,6} by property"
+        near = None if hint else (access.property, parts)
+        self.report("T25", access.property_span, message, near=near, hint=hint)
+        return None
+
     def property_ref(self, access: tree.PropertyAccess, scope: Scope) -> ir.PropertyRef | None:
-        """`$name.property` of a visible variable; T6, or T24 for a blob."""
+        """`$name.property` of a visible node or edge; T6, or T24 for a blob."""
         bound = self.variable_named(access.variable, access.span, scope)
         owner = None if bound is None else bound.type
         if bound is None or owner is None:
+            return None
+        if isinstance(owner, ir.PathType):
+            message = f"'${access.variable}' names a path, which cannot be searched"
+            self.report("T25", access.span, message)
             return None
         prop = owner.get(access.property)
         if prop is None:

@@ -7,7 +7,7 @@ from omnigraph.language.query_tree import Function, LiteralKind
 from omnigraph.language.source import Source, Span
 from omnigraph.planning import ir, mentions
 from omnigraph.planning.check_match import MatchCheck
-from omnigraph.planning.check_operand import Scope, is_aggregate
+from omnigraph.planning.check_operand import Bound, Scope, is_aggregate
 from omnigraph.planning.explain import operand_text
 
 _ORDERED_BY_MIN = frozenset({ScalarKind.DATE, ScalarKind.DATETIME})
@@ -60,7 +60,7 @@ class ReadCheck(MatchCheck):
             limit_by=limit,
             offset_by=offset,
             having=having,
-            ties=tuple(sorted(name for name in scope.own if not name.startswith("_:"))),
+            ties=tuple(sorted(name for name, bound in scope.own.items() if _breaks_ties(bound))),
             uses_now=self.uses_now,
             number_params=tuple((name, *rule) for name, rule in self.number_params.items()),
             description=self.query.description,
@@ -96,6 +96,11 @@ class ReadCheck(MatchCheck):
         owner = None if bound is None else bound.type
         if bound is None or owner is None:
             self._lost_columns = True
+            return
+        if isinstance(owner, ir.PathType):
+            for part in owner.parts:
+                part_ref = ir.PathRef(bound.name, owner, part, bound.optional)
+                self._add(ir.Column(f"{bound.name}.{part}", part_ref, part_ref.type, part_ref.nullable))
             return
         found = [prop for prop in owner.properties if not prop.type.is_blob]
         if not found:
@@ -308,13 +313,13 @@ class ReadCheck(MatchCheck):
 
     def _sort_key(
         self, item: tree.OrderItem, body: tree.ReadBody, scope: Scope, *, aggregate: bool
-    ) -> ir.ColumnRef | ir.PropertyRef | ir.Aggregate | None:
+    ) -> ir.ColumnRef | ir.PropertyRef | ir.PathRef | ir.Aggregate | None:
         expression = item.expression
         match expression:
             case tree.Alias():
                 return self._alias_key(expression)
             case tree.PropertyAccess():
-                ref = self.property_ref(expression, scope)
+                ref = self.accessed(expression, scope)
                 if ref is None:
                     return None
                 if not ref.type.is_scalar:
@@ -349,15 +354,14 @@ class ReadCheck(MatchCheck):
         return ir.ColumnRef(position)
 
     def _projected(
-        self, ref: ir.PropertyRef, item: tree.OrderItem, *, aggregate: bool, distinct: bool
-    ) -> ir.ColumnRef | ir.PropertyRef | None:
+        self, ref: ir.PropertyRef | ir.PathRef, item: tree.OrderItem, *, aggregate: bool, distinct: bool
+    ) -> ir.ColumnRef | ir.PropertyRef | ir.PathRef | None:
         if not (aggregate or distinct):
             return ref
         found = self._position_of(ref)
         if found is None and not self._lost_columns:
             kind = "an aggregate query" if aggregate else "return distinct"
-            name = f"'${ref.variable}.{ref.prop.name}'"
-            message = f"{name} is not a column, and {kind} can only be ordered by columns"
+            message = f"'{operand_text(ref)}' is not a column, and {kind} can only be ordered by columns"
             self.report("", item.span, message)
         return found
 
@@ -393,6 +397,11 @@ class ReadCheck(MatchCheck):
             self.report("", body.offset_span, "offset needs an order; without one the rows have none")
 
 
+def _breaks_ties(bound: Bound) -> bool:
+    """Whether the id of a variable orders rows that are equal otherwise: a path follows from its ends."""
+    return not bound.name.startswith("_:") and not isinstance(bound.type, ir.PathType)
+
+
 def _column_name(expression: tree.Expression) -> str:
     match expression:
         case tree.PropertyAccess():
@@ -417,7 +426,7 @@ def _nullable(expression: ir.ColumnExpr) -> bool:
     match expression:
         case ir.Literal() | ir.Now():
             return False
-        case ir.Param() | ir.NodeRef() | ir.PropertyRef() | ir.Aggregate():
+        case ir.Param() | ir.NodeRef() | ir.PropertyRef() | ir.PathRef() | ir.Aggregate():
             return expression.nullable
         case ir.Search() | ir.Nearest():
             return expression.property.nullable or getattr(expression.query, "nullable", False)

@@ -28,6 +28,9 @@ def title_of(step: steps.Step) -> tuple[str, str]:
             return "filter", condition_text(step.condition)
         case steps.Test():
             return "filter", f"${step.variable}{_where(step.test)}"
+        case steps.Paths():
+            by = "" if step.weight is None else f" by {step.weight}"
+            return "path", f"${step.variable}: shortest {_arrow(step.forward)}{by}"
         case steps.Nothing():
             return "nothing", "no path can have that many hops"
         case steps.Maybe():
@@ -59,7 +62,8 @@ def result_titles(plan: ir.ReadPlan) -> Iterator[tuple[str, str]]:
 
 def _arrow(step: steps.Expand) -> str:
     hops = "" if step.single else f"{{{step.low},{step.high}}}"
-    edge = f"{'' if step.edge_variable is None else f'${step.edge_variable}: '}{step.edge.name}{hops}"
+    named = step.edge_variable is not None and step.edge_variable != steps.EDGE_OF_PATH
+    edge = f"{f'${step.edge_variable}: ' if named else ''}{step.edge.name}{hops}"
     match step.direction:
         case steps.Direction.FORWARD:
             return f"${step.start} -{edge}-> ${step.end}"
@@ -126,6 +130,8 @@ def operand_text(operand: ir.Operand | ir.KeyText) -> str:
             return f"${operand.variable}"
         case ir.PropertyRef():
             return f"${operand.variable}.{operand.prop.name}"
+        case ir.PathRef():
+            return f"${operand.variable}.{operand.part}"
         case ir.Search():
             name = operand.function.value
             return f"{name}({operand_text(operand.property)}, {operand_text(operand.query)})"

@@ -7,7 +7,8 @@ threads.
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, TypeAlias
+from enum import StrEnum
+from typing import ClassVar, Final, TypeAlias
 
 from omnigraph.catalog.schema import EdgeType, NodeType, Property
 from omnigraph.catalog.types import PropertyType, ScalarKind
@@ -272,6 +273,51 @@ class Rrf:
         return self.first.property.variable
 
 
+class PathPart(StrEnum):
+    """What can be read of a path."""
+
+    LENGTH = "length"
+    NODES = "nodes"
+    COST = "cost"
+
+
+PATH_PARTS: Final = {
+    PathPart.LENGTH: I64,
+    PathPart.NODES: PropertyType(ScalarKind.STRING, is_list=True),
+    PathPart.COST: F64,
+}
+"""The type of each: how many edges, the ids of the nodes from end to end, the sum of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathType:
+    """What a path variable stands for: a path over edges of a type, with a cost where they are weighed."""
+
+    edge: EdgeType
+    weighed: bool
+    name: ClassVar[str] = "path"
+
+    @property
+    def parts(self) -> tuple[PathPart, ...]:
+        """What can be read of it."""
+        return tuple(part for part in PathPart if self.weighed or part is not PathPart.COST)
+
+
+@dataclass(frozen=True, slots=True)
+class PathRef:
+    """`$path.length`, `$path.nodes` or `$path.cost`."""
+
+    variable: str
+    path: PathType
+    part: PathPart
+    nullable: bool
+
+    @property
+    def type(self) -> PropertyType:
+        """The type of the part."""
+        return PATH_PARTS[self.part]
+
+
 SearchExpr: TypeAlias = Search | Nearest | Bm25
 """What is answered by looking through a column of texts or vectors."""
 Ranking: TypeAlias = Nearest | Bm25 | Rrf
@@ -295,7 +341,7 @@ class Aggregate:
     """
 
     function: Function
-    argument: Literal | Param | Now | NodeRef | PropertyRef | Arithmetic
+    argument: Literal | Param | Now | NodeRef | PropertyRef | PathRef | Arithmetic
     type: PropertyType
     distinct: bool = False
 
@@ -306,7 +352,18 @@ class Aggregate:
 
 
 Operand: TypeAlias = (
-    Literal | Param | Now | NodeRef | PropertyRef | Search | Nearest | Bm25 | Rrf | Arithmetic | Aggregate
+    Literal
+    | Param
+    | Now
+    | NodeRef
+    | PropertyRef
+    | PathRef
+    | Search
+    | Nearest
+    | Bm25
+    | Rrf
+    | Arithmetic
+    | Aggregate
 )
 """Aggregates stand in the columns, the order and the conditions of groups only."""
 ColumnExpr: TypeAlias = Operand
@@ -340,6 +397,8 @@ class Traversal:
     `undirected` follows the edge both ways (`source` is then the left end as written). `low` and `high`
     bound the hops; `multi` tells `{1,1}` from a plain hop, which are evaluated alike. With `edge_variable`
     every edge gives a row; without it every distinct end node. `is_empty`: no path can have that many hops.
+    `path` names the shortest path between the ends; `weight` is the property of its edges that is summed up,
+    if it is not their number that counts.
     """
 
     edge: EdgeType
@@ -350,6 +409,8 @@ class Traversal:
     high: int
     multi: bool
     edge_variable: str | None
+    path: str | None = None
+    weight: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -421,6 +482,8 @@ class Block:
     optionals: "tuple[Block, ...]"
     negations: "tuple[Block, ...]"
     outer: frozenset[str]
+    paths: tuple[str, ...] = ()
+    """The path variables it introduces."""
 
     def node(self, name: str) -> NodeVariable | None:
         """The node variable of this name bound in this block."""
@@ -428,9 +491,9 @@ class Block:
 
     @property
     def introduced(self) -> tuple[str, ...]:
-        """The variables that are new in this block: nodes, then edges."""
+        """The variables that are new in this block: nodes, then edges, then paths."""
         nodes = tuple(node.name for node in self.nodes if not node.outer)
-        return nodes + tuple(name for name, _ in self.edges)
+        return (*nodes, *(name for name, _ in self.edges), *self.paths)
 
     @property
     def binds(self) -> tuple[str, ...]:
@@ -469,7 +532,7 @@ class ColumnRef:
 class SortKey:
     """One order item after a leading ranking. Null sorts below every value."""
 
-    expression: ColumnRef | PropertyRef | Aggregate
+    expression: ColumnRef | PropertyRef | PathRef | Aggregate
     descending: bool
 
 

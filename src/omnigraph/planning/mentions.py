@@ -70,7 +70,7 @@ def variables_of(item: ir.ColumnExpr | ir.Condition) -> frozenset[str]:
     match item:
         case ir.Literal() | ir.Param() | ir.Now():
             return frozenset()
-        case ir.NodeRef() | ir.PropertyRef():
+        case ir.NodeRef() | ir.PropertyRef() | ir.PathRef():
             return frozenset({item.variable})
         case ir.Search() | ir.Nearest() | ir.Bm25():
             return frozenset({item.property.variable})

@@ -26,6 +26,8 @@ TRAVERSALS_MAX: Final = 24
 """Larger blocks are run as they are written."""
 PROBE_COST: Final = 2.0
 """What it costs to ask whether two nodes are connected, a made pair being 1."""
+PATH_COST: Final = 2.0
+"""What it costs to find the path to an end, for each node that is as near as it."""
 SCAN_COST: Final = 0.05
 """What it costs to look at a row of a table."""
 GAIN_MIN: Final = 0.9
@@ -113,8 +115,19 @@ class _Search:
             if self.hops[number].source in state.bound or self.hops[number].target in state.bound
         ]
         if ready:
-            return [self.follow(state, number) for number in ready]
+            pinned = self._pinned_ends(state, ready)
+            return [self.follow(state, number) for number in ready] + [
+                self.scan(state, node) for node in pinned
+            ]
         return [self.scan(state, node) for name, node in self.nodes.items() if name not in state.bound]
+
+    def _pinned_ends(self, state: _State, ready: Sequence[int]) -> list[ir.NodeVariable]:
+        """The other ends of paths that are found by themselves: between two nodes less is looked at than
+        around one.
+        """
+        names = {name for number in ready if self.hops[number].path for name in self.hops[number].ends}
+        nodes = [node for name, node in self.nodes.items() if name in names and name not in state.bound]
+        return [node for node in nodes if self.scan(state, node).rows <= state.rows * 1.5]
 
     def replay(self, moves: Sequence[Move]) -> _State:
         """What a given order would make."""
@@ -156,12 +169,15 @@ class _Search:
         extent = self.extent.get(end)
         if extent is not None:
             reached = min(reached, extent)
+        sought = 0.0
+        if hop.path is not None:  # without weights it is sought from both ends
+            sought = PATH_COST * (reached if hop.weight is not None else reached**0.5)
         if hop.source in state.bound and hop.target in state.bound:
             share = min(reached / (extent or max(reached * 3, 1.0)), 1.0)
-            cost = state.rows * (PROBE_COST if high == 1 and hop.edge_variable is None else reached)
-            return self._settled(
-                state, state.bound, state.via, hop, left, state.open, state.rows * share, cost
-            )
+            probed = high == 1 and hop.edge_variable is None
+            cost = state.rows * (sought if hop.path is not None else PROBE_COST if probed else reached)
+            bound = state.bound | set(_named_by(hop))
+            return self._settled(state, bound, state.via, hop, left, state.open, state.rows * share, cost)
         made = state.rows * reached
         share, rest = 1.0, list(state.open)
         node = self.nodes.get(end)
@@ -172,13 +188,13 @@ class _Search:
                 share *= self.measures.share(node.type, test)
         return self._settled(
             state,
-            state.bound | set(_bound_by(hop, end)),
+            state.bound | {end, *_named_by(hop)},
             {**state.via, start: hop.edge.name, end: hop.edge.name},
             hop,
             left,
             tuple(rest),
             made * share,
-            made,
+            made + made * share * sought,
         )
 
     def _settled(
@@ -232,11 +248,12 @@ def _rough(cost: float) -> float:
 
 
 def _sorted_by(hop: ir.Traversal) -> tuple[str, ...]:
-    return (hop.edge.name, *hop.ends, f"{hop.low},{hop.high}", str(hop.undirected), hop.edge_variable or "")
+    return (hop.edge.name, *hop.ends, f"{hop.low},{hop.high}", str(hop.undirected), *_named_by(hop))
 
 
-def _bound_by(hop: ir.Traversal, end: str) -> tuple[str, ...]:
-    return (end,) if hop.edge_variable is None else (end, hop.edge_variable)
+def _named_by(hop: ir.Traversal) -> tuple[str, ...]:
+    """The variables of a traversal beside its ends."""
+    return tuple(name for name in (hop.edge_variable, hop.path) if name is not None)
 
 
 def _share(condition: ir.Condition) -> float:

@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from omnigraph.catalog.types import ScalarKind
 from omnigraph.core.late_dataclass import dataclass
@@ -146,8 +146,29 @@ class Intersect:
         return (self.end,)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """Keep the rows whose ends, both bound, a path connects, with the shortest one.
+
+    `forward` and `backward` follow its edges from either end. They name each edge where `weight`, a property
+    of it, is summed up.
+    """
+
+    variable: str
+    forward: Expand
+    backward: Expand
+    weight: str | None
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """The variable that rows have once it has run."""
+        return (self.variable,)
+
+
+EDGE_OF_PATH: Final = "#edge"
+"""The variable of an edge that a path may have. No query can spell it."""
 _BLOCKS = (Maybe, Without)
-Step: TypeAlias = Scan | Expand | Intersect | Nothing | Test | Filter | Maybe | Without
+Step: TypeAlias = Scan | Expand | Intersect | Paths | Nothing | Test | Filter | Maybe | Without
 Move: TypeAlias = ir.NodeVariable | ir.Traversal
 """A variable that is scanned, or a traversal that is followed."""
 Order: TypeAlias = "Callable[[ir.Block, frozenset[str], frozenset[str] | None], Sequence[Move]]"
@@ -155,9 +176,11 @@ Order: TypeAlias = "Callable[[ir.Block, frozenset[str], frozenset[str] | None], 
 
 
 def inner_steps(step: Step) -> tuple[Step, ...]:
-    """The steps inside an optional or negated block, and the arms of an intersection."""
+    """The steps inside an optional or negated block, the arms of an intersection, the two ways of a path."""
     if isinstance(step, Intersect):
         return step.arms
+    if isinstance(step, Paths):
+        return (step.forward, step.backward)
     return step.steps if isinstance(step, _BLOCKS) else ()
 
 
@@ -228,6 +251,8 @@ def _read_by(step: Step) -> frozenset[str]:
             return frozenset({step.start, step.end} if step.closes else {step.start})
         case Intersect():
             return frozenset(arm.start for arm in step.arms)
+        case Paths():
+            return frozenset({step.forward.start, step.forward.end})
         case Test():
             return frozenset({step.variable})
         case Filter():
@@ -338,11 +363,14 @@ class _Maker:
             self.steps.append(Nothing(hop.ends))
             self.bound.update(hop.ends)
             return
-        if hop.source in self.bound and hop.target in self.bound:
-            self.steps.append(self._expand(hop, None))
-        else:
+        if hop.source not in self.bound or hop.target not in self.bound:
             self._bind(hop, moves)
+        elif hop.path is None:
+            self.steps.append(self._expand(hop, None))
         self.bound.update(hop.ends)
+        if hop.path is not None:
+            self.steps.append(_paths(hop, hop.path))
+            self.bound.add(hop.path)
         if hop.edge_variable is not None:
             self.bound.add(hop.edge_variable)
 
@@ -389,7 +417,32 @@ class _Maker:
 
 def _is_plain(hop: ir.Traversal) -> bool:
     """Whether it is one hop without a variable for its edge."""
-    return hop.low == 1 and hop.high == 1 and hop.edge_variable is None and not hop.is_empty
+    named = hop.edge_variable is not None or hop.path is not None
+    return hop.low == 1 and hop.high == 1 and not named and not hop.is_empty
+
+
+def _paths(hop: ir.Traversal, variable: str) -> Paths:
+    """The search for a path between two ends that are bound."""
+
+    def way(start: str, end: str, direction: Direction, *, backward: bool) -> Expand:
+        return Expand(
+            edge=hop.edge,
+            start=start,
+            end=end,
+            direction=Direction.EITHER if hop.undirected else direction,
+            low=hop.low,
+            high=hop.high,
+            edge_variable=None if hop.weight is None else EDGE_OF_PATH,
+            closes=True,
+            backward=backward,
+            node=None,
+            test=None,
+        )
+
+    forward = way(hop.source, hop.target, Direction.FORWARD, backward=False)
+    return Paths(
+        variable, forward, way(hop.target, hop.source, Direction.BACKWARD, backward=True), hop.weight
+    )
 
 
 def _scan_of(root: ir.NodeVariable, parts: list[ir.Predicate]) -> Scan:

@@ -159,6 +159,18 @@ class SumOverflow(QueryRuntimeError):
         self.argument = argument
 
 
+class NegativeWeight(QueryRuntimeError):
+    """A path is weighed by a property that is negative on some edge."""
+
+    def __init__(self, edge: str, prop: str, least: float) -> None:
+        super().__init__(
+            f"a path is weighed by {edge}.{prop}, and that is {least:g} on one of the edges",
+            hint="weigh by a property that is never negative; @range in the schema keeps it so",
+            details={"type_name": edge, "property_name": prop, "least": least},
+        )
+        self.edge, self.property, self.least = edge, prop, least
+
+
 class ParamError(QueryError):
     """A parameter is missing, unknown or of the wrong type."""
 

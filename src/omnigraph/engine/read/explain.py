@@ -421,6 +421,8 @@ class _Describer:
                 for arm in others:
                     share *= min(self._factor(arm) / self._ends(arm), 1.0)
                 return self._factor(lead) * share
+            case steps.Paths():
+                return self._factor(step.forward)
             case steps.Nothing():
                 return 0.0
             case steps.Test():

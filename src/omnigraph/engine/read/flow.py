@@ -43,6 +43,8 @@ ROW_ORDINALS: Final = 8
 """What a row is taken to have, for the size of a piece."""
 UNKNOWN_ROWS: Final = 1 << 16
 """Rows that a step is given at a time when nobody knows what it makes of them."""
+PATH_ROWS: Final = 1 << 10
+"""Rows whose paths are sought at a time: each may look at the whole graph."""
 UNCUT_ROWS: Final = 16
 """So few rows are not worth a look at what they lead to."""
 SKEW: Final = 8
@@ -126,6 +128,8 @@ class Flow:
                 return self._cuts(frame, np.minimum.reduce(known) if known else None)
             case plan.Expand() | plan.Maybe():
                 return _slices(frame.rows, UNKNOWN_ROWS)
+            case plan.Paths():
+                return _slices(frame.rows, PATH_ROWS)
             case _:
                 return None
 

@@ -15,6 +15,7 @@ from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
 from omnigraph.engine.read.operands import condition_holds
+from omnigraph.engine.read.paths import with_paths
 from omnigraph.engine.read.pieces import PIECE_ROWS, SEARCHES, fetches_of, pieces
 from omnigraph.planning import ir, mentions
 from omnigraph.planning import steps as plan
@@ -114,6 +115,8 @@ class Matcher:
                 return (frame if keep is None else frame.among(keep)).keep(mask)
             case plan.Test():
                 return frame.keep(self.reading.holds(step.node, step.test, frame[step.variable]))
+            case plan.Paths():
+                return with_paths(self.reading, step, frame, keep, self.whole)
             case plan.Nothing():
                 return self._bind_nothing(step.binds, frame)
             case plan.Maybe():

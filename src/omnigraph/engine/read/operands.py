@@ -12,6 +12,7 @@ from omnigraph.catalog.schema import NodeType
 from omnigraph.catalog.types import FLOAT_KINDS
 from omnigraph.engine.read.arithmetic import computed
 from omnigraph.engine.read.compare import Column, Constant, Values, as_array, compare
+from omnigraph.engine.read.paths import path_values
 from omnigraph.engine.search.evaluate import Scores, distances, fuse, relevance, search_hits, search_matches
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir, mentions
@@ -88,6 +89,8 @@ def operand_values(reading: Reading, operand: ir.Operand, frame: Frame) -> Value
         case ir.PropertyRef():
             image = reading.image(operand.owner)
             return Column(image.take(operand.prop.name, frame[operand.variable]), operand.type)
+        case ir.PathRef():
+            return Column(path_values(reading, operand, frame[operand.variable]), operand.type)
         case ir.Search():
             hit, known = search_matches(reading, operand, frame)
             return Column(pa.array(hit, mask=~known), ir.BOOL)

@@ -15,6 +15,7 @@ from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, entities
 from omnigraph.engine.read.groups import GroupValues
 from omnigraph.engine.read.limits import ORDINAL_BYTES
 from omnigraph.engine.read.operands import operand_values
+from omnigraph.engine.read.paths import path_values
 from omnigraph.engine.read.pieces import PIECE_ROWS, hold_fetches, hold_values
 from omnigraph.engine.read.sums import Sums, numbers_of
 from omnigraph.engine.search.evaluate import fuse, ranked_rows
@@ -80,6 +81,9 @@ def _ordered(reading: Reading, prepared: Prepared, frame: Frame, ranking: SortCo
                 known[index] = _column(reading, prepared, index, frame)
                 keys.append((known[index], _way(key)))
                 continue
+        if isinstance(expression, ir.PathRef):
+            keys.append((path_values(reading, expression, frame[expression.variable]), _way(key)))
+            continue
         image, ordinals = reading.image(expression.owner), frame[expression.variable]
         text = expression.type.is_string
         keys.append((_sort_values(reading, image, expression.prop.name, ordinals, text=text), _way(key)))
@@ -380,7 +384,7 @@ def _ordered_groups(
                 values = columns[key.expression.index]
             case ir.Aggregate():
                 values = order[key.expression]
-            case ir.PropertyRef():
+            case ir.PropertyRef() | ir.PathRef():
                 raise AssertionError(key)
             case _:
                 assert_never(key.expression)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.read.caches import ReadCaches, View
     from omnigraph.engine.read.explain import Trace
     from omnigraph.engine.read.limits import Limits
+    from omnigraph.engine.read.paths import PathsFound
     from omnigraph.engine.search.evaluate import Fused
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.tables.images import TableImage
@@ -95,6 +96,8 @@ class Reading:
     """How many nodes the vector arm of a fused ranking looks at; None: all."""
     trace: Trace | None = None
     """Told about each step when the run is being explained."""
+    paths: dict[str, PathsFound] | None = None
+    """The paths that were found so far, by variable."""
     accesses: Accesses = field(init=False)
     """How the run gets its rows; decided before it begins (`engine.read.access`)."""
     searched: Searched = field(init=False)
