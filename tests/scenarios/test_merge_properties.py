@@ -5,7 +5,7 @@ import json
 import pytest
 
 from graphs import hear, make_graph, rows_of, run
-from omnigraph.core.errors import BadRequest
+from omnigraph.core.errors import BadRequest, MergeConflicts
 from omnigraph.core.events import StorageCall
 
 
@@ -120,3 +120,32 @@ def test_the_cost_of_a_merge_by_property_follows_what_both_sides_changed(tmp_pat
             graph.branches.merge("topic")
             assert rows_of(graph, "P")["p7"] == {"id": "p7", "name": "p7", "a": 1, "b": 1}
     assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize("deleting", ["f", "main"])
+def test_a_preview_says_who_deleted_and_leaves_edges_to_the_choice(tmp_path, deleting):
+    with make_graph(tmp_path / "g", "node P { k: String @key  a: I32? }  edge R: P -> P") as graph:
+        graph.mutate('query q() { insert P { k: "x" } insert P { k: "y" } insert R { from: "x", to: "y" } }')
+        graph.branches.create("f")
+        updating = "main" if deleting == "f" else "f"
+        graph.mutate('query q() { delete P where k = "y" }', branch=deleting)
+        graph.mutate('query q() { update P set { a: 1 } where k = "y" }', branch=updating)
+        preview = graph.branches.preview("f")
+        (conflict,) = preview.conflicts
+        said = {"f": "y: theirs deleted it, ours changed it", "main": "y: ours deleted it, theirs changed it"}
+        assert conflict.message == f"{said[deleting]}; 1 edge follows the choice"
+        assert preview.stats == {}, "what becomes of the edge is not clear yet"
+        side = "ours" if deleting == "f" else "theirs"
+        decided = graph.branches.preview("f", on_conflict="theirs" if side == "ours" else "ours").stats
+        assert decided.get("edge:R", {}) == ({"deleted": 1} if deleting == "f" else {})
+        graph.branches.merge("f", on_conflict=side)
+        assert (len(rows_of(graph, "P")), len(rows_of(graph, "R"))) == (2, 1)
+
+
+def test_a_conflict_of_a_revert_is_not_said_to_be_of_a_merge(tmp_path):
+    with make_graph(tmp_path / "g", "node P { k: String @key  a: I32? }") as graph:
+        graph.mutate('query q() { insert P { k: "x" } }')
+        first = graph.mutate('query q() { update P set { a: 1 } where k = "x" }').commit.id
+        graph.mutate('query q() { update P set { a: 2 } where k = "x" }')
+        with pytest.raises(MergeConflicts, match="the revert has 1 conflict"):
+            graph.revert(first)

@@ -77,7 +77,7 @@ def keep_edges(
 ) -> list[Planned]:
     """The plan in which every node that a choice keeps has the edges it would have had without the deletion.
 
-    Conflicts that are still open name the edges that will follow the choice.
+    Conflicts that are still open name the edges that will follow the choice; the plan does not delete those.
     Cost: nothing unless a node was deleted on one side and changed on the other.
     """
     if not any(settled.has_deletions for _, settled in planned):
@@ -96,7 +96,9 @@ def keep_edges(
         if chosen.deleted_there or chosen.deleted_here:
             tables[here.key] = here.keeping(chosen)
         if undecided.deleted_there or undecided.deleted_here:
-            here.tie(undecided, tied)
+            following = here.tie(undecided, tied)
+            if here.key in tables:
+                tables[here.key] = _without(tables[here.key], following)
     return [(step, _naming(settled, tied)) for _, (step, settled) in sorted(tables.items())]
 
 
@@ -158,10 +160,13 @@ class _Table:
         # Rows are written one by one now: the target's table is no longer the source's.
         return replace(step, action=TableAction.REWRITE, changes=changed), settled
 
-    def tie(self, nodes: _Nodes, tied: dict[tuple[TableKey, str], list[tuple[TableKey, str]]]) -> None:
-        """Note the edges that follow the choice about each node."""
+    def tie(
+        self, nodes: _Nodes, tied: dict[tuple[TableKey, str], list[tuple[TableKey, str]]]
+    ) -> pa.StringArray:
+        """Note the edges that follow the choice about each node; the ids of those that may go."""
+        going = self._deleted_there(nodes)
         for found, ids in (
-            (self._deleted_there(nodes), nodes.deleted_there),
+            (going, nodes.deleted_there),
             (self._deleted_here(nodes), nodes.deleted_here),
         ):
             for ends, node in ((found.sources, self._edge.source), (found.targets, self._edge.target)):
@@ -176,6 +181,7 @@ class _Table:
                     of_node = tied.setdefault((key, end), [])
                     if (self.key, row) not in of_node:
                         of_node.append((self.key, row))
+        return going.rows.ids
 
     def _present(self) -> MergeStep:
         if self.step is None:
@@ -242,6 +248,13 @@ class _Table:
 
 
 _NO_EDGES: Final = _Edges(NO_ROWS, NO_IDS, NO_IDS)
+
+
+def _without(planned: Planned, following: pa.StringArray) -> Planned:
+    """The step without deletions that a choice has yet to decide about."""
+    step, settled = planned
+    stays = ~is_in(step.changes.deletes.ids, following)
+    return replace(step, changes=replace(step.changes, deletes=step.changes.deletes.at(stays))), settled
 
 
 def _with_ends(session: GraphSession, handle: SnapshotHandle, rows: RowSet) -> _Edges:

@@ -106,13 +106,14 @@ def preview_merge(
     return MergePreview.of(plan_merge(session, source, target, resolution, bulk))
 
 
-def refuse_conflicts(plan: MergePlan, hint: str | None = None) -> None:
+def refuse_conflicts(plan: MergePlan, hint: str | None = None, *, what: str = "merge") -> None:
     """Raise `MergeConflicts` when anything stands against the plan; `hint` says what else to do about it."""
     if plan.conflicts:
         raise MergeConflicts(
             [each.to_dict() for each in plan.conflicts],
             total=plan.conflicts_total,
             hint=plan.advice if hint is None else hint,
+            what=what,
         )
 
 

@@ -216,7 +216,6 @@ KINDS: Final = (
 MESSAGES: Final = {
     ConflictKind.DIVERGENT_INSERT: "both sides inserted it with different values",
     ConflictKind.DIVERGENT_UPDATE: "both sides changed it in different ways",
-    ConflictKind.DELETE_VS_UPDATE: "one side deleted it, the other changed it",
 }
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
 UPDATED_TWICE, DELETED_AND_CHANGED = 1, 2

@@ -220,7 +220,8 @@ def conflicts_in(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     try:
         document: object = orjson.loads(Path(path).read_bytes())
     except OSError as error:
-        raise IoFailure(f"'{path}' cannot be read: {error.strerror}") from error
+        hint = "name a conflict list that a preview wrote: --dry-run --conflicts FILE (write_conflicts)"
+        raise IoFailure(f"'{path}' cannot be read: {error.strerror}", hint=hint) from error
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"'{path}' is not JSON: {error}") from error
     if not isinstance(document, dict):

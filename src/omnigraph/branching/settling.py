@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from omnigraph.arrays.addresses import ABSENT
 from omnigraph.branching.changes import NO_IDS, RowPairs, RowSet
-from omnigraph.branching.merge_plan import KINDS, MESSAGES, MergeConflict
+from omnigraph.branching.merge_plan import KINDS, MESSAGES, ConflictKind, MergeConflict
 from omnigraph.branching.mixed_rows import MixedRows
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from omnigraph.arrays.types import Mask
-    from omnigraph.branching.merge_plan import Collisions, ConflictKind, RowChanges, RowMerge
+    from omnigraph.branching.merge_plan import Collisions, RowChanges, RowMerge
     from omnigraph.core.ids import CommitId, TableKey
 
 MIXED: Final = "mixed"
@@ -158,7 +158,9 @@ def settle(table_key: TableKey, merge: RowMerge, divided: Divided, resolution: R
     return Settled(
         _bring_back_or_remove(changes, collisions, theirs),
         tuple(
-            MergeConflict(table_key, ids[at], kinds[at], f"{ids[at]}: {MESSAGES[kinds[at]]}")
+            MergeConflict(
+                table_key, ids[at], kinds[at], f"{ids[at]}: {_said(kinds[at], bool(gone_there[at]))}"
+            )
             for at in np.flatnonzero(open_).tolist()
         ),
         {each: outcomes.count(each) for each in (*Choice, MIXED) if each in outcomes},
@@ -171,6 +173,13 @@ def settle(table_key: TableKey, merge: RowMerge, divided: Divided, resolution: R
         returns=rows(gone_here & theirs),
         has_deletions=bool((gone_there | gone_here).any()),
     )
+
+
+def _said(kind: ConflictKind, gone_there: bool) -> str:  # noqa: FBT001
+    """What happened to a row; of a deletion also which side it is of."""
+    if kind is not ConflictKind.DELETE_VS_UPDATE:
+        return MESSAGES[kind]
+    return "theirs deleted it, ours changed it" if gone_there else "ours deleted it, theirs changed it"
 
 
 def _decide(divided: Divided, decisions: Sequence[Decision]) -> tuple[NDArray[np.bool_], list[str | None]]:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from omnigraph.pipeline.report import LoadReport
 
 
+_MODES: Final = (
+    "say what happens to entities that exist: --mode append (refuse them), merge, patch or overwrite"
+)
+_DATA: Final = "name a file, a directory or a pattern, or - for stdin: --data people.jsonl"
 PROBLEMS_SHOWN_PER_KIND_MAX: Final = 20
 """Problems of one kind that the terminal shows; --json has up to a hundred."""
 
@@ -322,9 +326,9 @@ def _sources(
 ) -> "BinaryIO | list[str] | None":
     """The input as the load takes it. Only a resumed load knows mode and input already."""
     if resume is None:
-        for option, value in (("--mode", mode), ("--data", data)):
+        for option, value, hint in (("--mode", mode, _MODES), ("--data", data, _DATA)):
             if not value:
-                raise UsageError(f"Missing option '{option}'.")
+                raise UsageError(f"missing option '{option}'", hint=hint)
     if data and STDIN in data:
         if len(data) > 1:
             raise UsageError("stdin is loaded alone")

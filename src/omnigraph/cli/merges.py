@@ -178,7 +178,7 @@ def _preview(
     else:
         verdict = "nothing would be merged" if preview.conflicts_total else preview.outcome.value
         output.line(f"{preview.source} into {preview.target}: {verdict}")
-        _show_stats(preview.stats)
+        _show_stats(preview.stats, "without conflict: " if preview.conflicts_total else "")
         for conflict in preview.conflicts[:CONFLICTS_SHOWN_MAX]:
             for line in conflict_lines(conflict.to_dict()):
                 output.line(line)
@@ -188,8 +188,8 @@ def _preview(
     return 3 if preview.conflicts_total else 0
 
 
-def _show_stats(stats: "Mapping[str, Mapping[str, int]]") -> None:
+def _show_stats(stats: "Mapping[str, Mapping[str, int]]", before: str = "") -> None:
     for key, counts in stats.items():
         kind, _, name = key.partition(":")
         shown = ", ".join(f"{number:,} {word}" for word, number in counts.items())
-        output.line(f"{kind} {name}: {shown}")
+        output.line(f"{before}{kind} {name}: {shown}")

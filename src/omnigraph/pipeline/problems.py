@@ -66,15 +66,17 @@ class Problem:
     line: int | None = None
     limit: int | None = None
     actual: int | None = None
+    hint: str | None = None
+    """The way out, where one is known."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON members, without absent ones and without the internal order."""
+        """JSON members, without absent ones, the internal order and the hint, which the error has."""
         members = asdict(self)
-        del members["order"]
+        del members["order"], members["hint"]
         return {name: value for name, value in members.items() if value is not None}
 
 
-def problem_of(broken: Violation, order: int) -> Problem:
+def problem_of(broken: Violation, order: int, *, hint: str | None = None) -> Problem:
     """A broken rule as a problem of the record with this order."""
     return Problem(
         kind=broken.rule,
@@ -84,6 +86,7 @@ def problem_of(broken: Violation, order: int) -> Problem:
         type_name=broken.type_name,
         entity_id=broken.entity_id,
         property=broken.property,
+        hint=hint,
     )
 
 

@@ -185,7 +185,9 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
     tail = f" (and {more} more)" if more else ""
     match first.kind:
         case "format":
-            return LoadFormatError(line=first.line, file=first.file, message=first.message + tail)
+            return LoadFormatError(
+                line=first.line, file=first.file, message=first.message + tail, hint=first.hint
+            )
         case "blob_policy":
             return BlobPolicyError(_placed(first) + tail, hint=_BLOB_HINT)
         case "blob_source":
@@ -202,7 +204,8 @@ def _headline(problems: Sequence[Problem], log: ProblemLog) -> OmnigraphError:
         case _:
             rules = [problem for problem in problems if problem.kind not in _NOT_RULES]
             total = sum(count for kind, count in log.totals.items() if kind not in _NOT_RULES)
-            return ConstraintViolation(violations=[_violation(each) for each in rules], total=total)
+            violations = [_violation(each) for each in rules]
+            return ConstraintViolation(violations=violations, total=total, hint=first.hint)
 
 
 _BLOB_HINT = "supply the bytes as base64:<text>, or allow the place with blob_sources (--blob-source)"

@@ -307,12 +307,17 @@ class MergeConflicts(ConflictError):
     kind = "merge_conflicts"
 
     def __init__(
-        self, conflicts: Sequence[Mapping[str, Any]], *, total: int | None = None, hint: str | None = None
+        self,
+        conflicts: Sequence[Mapping[str, Any]],
+        *,
+        total: int | None = None,
+        hint: str | None = None,
+        what: str = "merge",
     ) -> None:
         self.total = max(total or 0, len(conflicts))
         self.conflicts = tuple(dict(conflict) for conflict in conflicts[:MERGE_CONFLICTS_REPORTED_MAX])
         super().__init__(
-            f"the merge has {self.total} conflict{'' if self.total == 1 else 's'}",
+            f"the {what} has {self.total} conflict{'' if self.total == 1 else 's'}",
             hint=hint,
             details={"merge_conflicts": list(self.conflicts), "merge_conflicts_total": self.total},
         )

@@ -139,11 +139,18 @@ def shared_value(
     entity_id: str | None,
 ) -> Violation:
     """Two rows have the values (canonical texts) of a unique group. A row without an id is a new one."""
-    names = group[0] if len(group) == 1 else f"({', '.join(group)})"
     known = [f"'{each}'" for each in sorted(each for each in holders if each is not None)]
     new = len(holders) - len(known)
     owners = "two new rows" if new == 2 else " and ".join([*known, *["a new row"] * new])
-    message = f"{table_type.name}.{names}: {_shown(table_type, group, values)} is held by {owners}"
+    message = f"{_tuple(table_type, group, values)} is held by {owners}"
+    return _violation(table_type, "unique", message, entity_id, ", ".join(group))
+
+
+def repeated_tuple(
+    table_type: TableType, group: Sequence[str], values: Sequence[str], entity_id: str | None
+) -> Violation:
+    """Several records of one input have the values (canonical texts) that name an entity."""
+    message = f"{_tuple(table_type, group, values)} occurs more than once in the input"
     return _violation(table_type, "unique", message, entity_id, ", ".join(group))
 
 
@@ -199,6 +206,14 @@ def wrong_count(edge: EdgeType, source: str, count: int) -> Violation:
 
 def _node_at(edge: EdgeType, column: str) -> str:
     return edge.source if column == "src" else edge.target
+
+
+def _tuple(table_type: TableType, group: Sequence[str], values: Sequence[str]) -> str:
+    """The names and values of a unique group; the source of an edge stands before its target."""
+    given = dict(zip(group, values, strict=True))
+    names = [*(end for end in ("src", "dst") if end in given), *(n for n in group if n not in {"src", "dst"})]
+    shown = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    return f"{table_type.name}.{shown}: {_shown(table_type, names, [given[name] for name in names])}"
 
 
 def _shown(table_type: TableType, group: Sequence[str], values: Sequence[str]) -> str:

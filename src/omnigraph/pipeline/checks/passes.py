@@ -30,6 +30,7 @@ from omnigraph.engine.write.rules import (
     missing_end,
     out_of_bounds,
     repeated_key,
+    repeated_tuple,
     shared_tuples,
     shared_value,
     tuple_codes,
@@ -51,6 +52,8 @@ from omnigraph.pipeline.problems import NO_RECORD, Fault, Problem, ProblemLog, p
 
 Orders = NDArray[np.int64]
 _NO_ORDERS: Orders = np.empty(0, np.int64)
+_KEEP_ONE: Final = "--on-duplicate first or last (on_duplicate=) keeps one record of an entity"
+_MERGE_EDGES: Final = "in merge and patch mode a record changes the edge that has its ends"
 _NO_ORDER: Final = np.iinfo(np.int64).max
 
 
@@ -220,7 +223,7 @@ def _is_keyed(table_type: TableType) -> TypeGuard[NodeType]:
 def _repeated(table_type: TableType, entity_id: str, times: int, order: int) -> Problem:
     """Several records have one id: with a key that breaks its uniqueness, else they are in conflict."""
     if _is_keyed(table_type):
-        return problem_of(repeated_key(table_type, entity_id, times), order)
+        return problem_of(repeated_key(table_type, entity_id, times), order, hint=_KEEP_ONE)
     return _conflict(table_type, entity_id, order, times)
 
 
@@ -319,9 +322,13 @@ def _check_unique(
         entity = ids[head].as_py()
         second = ids[other].as_py() if other >= 0 else holder_ids[holder].as_py()
         values = json.loads(tuples[head].as_py())
-        return problem_of(
-            shared_value(table_type, names, values, [entity, second], entity), int(orders[head])
-        )
+        is_identity = isinstance(table_type, EdgeType) and names == table_type.identity
+        if is_identity and other >= 0:
+            repeated = repeated_tuple(table_type, names, values, entity)
+            return problem_of(repeated, int(orders[head]), hint=_KEEP_ONE)
+        held_twice = shared_value(table_type, names, values, [entity, second], entity)
+        appends = is_identity and not task.plan.mode.upserts
+        return problem_of(held_twice, int(orders[head]), hint=_MERGE_EDGES if appends else None)
 
     broken = zip(shared.heads.tolist(), shared.others.tolist(), shared.holders.tolist(), strict=True)
     problems = (problem(*each) for each in broken)

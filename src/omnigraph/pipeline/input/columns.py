@@ -31,6 +31,7 @@ from omnigraph.pipeline.input.convert import (
 from omnigraph.pipeline.input.csv_cells import from_cells
 from omnigraph.pipeline.input.csv_records import RefusedText
 from omnigraph.pipeline.input.ends import EdgeKeys, ids_of_texts
+from omnigraph.pipeline.input.headers import without_columns
 from omnigraph.pipeline.input.record_rules import RESERVED_NAMES, meant, unknown_field
 from omnigraph.pipeline.input.records import ParsedRows, keep
 from omnigraph.pipeline.input.utf8 import is_text, not_utf8
@@ -41,6 +42,27 @@ MARK: Final = "?"
 _EXTRA_HINT: Final = (
     "--rename FILE=PROPERTY (rename=) maps a column, --ignore-extra (ignore_extra=) passes it over"
 )
+_LIKE_NULL: Final = frozenset(
+    {
+        "",
+        "\\n",
+        "null",
+        "none",
+        "nil",
+        "na",
+        "n/a",
+        "#n/a",
+        "nan",
+        "nat",
+        "<na>",
+        "-",
+        "--",
+        "?",
+        ".",
+        "unknown",
+    }
+)
+"""Cells, in lower case, that often mean null."""
 _SOURCE_NAMES = ("from", "src")
 _TARGET_NAMES = ("to", "dst")
 
@@ -98,7 +120,7 @@ class ColumnReader:
                 from_cells(string_array(column), prop) if self.cells_are_text else stored_column(column, prop)
             )
             columns[prop.name] = converted.column
-            self._note(converted.refusals, table_type, prop.name, lines, bad)
+            self._note(converted.refusals, table_type, prop.name, lines, bad, column)
         ends: list[pa.StringArray | None] = [None, None]
         if isinstance(table_type, EdgeType):
             keys = EdgeKeys.of(table_type, self.catalog)
@@ -118,7 +140,7 @@ class ColumnReader:
         if record.limit is not None:
             problem = over_limit(order, "record_bytes", len(record.text), record.limit)
         else:
-            problem = Problem(kind="format", order=order, message=record.message)
+            problem = Problem(kind="format", order=order, message=record.message, hint=record.hint)
         kind, name = table_type.kind.value, table_type.name
         self.log.add_one(replace(problem, entity_kind=kind, type_name=name))
 
@@ -136,13 +158,15 @@ class ColumnReader:
                 f"there is no column '{unknown[0]}' to rename",
                 hint=f"the columns are {', '.join(table.column_names)}",
             )
+        for name in renamed.values():
+            if not self._is_known(name, table_type):
+                raise BadRequest(f"a column cannot be renamed: {unknown_field(name, table_type)}")
         if renamed:
             table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
         known = [name for name in table.column_names if self._is_known(name, table_type)]
         if table.column_names and not known and self.cells_are_text and self.form.names is None:
-            raise BadRequest(
-                f"the first line has no column of {table_type.name}: the file seems to have no header",
-                hint="name the columns in their order: --columns a,b,c (columns=)",
+            raise without_columns(
+                table.column_names, table_type, lambda name: self._is_known(name, table_type)
             )
         return table.select(known) if self.form.ignore_extra else table
 
@@ -206,7 +230,13 @@ class ColumnReader:
         return column
 
     def _note(
-        self, refusals: tuple[Refusal, ...], table_type: TableType, name: str, lines: Any, bad: Any
+        self,
+        refusals: tuple[Refusal, ...],
+        table_type: TableType,
+        name: str,
+        lines: Any,
+        bad: Any,
+        column: pa.Array | None = None,
     ) -> None:
         for refusal in refusals:
             fresh = refusal.rows[~bad[refusal.rows]]
@@ -219,11 +249,17 @@ class ColumnReader:
                     entity_kind=table_type.kind.value,
                     type_name=table_type.name,
                     property=name,
+                    hint=None if column is None else self._null_hint(column[row].as_py()),
                 )
                 for row in fresh.tolist()
             )
             self.log.add(refusal.kind, problems, len(fresh))
             bad[refusal.rows] = True
+
+    def _null_hint(self, cell: object) -> str | None:
+        """Files of other programs have words for null."""
+        meant = self.cells_are_text and isinstance(cell, str) and cell.strip().lower() in _LIKE_NULL
+        return f"where this means null, say so: --null '{cell}' (nulls=)" if meant else None
 
 
 def without_marks(table: pa.Table) -> pa.Table:

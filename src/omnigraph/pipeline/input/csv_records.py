@@ -17,6 +17,7 @@ from omnigraph.core.errors import InternalError, LoadFormatError, ResourceLimit
 from omnigraph.core.load_options import ColumnForm
 from omnigraph.pipeline.input.records import RECORD_BYTES_MAX
 from omnigraph.pipeline.input.sources import CHUNK_BYTES, reading
+from omnigraph.pipeline.input.utf8 import IN_UTF8
 from omnigraph.pipeline.plan import Split
 
 OPEN_QUOTE: Final = "a quote is opened and never closed"
@@ -38,6 +39,7 @@ class RefusedText:
     text: bytes
     limit: int | None = None
     """The size a record may have, where that is why."""
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,7 @@ def _not_utf8(found: Records, lines: Places) -> Iterator[RefusedText]:
     for at, line in enumerate(lines.tolist()):
         record = found.text(at)
         if len(record) <= RECORD_BYTES_MAX and not _is_utf8(record):
-            yield RefusedText(line, "the record is not valid UTF-8", record)
+            yield RefusedText(line, "the record is not valid UTF-8", record, hint=IN_UTF8)
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -13,6 +13,7 @@ from omnigraph.catalog.schema import Catalog, EdgeType, NodeType, Property, Tabl
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.language.diagnostics import near_names
 from omnigraph.pipeline.input.convert import TEMPORAL_KINDS, expectation, shown
+from omnigraph.pipeline.input.utf8 import IN_UTF8
 from omnigraph.planning.keys import own_type
 
 RESERVED_NAMES: Final = frozenset(
@@ -26,14 +27,21 @@ RESERVED_NAMES: Final = frozenset(
     }
 )
 _ENDPOINT_COLUMNS: Final = frozenset({"src", "dst"})
+_OBJECT_PER_LINE: Final = (
+    "JSON lines have one whole object on each line; another format is named by --format and --type"
+)
+_FORM_OF_RECORDS: Final = (
+    'a node is {"type": ..., "data": {...}}, an edge {"edge": ..., "from": ..., "to": ..., "data": {...}}'
+)
 
 
 class RecordRefused(ValueError):  # noqa: N818 - it carries a sentence for the user, it is not a fault
     """A record breaks the format; the message says how."""
 
-    def __init__(self, message: str, *, property_name: str | None = None) -> None:
+    def __init__(self, message: str, *, property_name: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.property = property_name
+        self.hint = hint
 
 
 @dataclass(slots=True)
@@ -71,14 +79,15 @@ def decode(line: bytes) -> Any:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        raise RecordRefused("the line is not valid UTF-8") from None
+        raise RecordRefused("the line is not valid UTF-8", hint=IN_UTF8) from None
     try:
         value = json.loads(
             text, object_pairs_hook=_members, parse_constant=_no_constant, parse_int=_whole_number
         )
     except json.JSONDecodeError as error:
         reason = error.msg.removesuffix(" at")
-        raise RecordRefused(f"not one JSON object: {reason} at column {error.colno}") from None
+        message = f"not one JSON object: {reason} at column {error.colno}"
+        raise RecordRefused(message, hint=_OBJECT_PER_LINE) from None
     except RecursionError:
         raise RecordRefused(_TOO_DEEP) from None
     _refuse_lone_surrogates(value)
@@ -130,11 +139,12 @@ def _refuse_lone_surrogates(value: Any) -> None:
 def type_of_record(record: Any, catalog: Catalog) -> TableType:
     """The type a record names. Raises RecordRefused when it names none, two, or one nobody knows."""
     if not isinstance(record, dict):
-        raise RecordRefused("a record is a JSON object")
+        raise RecordRefused("a record is a JSON object", hint=_OBJECT_PER_LINE)
     named = [name for name in ("type", "edge") if name in record]
     if len(named) != 1:
         found = "both" if named else "neither"
-        raise RecordRefused(f"a record has exactly one of 'type' and 'edge', this one has {found}")
+        message = f"a record has exactly one of 'type' and 'edge', this one has {found}"
+        raise RecordRefused(message, hint=_FORM_OF_RECORDS)
     name = cast("Any", record[named[0]])
     if not isinstance(name, str):
         raise RecordRefused(f"'{named[0]}' is a string")
@@ -147,7 +157,9 @@ def resolve(member: str, name: str, catalog: Catalog) -> TableType:
     if found is None:
         kind = "node" if member == "type" else "edge"
         known = tuple(catalog.nodes if member == "type" else catalog.edges)
-        raise RecordRefused(f"unknown {kind} type '{name}'{meant(name, known)}")
+        other = catalog.edge(name) if member == "type" else catalog.node(name)
+        hint = None if other is None else f"{other.name} is a type of {other.kind.value}s; {_FORM_OF_RECORDS}"
+        raise RecordRefused(f"unknown {kind} type '{name}'{meant(name, known)}", hint=hint)
     return found
 
 
@@ -157,7 +169,8 @@ def checked(record: dict[str, Any], table_type: TableType, catalog: Catalog) -> 
     allowed = ("edge", "from", "to", "data") if is_edge else ("type", "data")
     for name in record:
         if name not in allowed:
-            raise RecordRefused(f"unknown member '{name}' beside {', '.join(allowed)}")
+            message = f"unknown member '{name}' beside {', '.join(allowed)}"
+            raise RecordRefused(message, hint=_FORM_OF_RECORDS)
     if isinstance(table_type, EdgeType):
         for name, node in (("from", table_type.source), ("to", table_type.target)):
             _check_end(name, record.get(name), catalog.nodes[node])

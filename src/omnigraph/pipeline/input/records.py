@@ -290,7 +290,7 @@ class ChunkParser:
                 table_type = type_of_record(record, self.catalog)
                 checked(record, table_type, self.catalog)
             except RecordRefused as refusal:
-                self._refuse(number, str(refusal), "format", table_type, refusal.property)
+                self._refuse(number, str(refusal), "format", table_type, refusal.property, refusal.hint)
                 continue
             by_type.setdefault(table_type.table_key, ExactRows(table_type)).add(number, record)
         parsed: list[ParsedRows] = []
@@ -324,6 +324,7 @@ class ChunkParser:
         kind: str,
         table_type: TableType | None = None,
         property_name: str | None = None,
+        hint: str | None = None,
     ) -> None:
         self.refused.append(line)
         if table_type is not None:
@@ -336,6 +337,7 @@ class ChunkParser:
             entity_kind=None if table_type is None else table_type.kind.value,
             type_name=None if table_type is None else table_type.name,
             property=property_name,
+            hint=hint,
         )
         self.log.add_one(problem)
 

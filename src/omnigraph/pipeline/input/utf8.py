@@ -1,11 +1,16 @@
 """Bytes that call themselves text: Arrow and Parquet take them as they come, a stored text is valid UTF-8."""
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from omnigraph.pipeline.input.convert import refused_by
+
+IN_UTF8: Final = "write the file as UTF-8, for example with `iconv -f LATIN1 -t UTF-8`"
+"""What to do about an input that is not."""
 
 
 def not_utf8(column: pa.Array) -> NDArray[np.bool_] | None:
