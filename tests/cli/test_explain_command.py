@@ -75,7 +75,7 @@ def test_an_older_commit_has_its_own_coverage(here: Run, first_commit: str) -> N
         "explain", "near", "--query", "docs.gq", *VECTOR, *STORE, "--snapshot", first_commit, "--json"
     )
     rank = next(each for each in found.json["operators"] if each["operator"] == "rank")
-    assert rank["coverage"] == {"state": "Degraded", "reason": "no vector index on vec"}
+    assert rank["coverage"] == {"state": "NotNeeded", "reason": "exact search"}
 
 
 def test_text_of_an_analyzed_plan_ends_with_the_run(here: Run, first_commit: str) -> None:

@@ -341,7 +341,8 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         rows = [(kind, name, entry.row_count, entry.version) for kind, name, entry in entries]
         branches = ", ".join(self.branches.list())
         about = {"branches": branches, "commit": snapshot.head, "version": snapshot.manifest_version}
-        return html.facts(self.uri, about) + html.table(("kind", "type", "entities", "version"), rows)
+        shown = html.facts(self.uri, about) + html.table(("kind", "type", "entities", "version"), rows)
+        return shown.html()
 
 
 @text_checked

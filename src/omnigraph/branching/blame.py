@@ -55,7 +55,7 @@ class Blamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(html.Shown):
     """The origin of every property of one entity, by name."""
 
     type_name: str
@@ -73,7 +73,7 @@ class Blame:
         origins = [each.to_dict() for each in self.properties]
         return {"type": self.type_name, "id": self.id, "properties": origins}
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         rows = [
             (
                 each.property,

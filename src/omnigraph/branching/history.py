@@ -222,7 +222,7 @@ class Diff:
         listed = html.table(
             ("what", "type", "id", "properties"), shown, more=len(self) - len(shown), unit="changes"
         )
-        return html.counts(self.stats, f"{self.from_commit} → {self.to_commit}") + listed
+        return (html.counts(self.stats, f"{self.from_commit} → {self.to_commit}") + listed).html()
 
     def _count(self, table: TableChanges) -> int:
         counts = table.counts

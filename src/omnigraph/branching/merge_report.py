@@ -34,7 +34,7 @@ HTML_CONFLICTS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport:
+class MergeReport(html.Shown):
     """A merge that happened, or had nothing to do."""
 
     source: str
@@ -70,14 +70,14 @@ class MergeReport:
             "engine": self.engine,
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         commit = None if self.commit is None else self.commit.id
         about = {"outcome": self.outcome.value, "commit": commit, "actor": self.actor}
         return html.facts(f"merge of {self.source} into {self.target}", about) + html.counts(self.stats)
 
 
 @dataclass(frozen=True, slots=True)
-class MergePreview:
+class MergePreview(html.Shown):
     """What a merge would do and what stands against it."""
 
     source: str
@@ -126,7 +126,7 @@ class MergePreview:
             **({"hint": self.advice} if self.advice else {}),
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         about = {"outcome": self.outcome.value, "conflicts": self.conflicts_total, "base": self.base_commit}
         told = [
             (each.kind.value, each.message, "; ".join(map(str, each.properties)))
@@ -139,7 +139,7 @@ class MergePreview:
             unit="conflicts",
         )
         would = html.facts(f"a merge of {self.source} into {self.target} would be", about)
-        return would + html.counts(self.stats) + (listed if told else "")
+        return would + html.counts(self.stats) + (listed if told else html.NOTHING)
 
     def write_conflicts(self, path: str | os.PathLike[str]) -> None:
         """Write the conflicts as JSON; a person fills in `resolution` with `ours` or `theirs`.

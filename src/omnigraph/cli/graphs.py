@@ -134,11 +134,7 @@ def mutate(
     if as_json:
         output.document(done.to_dict())
         return
-    counts = f"{output.counted(done.affected_nodes, 'node')}, {output.counted(done.affected_edges, 'edge')}"
-    if done.commit is None:
-        output.line(f"{done.query_name}: {counts}; nothing to commit on {done.branch}")
-    else:
-        output.line(f"{done.query_name}: {counts}; commit {done.commit.id} on {done.branch}")
+    output.line(str(done))
 
 
 def snapshot(store: Store = None, branch: ReadBranch = None, at: At = None, as_json: Json = False) -> None:

@@ -79,7 +79,7 @@ class CleanedDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanupReport:
+class CleanupReport(html.Shown):
     """What a cleanup removed or, in a dry run, would remove."""
 
     retention: Retention
@@ -114,7 +114,7 @@ class CleanupReport:
             document["files"] = [each.to_dict() for each in self.fates]
         return document
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         removed = self.removed
         about = {
             "dry run": self.dry_run,

@@ -87,7 +87,7 @@ class ClonedBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class CloneReport:
+class CloneReport(html.Shown):
     """What a clone consists of, and what had to be copied for it."""
 
     source: str
@@ -106,7 +106,7 @@ class CloneReport:
         """JSON members."""
         return asdict(self)
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         about = {"source": self.source, "files copied": self.files_copied, "bytes copied": self.bytes_copied}
         rows = [(each.branch, each.graph_commit_id, each.graph_manifest_version) for each in self.branches]
         return html.facts(f"clone {self.target}", about) + html.table(("branch", "commit", "version"), rows)

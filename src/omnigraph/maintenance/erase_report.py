@@ -40,7 +40,7 @@ class ErasedBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class EraseReceipt:
+class EraseReceipt(html.Shown):
     """What was removed, what was left, and what lies outside. In a dry run: what would be."""
 
     type_name: str
@@ -81,7 +81,7 @@ class EraseReceipt:
             "outside": list(self.outside),
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         about = {
             "dry run": self.dry_run,
             "complete": self.complete,

@@ -123,7 +123,7 @@ def _degraded(coverage: Degraded) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexesReport:
+class IndexesReport(html.Shown):
     """The columns of a state, in the order of the schema, with their indexes."""
 
     branch: str
@@ -144,7 +144,7 @@ class IndexesReport:
             "columns": [each.to_dict() for each in self.columns],
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         rows = [
             (column.type_name, column.column, each.name, each.state.value, each.segments, each.uncovered)
             for column in self.columns

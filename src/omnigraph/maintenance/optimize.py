@@ -65,7 +65,7 @@ class OptimizedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizeReport:
+class OptimizeReport(html.Shown):
     """What one run did."""
 
     branch: str
@@ -81,7 +81,7 @@ class OptimizeReport:
             "datasets": [each.to_dict() for each in self.tables],
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         rows = [
             (each.type_name, each.fragments_removed, each.fragments_added, each.skipped or "")
             for each in self.tables

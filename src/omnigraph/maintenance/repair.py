@@ -100,7 +100,7 @@ class RepairedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairReport:
+class RepairReport(html.Shown):
     """What one run found and did."""
 
     branch: str
@@ -128,7 +128,7 @@ class RepairReport:
             "datasets": [each.to_dict() for each in self.tables],
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         rows = [
             (each.table_key, each.manifest_version, each.lance_head_version, each.classification, each.action)
             for each in self.tables

@@ -112,7 +112,7 @@ class StoredStats:
 
 
 @dataclass(frozen=True, slots=True)
-class StatsReport:
+class StatsReport(html.Shown):
     """How large a graph is and in which shape."""
 
     branches: tuple[BranchStats, ...]
@@ -131,7 +131,7 @@ class StatsReport:
             "cache_memory_bytes": self.cache_memory_bytes,
         }
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         rows = [
             (branch.branch, each.table_key, each.rows, each.deleted_rows, each.fragments, each.bytes)
             for branch in self.branches

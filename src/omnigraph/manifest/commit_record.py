@@ -73,6 +73,12 @@ class CommitRecord:
     keys: tuple[RequestKey, ...] = ()
     """The keys of those calls that were given one."""
 
+    def __str__(self) -> str:
+        """One line, as a history lists it."""
+        when = self.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        where = f"{self.branch} v{self.manifest_version}"
+        return f"{self.id}  {where}  {when}  {self.operation}  {self.actor or '-'}"
+
     @property
     def branch(self) -> str:
         """The name of the branch it was published on."""

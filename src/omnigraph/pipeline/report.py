@@ -167,7 +167,7 @@ class LoadReport:
             "rejects": self.rejects,
             "commit": "nothing to commit" if self.commit is None else self.commit.id,
         }
-        return html.facts("load", about) + html.table(columns, rows)
+        return (html.facts("load", about) + html.table(columns, rows)).html()
 
 
 def refusal(log: ProblemLog) -> OmnigraphError:

@@ -55,7 +55,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(html.Shown):
     """The result of a verification. `ok` means every check held."""
 
     violations: tuple[Violation, ...]
@@ -79,7 +79,7 @@ class VerifyReport:
         """Whether nothing was found."""
         return not self.violations
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> html.Pieces:
         about = {
             "branches": self.branches,
             "tables": self.tables,
@@ -89,7 +89,7 @@ class VerifyReport:
             "pending": ", ".join(self.pending) or None,
         }
         found = [(str(each.rule), each.where, each.message) for each in self.violations]
-        listed = html.table(("rule", "where", "finding"), found) if found else ""
+        listed = html.table(("rule", "where", "finding"), found) if found else html.NOTHING
         return html.facts("verified: ok" if self.ok else "verified: not ok", about) + listed
 
 

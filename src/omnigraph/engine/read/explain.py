@@ -212,6 +212,8 @@ class Operator:
             answer += f", recall {self.recall:.2f}"
         if self.coverage is None:
             return answer
+        if self.coverage["state"] == "NotNeeded":
+            return f"{answer}; no index is needed: {self.coverage['reason']}"
         told = [str(self.coverage[name]) for name in ("index", "reason") if name in self.coverage]
         return f"{answer}; coverage {self.coverage['state']} ({', '.join(told)})"
 
@@ -473,7 +475,7 @@ class _Describer:
         taken = [] if self.trace is None else self.trace.ways.get(id(search), [])
         ways = [way for way in taken if isinstance(way, Access)] or [way for _, way in choice.ways]
         operator.exact = all(way.exact for way in ways)
-        operator.coverage = coverage_of(self.reading.image(search.property.owner), search.property.prop)
+        operator.coverage = coverage_of(self.reading, search.property)
         operator.recall = None if self.trace is None else self.trace.recalls.get(id(search))
 
     def _embed(self, operator: Operator, *searches: ir.SearchExpr) -> None:

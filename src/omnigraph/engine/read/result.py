@@ -167,7 +167,7 @@ class Rows:
 
         shown = self.table.slice(0, HTML_ROWS_MAX)
         cells = zip(*(json_values(column) for column in shown.columns), strict=True)
-        return html.table(self.columns, cells, more=len(self) - HTML_ROWS_MAX)
+        return html.table(self.columns, cells, more=len(self) - HTML_ROWS_MAX).html()
 
 
 def _row_dicts(names: Sequence[str], columns: Sequence[pa.Array | list[Any]]) -> list[dict[str, Any]]:

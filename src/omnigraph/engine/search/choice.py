@@ -105,9 +105,18 @@ def search_index(image: TableImage, prop: Property) -> IndexCoverage | None:
     return None
 
 
-def coverage_of(image: TableImage, prop: Property) -> dict[str, Any]:
-    """What the search index of a property covers, as `explain` shows it."""
+def coverage_of(reading: Reading, reference: ir.PropertyRef) -> dict[str, Any]:
+    """What the search index of a property covers, as `explain` shows it.
+
+    An exact search of vectors and a search of folded words use none, so they miss none.
+    """
+    image, prop = reading.image(reference.owner), reference.prop
     index = search_index(image, prop)
+    if index is None or index.uncovered:
+        if prop.type.is_vector and reading.session.settings.vector_probes is None:
+            return {"state": "NotNeeded", "reason": "exact search"}
+        if not prop.type.is_vector and not is_indexable(prop.text):
+            return {"state": "NotNeeded", "reason": f"{prop.text} words are searched in memory"}
     if index is None:
         named = "vector index" if prop.type.is_vector else f"full-text index of {prop.text} words"
         return {"state": "Degraded", "reason": f"no {named} on {prop.name}"}

@@ -123,6 +123,13 @@ class MutationResult:
             **({"repeated": True} if self.repeated else {}),
         }
 
+    def __str__(self) -> str:
+        """One line: what was written, and the commit that shows it."""
+        parts = ((self.affected_nodes, "node"), (self.affected_edges, "edge"))
+        counts = ", ".join(f"{number:,} {noun}{'' if number == 1 else 's'}" for number, noun in parts)
+        commit = "nothing to commit" if self.commit is None else f"commit {self.commit.id}"
+        return f"{self.query_name}: {counts}; {commit} on {self.branch}"
+
     def to_arrow(self) -> pa.Table:
         """The counts as one row: `affected_nodes` and `affected_edges`, both unsigned."""
         counts = {"affected_nodes": [self.affected_nodes], "affected_edges": [self.affected_edges]}
@@ -138,4 +145,4 @@ class MutationResult:
             "actor": self.actor,
             "commit": "nothing to commit" if self.commit is None else self.commit.id,
         }
-        return html.facts(f"mutation {self.query_name}", about)
+        return html.facts(f"mutation {self.query_name}", about).html()
