@@ -137,6 +137,42 @@ def test_a_list_of_something_else_is_refused(graph, rows) -> None:
         graph.load_frames({"T": rows}, mode="append", engine="local")
 
 
+@pytest.mark.parametrize(
+    ("frame", "hint"),
+    [
+        ("T.csv", "`graph.load`"),
+        ({"k": ["a"]}, "a list of dictionaries, one for each row"),
+        (5, "a DataFrame"),
+    ],
+)
+def test_what_is_no_frame_is_refused_with_what_to_give(graph, frame, hint: str) -> None:
+    with pytest.raises(BadRequest, match=r"^'T': \w+ is not a DataFrame") as refused:
+        graph.load_frames({"T": frame}, mode="append", engine="local")
+    assert hint in refused.value.hint
+
+
+def test_a_frame_without_its_type_is_refused(graph) -> None:
+    with pytest.raises(BadRequest, match="frames are given by their types, not as DataFrame"):
+        graph.load_frames(pd.DataFrame({"k": ["a"]}), mode="append", engine="local")
+
+
+class Stream:
+    """A frame of a library that shares its columns by Arrow's interface for streams."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_categories_whose_texts_are_views_are_texts(graph) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), pa.array(["x", "y"], pa.string_view()))
+    frame = Stream(pa.table({"k": pa.array(["a", "b", "c"], pa.string_view()), "s": words}))
+    graph.load_frames({"T": frame}, mode="append", engine="local")
+    assert rows_of(graph) == [{"k": "a", "s": "y"}, {"k": "b"}, {"k": "c", "s": "x"}]
+
+
 @pytest.mark.parametrize("row", [{"k": "a\ud800"}, {"k": "a", "tags": ["\udc00"]}])
 def test_half_of_a_surrogate_pair_is_refused(graph, row) -> None:
     with pytest.raises(LoadFormatError, match="surrogate"):

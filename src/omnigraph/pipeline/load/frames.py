@@ -21,6 +21,13 @@ from omnigraph.pipeline.spark.session import SparkRuntime
 ROW_GROUP_ROWS: Final = 262_144
 VALUE_LEVELS_MAX: Final = 8
 """How deep lists and objects within one value are looked into; no property has a list of lists."""
+_OTHER_FRAMES: Final = {
+    "LazyFrame": "compute it first: frame.collect()",
+    "DuckDBPyConnection": "give a relation, as `connection.sql(...)` makes it",
+    "str": "a file is loaded with `graph.load`",
+    "dict": "give a list of dictionaries, one for each row, or an Arrow table",
+}
+"""What is often given in place of a frame, and what to give instead."""
 _NESTED: Final = frozenset({list, tuple, dict})
 
 
@@ -76,12 +83,24 @@ def _as_table(name: str, frame: Any) -> pa.Table:
                 _refuse_deep(name, column, frame[column].tolist())
         return pa.Table.from_pandas(frame, preserve_index=False)
     if hasattr(frame, "__arrow_c_stream__"):  # what Polars, DuckDB and readers of Arrow agree on
-        return pa.table(frame)
+        return _plain_texts(pa.table(frame))
     if hasattr(frame, "to_arrow"):
-        return frame.to_arrow()
+        return _plain_texts(frame.to_arrow())
+    kind = type(frame).__name__
     raise BadRequest(
-        f"'{name}': {type(frame).__name__} is not a DataFrame, an Arrow table or stream, or a list of rows"
+        f"'{name}': {kind} is not a DataFrame, an Arrow table or stream, or a list of rows",
+        hint=_OTHER_FRAMES.get(kind, "give a DataFrame, an Arrow table or a list of dictionaries"),
     )
+
+
+def _plain_texts(table: pa.Table) -> pa.Table:
+    """The table without dictionaries of texts in views: Polars makes them of categories, Parquet has none."""
+    for at, column in enumerate(table.columns):
+        type_ = column.type
+        if pa.types.is_dictionary(type_) and pa.types.is_string_view(type_.value_type):
+            chunks = [each.dictionary.cast(pa.string()).take(each.indices) for each in column.chunks]
+            table = table.set_column(at, table.field(at).name, pa.chunked_array(chunks, pa.string()))
+    return table
 
 
 def _column(values: list[Any]) -> pa.Array:

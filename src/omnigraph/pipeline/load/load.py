@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard, cast
 
 from omnigraph.core.cancel import NEVER, Cancellation
 from omnigraph.core.errors import BadRequest, LoadNotFound
@@ -127,6 +127,11 @@ def load_frames(
     `to` (or `src` and `dst`) and property names. An overwrite replaces every type that has a frame, also one
     without rows.
     """
+    if not isinstance(cast("Any", frames), Mapping):
+        raise BadRequest(
+            f"frames are given by their types, not as {type(frames).__name__}",
+            hint='name the type of each frame: {"Person": people}',
+        )
     session.ask(options.actor, _changing(options))
     if options.mode is LoadMode.OVERWRITE:
         replaced = tuple(dict.fromkeys((*options.replace_types, *frames)))
