@@ -133,6 +133,10 @@ def test_an_empty_source_of_a_command(here: Run, place: Path, command: str) -> N
         ((*ALL, "--formt", "csv"), "did you mean --format?"),
         (("load", "--data", "x", "--mode", "mrge", *STORE), "did you mean merge?"),
         (("log", "--limit", "0", *STORE), "--limit"),
+        (("log", "--limit", "x", *STORE), "invalid value for '--limit': it should be a valid integer\n"),
+        (("export", "out.jsonl", *STORE), "--out out.jsonl"),
+        (("load", "--data", "x", *STORE), "--mode append (refuse them), merge, patch or overwrite"),
+        (("load", "--mode", "merge", *STORE), "missing option '--data'\nhint: name a file"),
         (("changes", "poll", "--interval", "soon", *STORE), "takes a duration"),
         (("changes", "poll", "--interval", "0", *STORE), "at least one second"),
         (("commit", "list", "--since", "yesterday", *STORE), "takes a moment"),
@@ -144,6 +148,7 @@ def test_a_wrong_flag_or_value_names_the_near_one(
     ran = here(*arguments, rc=2)
     assert told in ran.err
     assert "Value error" not in ran.err
+    assert "Input should" not in ran.err
 
 
 def test_a_text_that_looks_like_a_number(here: Run, place: Path) -> None:

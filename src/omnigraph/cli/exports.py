@@ -2,6 +2,7 @@
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -138,7 +139,10 @@ def export(
 
 def _check(wanted: _Wanted) -> None:
     if wanted.query is None and (wanted.name is not None or wanted.values):
-        raise UsageError("a name and parameters need a query", hint="pass -e 'query …' or --query FILE")
+        hint = "pass -e 'query …' or --query FILE"
+        if wanted.name is not None and Path(wanted.name).suffix:
+            hint = f"what is exported is written to a file with --out {wanted.name}"
+        raise UsageError("a name and parameters need a query", hint=hint)
     if wanted.query is not None and wanted.types:
         raise UsageError("--type and a query exclude each other")
 

@@ -43,6 +43,7 @@ def from_parser(error: "typer.TyperException") -> UsageError:
     """The usage error behind a complaint of the argument parser."""
     message = error.format_message().strip().rstrip(".").replace(": Value error, ", ": ")
     text = message[:1].lower() + message[1:].partition(" (Possible option")[0]
+    text = text.replace(": Input should be ", ": it should be ").partition(", unable to parse")[0]
     if "--uri" in text:
         return UsageError(text, hint="a graph is addressed with --store")
     context = getattr(error, "ctx", None)
