@@ -95,11 +95,13 @@ def _as_table(name: str, frame: Any) -> pa.Table:
 
 def _plain_texts(table: pa.Table) -> pa.Table:
     """The table without dictionaries of texts in views: Polars makes them of categories, Parquet has none."""
-    for at, column in enumerate(table.columns):
-        type_ = column.type
-        if pa.types.is_dictionary(type_) and pa.types.is_string_view(type_.value_type):
-            chunks = [each.dictionary.cast(pa.string()).take(each.indices) for each in column.chunks]
-            table = table.set_column(at, table.field(at).name, pa.chunked_array(chunks, pa.string()))
+    for at, name in enumerate(table.column_names):
+        column: Any = table.column(at)
+        if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
+            chunks: list[pa.Array] = [
+                each.dictionary.cast(pa.string()).take(each.indices) for each in column.chunks
+            ]
+            table = table.set_column(at, name, pa.chunked_array(chunks, pa.string()))
     return table
 
 
