@@ -1,10 +1,13 @@
 """Omnigraph: a typed property graph on Lance and Spark."""
 
 import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
 
+# What checkers of types take for `typing.TYPE_CHECKING`: the command comes through here before it can answer
+# Ctrl-C, so nothing is imported that takes long enough to be interrupted.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from omnigraph.api.branches import BranchCreation
     from omnigraph.api.clones import clone
     from omnigraph.api.graph import Graph, init, open_read_only
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Where each public name lives. Nothing is imported until it is asked for: `import omnigraph` stays light.
-_HOMES: Final[Mapping[str, str]] = {
+_HOMES: dict[str, str] = {
     "Blob": "omnigraph.engine.entities.blob_cells",
     "BlobReference": "omnigraph.catalog.blobs",
     "BranchCreation": "omnigraph.api.branches",
@@ -74,12 +77,12 @@ _HOMES: Final[Mapping[str, str]] = {
     "picture": "omnigraph.notebook.picture",
     "register_spark": "omnigraph.pipeline.output.datasource",
 }
-_MODULES: Final = {
+_MODULES: dict[str, str] = {
     "aio": "omnigraph.client.aio",
     "errors": "omnigraph.core.errors",
     "events": "omnigraph.core.events",
 }
-_RENAMED: Final[Mapping[str, str]] = {"open": "open_graph"}
+_RENAMED: dict[str, str] = {"open": "open_graph"}
 
 __all__ = [
     "Blob",
@@ -122,7 +125,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import the home of a public name on first use."""
     if name in _MODULES:
         value: Any = importlib.import_module(_MODULES[name])

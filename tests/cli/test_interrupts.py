@@ -134,6 +134,7 @@ main()
 @pytest.mark.parametrize(
     ("module", "said"),
     [
+        ("typing", NOT_BEGUN),  # what nearly every module imports first
         ("omnigraph.cli.running", NOT_BEGUN),
         ("typer", NOT_BEGUN),
         ("omnigraph.cli.progress", NOT_BEGUN),  # the command itself is about to start

@@ -6,9 +6,8 @@ It imports next to nothing, because the rest takes long enough to be interrupted
 import gc
 import os
 import sys
-from typing import Final
 
-OBJECTS_BEFORE_COLLECTING: Final = 50_000
+OBJECTS_BEFORE_COLLECTING = 50_000
 """Loading modules makes only objects that stay; the collector would look through them again and again for
 nothing.
 """

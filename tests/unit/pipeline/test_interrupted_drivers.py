@@ -1,5 +1,6 @@
 """Ctrl-C between any two lines of what drives a load: it leaves nothing, or a load that is complete."""
 
+import logging
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ from interrupting import interrupted_at
 from omnigraph.pipeline.load import journal as resume
 from omnigraph.pipeline.load import load, target
 from omnigraph.pipeline.load import run as loading
+from omnigraph.pipeline.spark.launch import is_not_of_the_bridge
 from omnigraph.storage.layout import LOADS
 
 DRIVING = {load, loading, resume, target}
@@ -54,3 +56,8 @@ def test_an_interrupt_at_any_line_leaves_nothing(tmp_path, step):
     assert outcomes["nothing"] > 300 / step
     assert outcomes["complete"] > 1
     assert outcomes["left to recovery"] > 1
+
+
+def test_an_ending_process_does_not_log_that_its_jvm_is_gone():
+    said = {name: logging.makeLogRecord({"pathname": f"/x/{name}/java_gateway.py"}) for name in ("py4j", "mine")}
+    assert [name for name, record in said.items() if is_not_of_the_bridge(record)] == ["mine"]

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import struct
 import subprocess
@@ -164,10 +165,16 @@ def ending() -> bool:
 def _end_with_us(started: "list[subprocess.Popen[bytes]]") -> None:
     """End the JVM with this process, however it ends; also a JVM that nobody attached to yet."""
     _Ending.now = True
+    logging.getLogger().addFilter(is_not_of_the_bridge)
     for process in started:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def is_not_of_the_bridge(record: logging.LogRecord) -> bool:
+    """Py4J logs, with a traceback, that the JVM it talks to is gone. That is what an ending process wants."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _wait_for_gateway(process: "subprocess.Popen[bytes]", gateway: Path, log: Path) -> tuple[int, str]:
