@@ -106,7 +106,8 @@ class Shown:
     __slots__ = ()
 
     def _shown(self) -> Pieces:
-        raise NotImplementedError
+        """What there is to say; each report says its own."""
+        return NOTHING
 
     def _repr_html_(self) -> str:
         return self._shown().html()

@@ -59,5 +59,7 @@ def test_an_interrupt_at_any_line_leaves_nothing(tmp_path, step):
 
 
 def test_an_ending_process_does_not_log_that_its_jvm_is_gone():
-    said = {name: logging.makeLogRecord({"pathname": f"/x/{name}/java_gateway.py"}) for name in ("py4j", "mine")}
+    said = {
+        name: logging.makeLogRecord({"pathname": f"/x/{name}/java_gateway.py"}) for name in ("py4j", "mine")
+    }
     assert [name for name, record in said.items() if is_not_of_the_bridge(record)] == ["mine"]
