@@ -360,6 +360,8 @@ def test_c40_branches_stand_in_the_way_of_a_drop(go: Run, place: Path) -> None:
     refused = go("schema", "apply", "--schema", "less.pg", *STORE, "--json", rc=3)
     assert refused.error["kind"] == "branches_block_schema_apply"
     assert "topic" in refused.err
+    nowhere = go("schema", "apply", "--schema", "more.pg", "--branch", "topic", *STORE, rc=2)
+    assert "a schema is that of the whole graph" in nowhere.err
     go("schema", "apply", "--schema", "more.pg", *STORE)
     listed = go("branch", "list", *STORE, "--json").json["details"]
     assert {each["name"]: each["schema_generation"] for each in listed} == {"main": 2, "topic": 1}

@@ -16,6 +16,7 @@ from omnigraph.core.failpoints import Callback, Pause, Raise, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.recoveries import RecoveryKind
+from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
 from omnigraph.storage.layout import SCHEMA_STATE, STAGING_SUFFIX
 from omnigraph.storage.manifest_files import manifest_object
 from recovery_graph import FAST, SCHEMA, RawGraph
@@ -345,3 +346,53 @@ def test_a_second_apply_beside_a_live_one_waits_or_is_refused(path):
         assert other.apply_schema(WIDER).applied is False
         with pytest.raises(SchemaSyntaxError):
             other.apply_schema("node {")
+
+
+SITED = SCHEMA.replace(
+    "node Company { name: String @key }", "node Company { name: String @key  site: String? }"
+)
+
+
+def test_an_apply_beside_a_live_one_is_refused_and_changes_nothing(path):
+    with omnigraph.open(path, settings=FAST) as graph, omnigraph.open(path, settings=FAST) as other:
+        with activate(Window.SCHEMA_APPLY_AFTER_LOCK, Pause()) as pause:
+            applying = threading.Thread(target=graph.apply_schema, args=(WIDER,))
+            applying.start()
+            pause.wait_until_reached()
+            with pytest.raises(ConflictError, match="a schema apply is in progress") as refused:
+                other.apply_schema(SITED)
+            assert refused.value.hint == "try again when it has finished"
+            pause.release()
+            applying.join(60)
+        assert other.schema_source() == WIDER
+        assert graph.verify().violations == ()
+
+
+def test_of_two_applies_planned_on_one_schema_one_is_told_of_the_other(path, monkeypatch):
+    """The plan of the one that comes second would drop what the first one adds."""
+    with omnigraph.open(path, settings=FAST) as graph, omnigraph.open(path, settings=FAST) as other:
+        queues = graph.session.queues
+        assert queues is other.session.queues
+        acquire, in_line, outcomes = queues.acquire_many, threading.Semaphore(0), []
+
+        def queued(*keys, **limits):
+            in_line.release()
+            return acquire(*keys, **limits)
+
+        def apply(handle, text):
+            try:
+                outcomes.append(handle.apply_schema(text).applied)
+            except ConflictError as refused:
+                outcomes.append(refused.message)
+
+        threads = [threading.Thread(target=apply, args=each) for each in ((graph, WIDER), (other, SITED))]
+        with acquire([SCHEMA_APPLY_KEY]):
+            monkeypatch.setattr(queues, "acquire_many", queued)
+            for thread in threads:
+                thread.start()
+                assert in_line.acquire(timeout=60)
+        for thread in threads:
+            thread.join(60)
+        assert sorted(map(str, outcomes)) == ["True", "another schema change was applied meanwhile"]
+        assert graph.schema_source() in {WIDER, SITED}
+        assert graph.verify().violations == ()

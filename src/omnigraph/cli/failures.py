@@ -50,10 +50,15 @@ def from_parser(error: "typer.TyperException") -> UsageError:
     extra = re.fullmatch(r"got unexpected extra arguments?(?:\(s\))? \((.*)\)", text)
     if extra is not None:
         return UsageError(text, hint=_place_of(extra[1], context))
+    path = getattr(context, "command_path", "omnigraph")
+    if text == "no such option: --branch" and path.endswith(" schema apply"):
+        return UsageError(
+            text,
+            hint="a schema is that of the whole graph: leave --branch out; branches adopt it as they go on",
+        )
     near = _near(text, context)
     if near:
         return UsageError(text, hint=f"did you mean {near[0]}?", details={"candidates": list(near)})
-    path = getattr(context, "command_path", "omnigraph")
     return UsageError(text, hint=f"`{path} --help` shows how the command is used")
 
 
