@@ -1,5 +1,9 @@
 """The schema changes while branches, tags and old commits live: each is read and written as it should be."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 import omnigraph
@@ -12,6 +16,8 @@ from omnigraph.core.errors import (
     TypeNotFound,
 )
 from omnigraph.core.failpoints import Window
+from omnigraph.engine.search import segments
+from omnigraph.engine.tables.cache_work import BACKGROUND
 from recovery_graph import FAST
 
 TOURS = """node Tour { code: String @key  stops: I32?  mood: enum(fun, calm) }
@@ -234,6 +240,43 @@ def test_a_name_that_is_dropped_and_comes_back_is_null_also_from_warm_caches(tmp
     with omnigraph.open(tmp_path / "graph", settings=FAST) as graph:
         assert list(graph.query(stops)) == [{"t.code": "a", "t.stops": None}]
         assert graph.verify().violations == ()
+
+
+RESTARTED = """import json, sys, omnigraph
+with omnigraph.open_read_only(sys.argv[1]) as graph:
+    print(json.dumps([list(graph.query(text, at=at)) for text, at in json.loads(sys.argv[2])]))
+"""
+
+
+def test_files_of_a_dropped_text_are_not_searched_for_the_one_that_came_back(tmp_path, monkeypatch):
+    """The words of a property lie in a file beside the graph; the files of the table are the same afterwards."""
+    monkeypatch.setattr(segments, "SAVED_ROWS_MIN", 1)
+    place, text = tmp_path / "graph", "node Doc { slug: String @key  body: String? @index }\n"
+    found = 'query q() { match { $d: Doc search($d.body, "river") } return { $d.slug, $d.body } }'
+    with omnigraph.init(place, schema=text, settings=FAST) as graph:
+        graph.mutate(
+            'query q() { insert Doc { slug: "a", body: "a river" } insert Doc { slug: "b", body: "hills" } }'
+        )
+        old = graph.commits.head().id
+        assert [row["d.slug"] for row in graph.query(found)] == ["a"]
+        BACKGROUND.drain(graph.session.root.identity)
+    kept = list((place / "__cache").glob("*"))
+    assert kept, "the file to be found again"
+    with omnigraph.open(place, settings=FAST) as graph:
+        graph.apply_schema("node Doc { slug: String @key }\n")
+        graph.apply_schema(text)
+    assert set(kept) <= set((place / "__cache").glob("*")), "they are still there"
+    bodies = "query q() { match { $d: Doc } return { $d.body } }"
+    asked = [(found, None), (bodies, None), (found, old)]
+    started = subprocess.run(
+        [sys.executable, "-c", RESTARTED, str(place), json.dumps(asked)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert json.loads(started.stdout) == [
+        [],
+        [{"d.body": None}, {"d.body": None}],
+        [{"d.slug": "a", "d.body": "a river"}],
+    ]
 
 
 def test_a_type_that_is_dropped_and_comes_back_is_a_new_empty_table(alone):
