@@ -85,7 +85,11 @@ def test_after_an_erasure_no_file_holds_a_value_of_it(case: StoreCase, tmp_path:
 
 MISSES = {
     "older states": (erase.Erasure, "_reclaim", lambda self, done: CleanupPlan()),
-    "rewritten files": (erase_rewrite, "stage_compaction", lambda s, h, g, stamp, index, b: _only(index, h)),
+    "rewritten files": (
+        erase_rewrite,
+        "stage_compaction",
+        lambda s, h, g, stamp, index, b, dropped: _only(index, h),
+    ),
     "indexes": (erase_rewrite, "_plans", lambda session, type_, handle: ()),
     "caches": (CacheFiles, "clear", lambda self: []),
 }

@@ -110,6 +110,7 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
         for kind, column in ((IndexKind.BTREE, "id"), (IndexKind.INVERTED, "text"), (IndexKind.VECTOR, "v"))
     ],
     "rebase": lambda t, h: t.rebase(t.stage_append(h, some(100, 2), STAMP), h),
+    "followed": lambda t, h: t.followed(t.stage_rewrite(h, h.fragment_ids, STAMP), h, h),
     "new_files": lambda t, h: t.new_files(h),
     "files_of": lambda t, h: t.files_of(h),
     "sums": lambda t, h: t.sums([h]),

@@ -62,9 +62,10 @@ class Upkeep(Exports):
         ```
 
         No row changes, and one commit shows all of it; a second call finds nothing to do. Writes go on beside
-        it: they wait for the commit only. `types` limits it to some types. The light form of this runs after
-        writes by itself; this one also rewrites what is large, on Spark above the bounds for one process.
-        Raises `TypeNotFound`, and `ResourceBusy` when other writers moved the tables again and again.
+        it: they wait for the commit only, and what they write meanwhile stays. `types` limits it to some
+        types. The light form of this runs after writes by itself; this one also rewrites what is large, on
+        Spark above the bounds for one process. Raises `TypeNotFound`, and `ResourceBusy` when others rewrote
+        the same tables again and again.
         """
         from omnigraph.maintenance.optimize import OPTIMIZING, optimize  # noqa: PLC0415  a reader never needs it
 

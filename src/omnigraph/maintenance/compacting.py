@@ -66,23 +66,27 @@ def stage_compaction(
     stamp: Stamp,
     index: Callable[[SnapshotHandle], StagedHandle | None],
     bulk: BulkWork | None,
+    dropped: Callable[[], None],
 ) -> tuple[Part, ...]:
     """Rewrite a table and build the indexes of what it will be, so that only commits are left for Phase B.
 
-    The indexes are built on the version that the rewrite would make. Its commit gives the fragments the same
-    numbers, because it is made on the same version.
+    The indexes are built on the version that the rewrite would make, where the fragments have the numbers
+    that they will have. `dropped` is told when they do not fit behind what others did meanwhile.
     """
     written = compacted(session, handle, groups, bulk)
     rewritten = session.storage.stage_compaction(handle, written, stamp)
     with session.storage.previewed(handle, rewritten) as ahead:
-        coming, built = ahead.fragment_ids, index(ahead)
+        built = index(ahead)
     # Now, not while other writers wait.
     session.make_durable([*rewritten.files, *(() if built is None else built.files)])
 
     def attach(on: SnapshotHandle) -> StagedHandle | None:
-        if built is None or on.fragment_ids != coming:
-            return index(on)
-        return session.storage.rebase(built, on)
+        if built is None:
+            return None
+        fitting = session.storage.followed(built, handle, on)
+        if fitting is None or not fitting.whole:
+            dropped()
+        return None if fitting is None else fitting.staged
 
     before = Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE
     after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX

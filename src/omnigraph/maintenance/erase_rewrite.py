@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from omnigraph.core.errors import ResourceBusy
+from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import CommitId, OperationId, new_ulid
 from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved
@@ -99,13 +99,18 @@ def _write(
         # Only in the branch's own table, which the write makes first, can anything of it be written.
         parts = (*((LaterPart(rewritten),) if groups else ()), LaterPart(anew))
     elif groups:
-        parts = stage_compaction(session, handle, groups, stamp, anew, bulk)
+        parts = stage_compaction(session, handle, groups, stamp, anew, bulk, dropped=_misfit)
     else:
         built = anew(handle)
         if built is None:
             return None
         parts = (StagedPart(built, before=Window.ENSURE_INDICES_POST_STAGE_PRE_COMMIT_BTREE),)
     return TableWrite(entry, handle, parts)
+
+
+def _misfit() -> None:
+    # Nobody moved the table since, so an old index would still know the subject.
+    raise InternalError("the indexes of a table do not fit the version they were built for")
 
 
 def _plans(session: GraphSession, table_type: TableType, handle: SnapshotHandle) -> Sequence[IndexPlan]:

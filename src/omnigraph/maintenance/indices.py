@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.core.errors import ExpectedVersionMismatch, InternalError, ResourceBusy
+from omnigraph.core.errors import InternalError, ReadSetConflict, ResourceBusy
 from omnigraph.core.failpoints import Window
 from omnigraph.core.ids import Branch, CommitId, OperationId, TableKey, new_ulid, show_branch
-from omnigraph.core.limits import INDEX_SEGMENTS_MAX
+from omnigraph.core.limits import FOLDED_BYTES_MAX, FOLDED_ROWS_MAX, INDEX_SEGMENTS_MAX
 from omnigraph.engine.create import index_plans
-from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, check_pins, queue_keys
+from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved, queue_keys
 from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
-from omnigraph.maintenance.compacting import stage_compaction
+from omnigraph.maintenance.compacting import stage_compaction, work_of
 from omnigraph.maintenance.folding import compactable, foldable
 from omnigraph.planning.filters import HasValue, filter_text
 from omnigraph.recovery.outcome import WriteCourse
@@ -27,7 +27,7 @@ from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan, has_too_many_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from omnigraph.catalog.schema import TableType
     from omnigraph.core.settings import Settings
@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.parts import Part
     from omnigraph.manifest.state import Snapshot, TableEntry
+    from omnigraph.manifest.store import Head
+    from omnigraph.recovery.queues import Guards
 
 BUILD: Final = "the index build"
 OPERATION: Final = "ensure_indices"
 RESTAGES_MAX: Final = 2
-"""Builds thrown away because the table moved meanwhile; after that the queue is held while building."""
+"""Runs that others may spoil, wholly or partly; in the one after these everybody else waits."""
 FOLD_OPERATION: Final = "optimize"
 """The operation that a commit names when fragments were folded as well."""
 
@@ -114,8 +116,13 @@ class IndexesEnsured:
     built: tuple[tuple[str, str], ...] = ()
     """(type name, index name), in table order."""
     pending: tuple[PendingIndex, ...] = ()
-    commit_id: str | None = None
-    """The commit that shows the indexes; None when there was nothing to do."""
+    commit_ids: tuple[str, ...] = ()
+    """The commits that show it: one, or more where others wrote meanwhile."""
+
+    @property
+    def commit_id(self) -> str | None:
+        """The last commit; None when there was nothing to do."""
+        return self.commit_ids[-1] if self.commit_ids else None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -166,29 +173,118 @@ def ensure_indices(
     """
     chosen = None if tables is None else frozenset(tables)
     course = WriteCourse(BUILD) if course is None else course
+    run = _Run(session, branch, work, queue_wait_s_max, actor, course, bulk)
+    done: list[_Done] = []
     for attempt in range(RESTAGES_MAX + 1):
-        head = session.manifest.head(branch)
-        works, pending = _missing(session, head.snapshot, chosen, work)
-        if not works:
-            return IndexesEnsured(show_branch(branch), pending=pending)
+        with suppress(ReadSetMoved):
+            done.append(run.alone(chosen) if attempt == RESTAGES_MAX else run.beside_others(chosen))
+            chosen = done[-1].behind
+            if not chosen:
+                break
+    if not done:
+        raise ResourceBusy("others rewrote the same tables again and again", hint="try again later")
+    return IndexesEnsured(
+        show_branch(branch),
+        built=tuple(dict.fromkeys(each for one in done for each in one.built)),
+        pending=done[0].pending,
+        commit_ids=tuple(one.commit_id for one in done if one.commit_id is not None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What one attempt did."""
+
+    pending: tuple[PendingIndex, ...]
+    built: tuple[tuple[str, str], ...] = ()
+    commit_id: str | None = None
+    behind: frozenset[TableKey] = frozenset()
+    """Tables of which a part could not be shown, because others rewrote it meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Upkeep of the tables of one branch, as often as others make it necessary."""
+
+    session: GraphSession
+    branch: Branch
+    work: IndexWork
+    queue_wait_s_max: float | None
+    actor: str | None
+    course: WriteCourse
+    bulk: BulkWork | None
+
+    def beside_others(self, chosen: frozenset[TableKey] | None) -> _Done:
+        """Stage while others write, and show what still fits. Raises `ReadSetMoved` when nothing does."""
+        works, pending, head = self._look(chosen)
+        return self._show(works, pending, head, None) if works else _Done(pending)
+
+    def alone(self, chosen: frozenset[TableKey] | None) -> _Done:
+        """Stage while others wait, so only what is quickly done. Raises `ReadSetMoved` when that is nothing.
+
+        The light pass after writes makes nobody wait: it has its tables to itself in this process only.
+        """
+        works, pending, head = self._look(chosen)
+        queues = queue_keys(self.branch, [each.key for each in works])
+        with ExitStack() as held:
+            guards = held.enter_context(
+                self.session.queues.acquire_many(queues, wait_s_max=self.queue_wait_s_max)
+            )
+            if self.work is not IndexWork.FOLDED:
+                held.enter_context(self.session.lease.hold())
+                works, pending, head = self._look(frozenset(each.key for each in works))
+                if works:
+                    works = quickly_done(self.session, works)
+                    if not works:
+                        raise ReadSetMoved(ReadSetConflict("tables", message="others rewrote them"))
+            return self._show(works, pending, head, guards) if works else _Done(pending)
+
+    def _look(self, chosen: frozenset[TableKey] | None) -> tuple[list[_Work], tuple[PendingIndex, ...], Head]:
+        head = self.session.manifest.head(self.branch)
+        return *_missing(self.session, head.snapshot, chosen, self.work), head
+
+    def _show(
+        self, works: Sequence[_Work], pending: tuple[PendingIndex, ...], head: Head, guards: Guards | None
+    ) -> _Done:
+        behind: set[TableKey] = set()
         ground = Ground(
             head.snapshot,
             head.token or "",
             WhenMoved.PREPARE_AGAIN,
-            # Who asks for everything gets everything, also what came meanwhile.
-            restage=_following(session) if work is IndexWork.FOLDED else None,
+            restage=lambda table, entry: _followed(self.session, table, entry, behind),
         )
-        queues = queue_keys(branch, [work.key for work in works])
-        with ExitStack() as held, suppress(ReadSetMoved):
-            guards = None
-            if attempt == RESTAGES_MAX:
-                guards = held.enter_context(session.queues.acquire_many(queues, wait_s_max=queue_wait_s_max))
-                check_pins(session, ground, session.manifest.current(branch), [work.key for work in works])
-            staged = _stage_all(session, ground, course, works, actor, bulk)
-            published = carry(session, staged, guards=guards, queue_wait_s_max=queue_wait_s_max).snapshot
-            built = tuple((work.table_type.name, plan.name) for work in works for plan in work.plans)
-            return IndexesEnsured(show_branch(branch), built, pending, published.head)
-    raise ResourceBusy("the tables kept moving while their indexes were built", hint="try again later")
+        staged = _stage_all(self.session, ground, self.course, works, self.actor, self.bulk, behind)
+        carried = carry(self.session, staged, guards=guards, queue_wait_s_max=self.queue_wait_s_max)
+        built = tuple((each.table_type.name, plan.name) for each in works for plan in each.plans)
+        return _Done(pending, built, carried.snapshot.head, frozenset(behind))
+
+
+def quickly_done(session: GraphSession, works: Sequence[_Work]) -> list[_Work]:
+    """What of this work may be done while every other writer waits: that of the fewest rows.
+
+    Groups of many fragments come first. An index is extended by as many rows, not by more.
+    """
+    quick: list[_Work] = []
+    rows_left, bytes_left = FOLDED_ROWS_MAX, FOLDED_BYTES_MAX
+    for work in works:
+        handle = session.open_entry(work.entry)
+        chosen: list[tuple[int, ...]] = []
+        for group in sorted(work.compacted, key=len, reverse=True):
+            rows, size = work_of(session, handle, [group])
+            if rows <= rows_left and size <= bytes_left:
+                rows_left, bytes_left = rows_left - rows, bytes_left - size
+                chosen.append(group)
+        known = {each.role: each for each in session.storage.index_coverage(handle)}
+        plans: list[IndexPlan] = []
+        for plan in work.plans:
+            there = present_of(plan, known)
+            uncovered = handle.fragment_ids if there is None else there.uncovered
+            rows, size = work_of(session, handle, [tuple(uncovered)])
+            if rows <= rows_left and size <= bytes_left:
+                plans.append(plan)
+        if chosen or plans:
+            quick.append(replace(work, plans=tuple(plans), compacted=tuple(chosen)))
+    return quick
 
 
 def _missing(
@@ -275,6 +371,7 @@ def _stage_all(
     works: Sequence[_Work],
     actor: str | None,
     bulk: BulkWork | None,
+    behind: set[TableKey],
 ) -> Staged:
     """Stage every table, several at a time; what one of them reports is heard by this caller's listeners."""
     folds = any(work.folded or work.compacted for work in works)
@@ -288,7 +385,7 @@ def _stage_all(
         summary={work.key: _summary(work) for work in works},
     )
     tables = session.map_tables(
-        lambda key: _stage(session, ground.branch, by_key[key], intent.operation_id, bulk),
+        lambda key: _stage(session, ground.branch, by_key[key], intent.operation_id, bulk, behind),
         list(by_key),
         threads=session.settings.maintenance_concurrency,
     )
@@ -297,7 +394,12 @@ def _stage_all(
 
 
 def _stage(
-    session: GraphSession, branch: Branch, work: _Work, operation_id: OperationId, bulk: BulkWork | None
+    session: GraphSession,
+    branch: Branch,
+    work: _Work,
+    operation_id: OperationId,
+    bulk: BulkWork | None,
+    behind: set[TableKey],
 ) -> TableWrite:
     handle = session.open_entry(work.entry)
     stamp = Stamp(operation_id, work.key)
@@ -312,7 +414,9 @@ def _stage(
 
     parts: tuple[Part, ...]
     if work.compacted:
-        parts = stage_compaction(session, handle, work.compacted, stamp, extend, bulk)
+        parts = stage_compaction(
+            session, handle, work.compacted, stamp, extend, bulk, dropped=lambda: behind.add(work.key)
+        )
     elif work.folded:
         rewritten = session.storage.stage_rewrite(handle, work.folded, stamp)
         after = Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX
@@ -328,25 +432,23 @@ def _stage(
     return TableWrite(work.entry, handle, parts)
 
 
-def _following(session: GraphSession) -> Callable[[TableWrite, TableEntry], TableWrite]:
-    return lambda table, entry: _followed(session, table, entry)
+def _followed(
+    session: GraphSession, table: TableWrite, entry: TableEntry, behind: set[TableKey]
+) -> TableWrite | None:
+    """The same work on a newer version, as far as others left the fragments it was made of; None: nothing.
 
-
-def _followed(session: GraphSession, table: TableWrite, entry: TableEntry) -> TableWrite:
-    """The same fold on a newer version, where others only added rows; anything else is done again."""
+    A table that is left out, or a part of it, is noted in `behind`.
+    """
     first, *rest = table.parts
     handle = session.open_entry(entry)
-    before, after = (
-        {each.id: each for each in session.storage.fragments(on)} for on in (table.handle, handle)
-    )
-    only_added = all(after.get(number) == each for number, each in before.items())
-    if not (only_added and isinstance(first, StagedPart) and first.staged.primitive == "stage_rewrite"):
-        raise ReadSetMoved(
-            ExpectedVersionMismatch(
-                table_key=entry.table_key, expected=table.entry.version, actual=entry.version
-            )
-        )
-    moved = replace(first, staged=session.storage.rebase(first.staged, handle))
+    followed = None
+    if isinstance(first, StagedPart) and entry.branch == table.entry.branch:
+        followed = session.storage.followed(first.staged, table.handle, handle)
+    if followed is None or not followed.whole:
+        behind.add(entry.table_key)
+    if followed is None:
+        return None
+    moved = replace(first, staged=followed.staged)
     return replace(table, entry=entry, handle=handle, parts=(moved, *rest))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import Branch
     from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
-    from omnigraph.maintenance.indices import PendingIndex
+    from omnigraph.maintenance.indices import IndexesEnsured, PendingIndex
     from omnigraph.manifest.state import Snapshot, TableEntry
 
 OPTIMIZING: Final = "the optimization"
@@ -122,12 +122,13 @@ def optimize(
         course=course,
         bulk=bulk,
     )
-    before, after = shown, shown
-    if done.commit_id is not None:
-        after = session.manifest.at_commit(CommitId(done.commit_id))
-        before = session.manifest.at_commit(after.commit.parents[0])
-    tables = [_table(session, key, before, after, skipped.get(key), done.pending) for key in sorted(entries)]
+    steps = [(session.manifest.at_commit(state.commit.parents[0]), state) for state in _states(session, done)]
+    tables = [_table(session, key, shown, steps, skipped.get(key), done.pending) for key in sorted(entries)]
     return OptimizeReport(show_branch(branch), tuple(tables), done.commit_id)
+
+
+def _states(session: GraphSession, done: IndexesEnsured) -> list[Snapshot]:
+    return [session.manifest.at_commit(CommitId(each)) for each in done.commit_ids]
 
 
 def require_settled(session: GraphSession) -> None:
@@ -169,20 +170,25 @@ def _reason(session: GraphSession, shown: Snapshot, entry: TableEntry) -> str | 
 def _table(
     session: GraphSession,
     key: TableKey,
-    before: Snapshot,
-    after: Snapshot,
+    shown: Snapshot,
+    steps: Sequence[tuple[Snapshot, Snapshot]],
     skipped: str | None,
     pending: Iterable[PendingIndex],
 ) -> OptimizedTable:
-    name = session.catalog_of(after).type_of(key).name
-    entry = after.entries[key]
-    old, new = (set(session.open_entry(each.entries[key]).fragment_ids) for each in (before, after))
+    """What the commits of a run, each with the state before it, did to a table."""
+    last = steps[-1][1] if steps else shown
+    name, entry = session.catalog_of(last).type_of(key).name, last.entries[key]
+    removed, added, committed = 0, 0, False
+    for before, after in steps:
+        old, new = (set(session.open_entry(each.entries[key]).fragment_ids) for each in (before, after))
+        removed, added = removed + len(old - new), added + len(new - old)
+        committed = committed or before.entries[key] != after.entries[key]
     return OptimizedTable(
         table_key=key,
         type_name=name,
-        fragments_removed=len(old - new),
-        fragments_added=len(new - old),
-        committed=before.entries[key] != entry,
+        fragments_removed=removed,
+        fragments_added=added,
+        committed=committed,
         skipped=skipped,
         manifest_version=entry.version,
         lance_head_version=session.storage.head_version(entry.location, entry.branch, at_least=entry.version),

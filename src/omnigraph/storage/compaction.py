@@ -5,9 +5,11 @@ are; else it reads and writes rows again, in batches that are bounded by bytes.
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Generator, Sequence
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.events import StorageCall, emit
@@ -29,10 +31,15 @@ from omnigraph.storage.manifest_files import manifest_name
 from omnigraph.storage.staging import staged_rewrite
 from omnigraph.storage.version_files import circumstances
 
+if TYPE_CHECKING:
+    from lance import LanceOperation
+
 BATCHES_HELD: Final = 32
 """Batches that may be in memory at once: those read ahead, decoded, and gathered for a page."""
 BATCH_ROWS_MAX: Final = 8_192
 COPY_BYTES_MAX: Final = 16 * 1024 * 1024
+NUMBERS_LEFT: Final = 4096
+"""Numbers left free below those of compacted fragments, for what others add before these are committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +69,36 @@ def compact(pool: DatasetPool, handle: SnapshotHandle, group: Sequence[int], *, 
 def stage_compaction(
     pool: DatasetPool, handle: SnapshotHandle, groups: Sequence[Compacted], stamp: Stamp
 ) -> StagedHandle:
-    """The commit that shows what was compacted. Indexes do not cover the new fragments."""
+    """The commit that shows what was compacted. Indexes do not cover the new fragments.
+
+    These get their numbers here and not from the commit, so that indexes know them ahead, also when others
+    add fragments before it.
+    """
     from lance.fragment import FragmentMetadata  # noqa: PLC0415
 
-    def described(texts: Sequence[str]) -> list[Any]:
-        return [FragmentMetadata.from_json(text) for text in texts]
+    free = itertools.count(next_number(pool, handle) + NUMBERS_LEFT)
 
-    written = [(described(each.before), described(each.after)) for each in groups]
+    def described(texts: Sequence[str], *, anew: bool = False) -> list[Any]:
+        members = [json.loads(text) for text in texts]
+        if anew:
+            members = [{**each, "id": next(free)} for each in members]
+        return [FragmentMetadata.from_json(json.dumps(each)) for each in members]
+
+    written = [(described(each.before), described(each.after, anew=True)) for each in groups]
     return staged_rewrite(pool, handle, written, stamp)
+
+
+def next_number(pool: DatasetPool, handle: SnapshotHandle) -> int:
+    """The number that the next fragment of a version gets; no earlier one, gone or not, has it.
+
+    Nothing but a commit tells. This one lies beside the versions of the table and has no file.
+    """
+    from lance import LanceOperation  # noqa: PLC0415
+    from lance.fragment import FragmentMetadata  # noqa: PLC0415
+
+    nothing = FragmentMetadata.from_json(json.dumps({"id": 0, "files": [], "physical_rows": 1}))
+    with beside(pool, handle, LanceOperation.Append([nothing])) as ahead:
+        return max(ahead.fragment_ids)
 
 
 def _texts(fragments: Sequence[Any]) -> tuple[str, ...]:
@@ -111,16 +140,25 @@ def _task(handle: SnapshotHandle, group: Sequence[int], bytes_max: int) -> str:
     )
 
 
-@contextlib.contextmanager
-def previewed(pool: DatasetPool, handle: SnapshotHandle, staged: StagedHandle) -> Generator[SnapshotHandle]:
-    """The version that a staged write would make, for whoever builds indexes on it before it is committed.
-
-    It lies beside the versions of the table under a name that no reader looks for, and is removed at the end.
-    """
+def previewed(
+    pool: DatasetPool, handle: SnapshotHandle, staged: StagedHandle
+) -> AbstractContextManager[SnapshotHandle]:
+    """The version that a staged write would make, for whoever builds indexes on it before it is committed."""
     work = staged_work(staged)
     if work.operation is None or staged.base_version != handle.version:
         raise InternalError(f"a {staged.primitive} on {staged.base_version} is not of {handle.version}")
-    dataset = commit_beside(pool, handle, work.operation)
+    return beside(pool, handle, work.operation)
+
+
+@contextlib.contextmanager
+def beside(
+    pool: DatasetPool, handle: SnapshotHandle, operation: "LanceOperation.BaseOperation"
+) -> Generator[SnapshotHandle]:
+    """The version that an operation would make.
+
+    It lies beside the versions of the table under a name that no reader looks for, and is removed at the end.
+    """
+    dataset = commit_beside(pool, handle, operation)
     version = int(dataset.version)
     try:
         yield SnapshotHandle(handle.table_key, handle.location, handle.branch, version, dataset)

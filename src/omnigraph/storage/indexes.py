@@ -168,7 +168,7 @@ def stage_indexes(
     there = index_coverage(handle)
     coverage = {each.role: each for each in there}
     present = sorted(int(fragment.fragment_id) for fragment in dataset.get_fragments())
-    replaced = [old for each in there for old in _segments(dataset, each.name)] if rebuild else []
+    replaced = [old for each in there for old in segments_of(dataset, each.name)] if rebuild else []
     wanted: list[tuple[IndexPlan, str, list[int]]] = []
     emit(StorageCall("create_index", str(dataset.uri)))
     emit(DurableOperation("stage_index", str(dataset.uri), "before"))
@@ -289,11 +289,12 @@ def _partitions(rows: int) -> int:
 
 def _replaced(dataset: "LanceDataset", name: str, present: list[int], *, whole: bool) -> "list[Index]":
     """The segments a build makes useless: all of them, or those that know only fragments long rewritten."""
-    segments = _segments(dataset, name)
+    segments = segments_of(dataset, name)
     return segments if whole else [each for each in segments if each.fragment_ids.isdisjoint(present)]
 
 
-def _segments(dataset: "LanceDataset", name: str) -> "list[Index]":
+def segments_of(dataset: "LanceDataset", name: str) -> "list[Index]":
+    """The segments of an index of an open version, as a commit names them."""
     from lance.dataset import Index  # noqa: PLC0415
 
     return [

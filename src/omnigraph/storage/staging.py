@@ -93,9 +93,9 @@ def stage_merge_insert(
     def replaced() -> Addresses:
         return _as_addresses(addresses() if callable(addresses) else addresses)
 
-    def hide() -> tuple[Addresses, _Hidden]:
+    def hide() -> tuple[Addresses, Hidden]:
         where = replaced()
-        return where, _hide_rows(pool, handle, where)
+        return where, hide_rows(pool, handle, where)
 
     def write() -> "list[FragmentMetadata]":
         fragments = _write_rows(pool, handle, source, mode="append")
@@ -108,7 +108,7 @@ def stage_merge_insert(
         return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
     fragments = write()
     where = probe_addresses(pool, handle, KEY_COLUMN, ids()) if addresses is None else replaced()
-    hidden = None if before_fork else _hide_rows(pool, handle, where)
+    hidden = None if before_fork else hide_rows(pool, handle, where)
     return _staged_merge(pool, handle, tuple(fragments), where, stamp, hidden=hidden)
 
 
@@ -178,7 +178,7 @@ def stage_fragments(
             staged = _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
         case "merge":
             where = np.empty(0, np.uint64) if addresses is None else _as_addresses(addresses)
-            hidden = None if before_fork else _hide_rows(pool, handle, where)
+            hidden = None if before_fork else hide_rows(pool, handle, where)
             staged = _staged_merge(pool, handle, tuple(metadata), where, stamp, hidden=hidden)
     return replace(staged, sums=tuple(each for one in fragments for each in _sums_of(one)))
 
@@ -210,15 +210,20 @@ def staged_rewrite(
     handle: SnapshotHandle,
     groups: "Sequence[tuple[list[FragmentMetadata], list[FragmentMetadata]]]",
     stamp: Stamp,
+    *,
+    adopted: StagedHandle | None = None,
 ) -> StagedHandle:
-    """The commit that puts new fragments in the place of old ones, group by group, with the same rows."""
+    """The commit that puts new fragments in the place of old ones, group by group, with the same rows.
+
+    `adopted`: the same rewrite on an older version.
+    """
     from lance import LanceOperation  # noqa: PLC0415
 
     new = tuple(fragment for _, written in groups for fragment in written)
     operation = LanceOperation.Rewrite([LanceOperation.RewriteGroup(*group) for group in groups], [])
     work = Work(operation, stamp, new, data_root=str(lance_dataset(handle).uri))
     before = sum(int(fragment.num_rows) for old, _ in groups for fragment in old)
-    staged = _staged(pool, handle, "stage_rewrite", work, removed=before)
+    staged = _staged(pool, handle, "stage_rewrite", work, removed=before, adopted=adopted)
     if staged.rows != before:
         raise InternalError(f"{before} rows of '{handle.table_key}' were rewritten as {staged.rows}")
     return staged
@@ -274,7 +279,7 @@ def rebase(
     if staged.primitive == "stage_delete":
         fresh = _delete_operation(pool, handle, where)
     else:
-        fresh = _update_operation(handle, list(moved), _hide_rows(pool, handle, where))
+        fresh = _update_operation(handle, list(moved), hide_rows(pool, handle, where))
     kept = replace(work, operation=fresh, addresses=where)
     return _staged(pool, handle, staged.primitive, kept, removed=len(where), adopted=staged)
 
@@ -363,7 +368,7 @@ def _staged_merge(
     where: Addresses,
     stamp: Stamp,
     *,
-    hidden: "_Hidden | None",
+    hidden: "Hidden | None",
 ) -> StagedHandle:
     """`hidden`: None while the deletion files cannot be written yet."""
     operation = None if hidden is None else _update_operation(handle, list(fragments), hidden)
@@ -411,9 +416,10 @@ def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[s
         for fragment in work.new_fragments
         for file in fragment.files
     ]
-    updated = getattr(work.operation, "updated_fragments", ())
-    bases = base_roots(lance_dataset(handle)) if updated else {}
-    for fragment in updated:
+    changed = (*work.new_fragments, *getattr(work.operation, "updated_fragments", ()))
+    hiding = [each for each in changed if each.deletion_file is not None]
+    bases = base_roots(lance_dataset(handle)) if hiding else {}
+    for fragment in hiding:
         _, deletions = fragment_files(fragment, own_root, bases)
         if deletions is not None:
             files.append(deletions)
@@ -421,7 +427,7 @@ def _new_files(pool: DatasetPool, handle: SnapshotHandle, work: Work) -> tuple[s
 
 
 def _update_operation(
-    handle: SnapshotHandle, fragments: "list[FragmentMetadata]", hidden: "_Hidden"
+    handle: SnapshotHandle, fragments: "list[FragmentMetadata]", hidden: "Hidden"
 ) -> "LanceOperation.Update":
     from lance import LanceOperation  # noqa: PLC0415
 
@@ -438,11 +444,11 @@ def _update_operation(
 def _delete_operation(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "LanceOperation.Delete":
     from lance import LanceOperation  # noqa: PLC0415
 
-    updated, removed = _hide_rows(pool, handle, where)
+    updated, removed = hide_rows(pool, handle, where)
     return LanceOperation.Delete(updated, removed, "by row address")
 
 
-def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "_Hidden":
+def hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "Hidden":
     """Write one deletion file per touched fragment; fragments with new deletions, ids of those emptied."""
     updated: list[FragmentMetadata] = []
     removed: list[int] = []
@@ -470,7 +476,7 @@ def _hide_rows(pool: DatasetPool, handle: SnapshotHandle, where: Addresses) -> "
     return updated, removed
 
 
-_Hidden: TypeAlias = "tuple[list[FragmentMetadata], list[int]]"
+Hidden: TypeAlias = "tuple[list[FragmentMetadata], list[int]]"
 """Metadata of the fragments that have more deleted rows now, and the ids of those without any row left."""
 
 

@@ -14,7 +14,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, emit, listening
 from omnigraph.core.ids import Branch, BranchName, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.planning.filters import FilterText
-from omnigraph.storage import branches, columns, compaction, file_rows, indexes, staging
+from omnigraph.storage import branches, columns, compaction, file_rows, following, indexes, staging
 from omnigraph.storage.branches import BranchIdentifier
 from omnigraph.storage.checksums import FileSum, Summing, sum_file
 from omnigraph.storage.commit import commit_exactly, manifest_files, restore, transaction_of
@@ -23,6 +23,7 @@ from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.deletions import dead_rows
 from omnigraph.storage.durability import DurabilityMode, make_durable
 from omnigraph.storage.failures import substrate
+from omnigraph.storage.following import Followed
 from omnigraph.storage.handles import (
     Fragment,
     SnapshotHandle,
@@ -357,6 +358,10 @@ class TableStorage:
     def rebase(self, staged: StagedHandle, handle: SnapshotHandle, *, addresses: Any = None) -> StagedHandle:
         """The same staged write against another base: a newer version, or a branch forked meanwhile."""
         return staging.rebase(self._pool, staged, handle, addresses=addresses)
+
+    def followed(self, staged: StagedHandle, before: SnapshotHandle, now: SnapshotHandle) -> Followed | None:
+        """What of a rewrite or an index build on one version also holds on a later one; None: nothing."""
+        return following.followed(self, self._pool, staged, before, now)
 
     # -- committing ---------------------------------------------------------------------------------------
 

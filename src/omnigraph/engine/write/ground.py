@@ -61,8 +61,10 @@ class Ground:
     when_moved: WhenMoved
     reads: frozenset[TableKey] = frozenset()
     """Tables whose rows decided about the write; it may write them as well."""
-    restage: Callable[[TableWrite, TableEntry], TableWrite] | None = None
-    """Takes a table that is only written to a newer pin; None: `when_moved` decides about those as well."""
+    restage: Callable[[TableWrite, TableEntry], TableWrite | None] | None = None
+    """Takes a table that is only written to a newer pin, or leaves it out; None: `when_moved` decides about
+    those as well.
+    """
 
     @property
     def branch(self) -> Branch:
@@ -159,7 +161,11 @@ def settled_on(
         if entry is None:
             raise ReadSetConflict("schema", message=f"'{key}' is not a table of this branch any more")
         drift_guard(session.recovery, entry, ground.branch)
+        moved: TableWrite | None = table
         if ground.restage is not None and entry.version != table.entry.version:
-            table = ground.restage(table, entry)
-        settled[key] = table
+            moved = ground.restage(table, entry)
+        if moved is not None:
+            settled[key] = moved
+    if tables and not settled:
+        raise ReadSetMoved(ReadSetConflict("tables", message="others rewrote every table of this write"))
     return settled
