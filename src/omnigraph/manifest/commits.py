@@ -202,9 +202,12 @@ class CommitLog:
         besides: Mapping[CommitId, CommitRecord] = NONE_FOUND,
     ) -> dict[CommitId, CommitRecord]:
         """The commits that the table and `besides` lack on the first-parent paths back from `starts`."""
-        ids = self._commits.ids()
         found: dict[CommitId, CommitRecord] = {}
-        for start in starts:
+        begun = list(starts)
+        if not begun:
+            return found  # as at most opens: the ids of a long history need not be read
+        ids = self._commits.ids()
+        for start in begun:
             record: CommitRecord | None = start
             while record is not None and not (
                 record.id in found or record.id in besides or _contains(ids, record.id)

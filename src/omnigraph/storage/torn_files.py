@@ -27,11 +27,23 @@ class TornManifest:
 
 def versions_found(root: GraphRoot, location: str, branch: Branch) -> list[int]:
     """The versions of a branch of a local dataset that have a file, whole or not. Cost: one listing."""
+    found = map(version_of, _names(root, location, branch))
+    return [version for version in found if version is not None]
+
+
+def _newest_found(root: GraphRoot, location: str, branch: Branch) -> int | None:
+    """The newest of `versions_found`: of names of this form the least is the newest, so one is read."""
+    names = _names(root, location, branch)
+    # A name of another form that comes before all of them tells nothing.
+    return version_of(min(names, default="")) or max(filter(None, map(version_of, names)), default=None)
+
+
+def _names(root: GraphRoot, location: str, branch: Branch) -> list[str]:
     directory = root.local_path(f"{branch_directory(location, branch)}/_versions")
     emit(StorageCall("list_dir", directory))
     with translated(directory):
         try:
-            return [version for version in map(version_of, os.listdir(directory)) if version is not None]
+            return os.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -60,10 +72,9 @@ def find_torn_manifest(root: GraphRoot, location: str, branch: Branch) -> TornMa
     """
     if not root.is_local:
         return None
-    versions = versions_found(root, location, branch)
-    if not versions:
+    version = _newest_found(root, location, branch)
+    if version is None:
         return None
-    version = max(versions)
     path = root.local_path(f"{branch_directory(location, branch)}/_versions/{manifest_name(version)}")
     with translated(path):
         size = os.path.getsize(path)
