@@ -24,6 +24,7 @@ from omnigraph.core.events import Warned, listen
 from omnigraph.core.failpoints import Raise, Window, activate
 from omnigraph.core.settings import Settings
 from omnigraph.engine.session import open_session
+from omnigraph.pipeline.output.scans import plan_scan, readable_type, scan_fragments
 from omnigraph.storage.layout import CHECKSUMS, CLEANUP
 from omnigraph.storage.manifest_files import manifest_object
 
@@ -390,6 +391,62 @@ def test_a_reader_on_a_state_that_goes_is_told(graph) -> None:
     graph.cleanup(keep=1)
     with pytest.raises(VersionReclaimed) as caught:
         b"".join(chunks)
+    assert caught.value.oldest == graph.commits.head().id
+
+
+def removed(graph) -> str:
+    """Remove the state that is shown now, with the files that only it is read from; its commit."""
+    old = graph.commits.head().id
+    insert(graph, "later")
+    graph.optimize()
+    graph.cleanup(keep=1)
+    return old
+
+
+READS = {
+    "blob": lambda graph: graph.blob("Doc", "d0", "file").read(),
+    "entity": lambda graph: graph.entity("Doc", "d0"),
+    "query": lambda graph: graph.query("query q() { match { $d: Doc } return { $d.name } }").to_arrow(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_state_that_goes_after_it_was_found_is_named(tmp_path, monkeypatch, read) -> None:
+    """Between the look at the branch and the look at its tables."""
+    with graphs.make_graph(
+        tmp_path / "g", f"{SCHEMA} node Doc {{ name: String @key  file: Blob? }}"
+    ) as graph:
+        graph.session.after_publish = None
+        for number in range(3):
+            graphs.run(graph, f'insert Doc {{ name: "d{number}", file: "base64:QUJD" }}')
+        with graphs.reopen(graph) as reader:
+            found, state = [], reader._state
+
+            def find(*given):
+                found.append(state(*given))
+                if len(found) == 1:
+                    graphs.run(graph, 'update Doc set { file: "base64:REVG" } where name = "d0"')
+                    removed(graph)
+                return found[-1]
+
+            monkeypatch.setattr(reader, "_state", find)
+            with pytest.raises(VersionReclaimed) as caught:
+                READS[read](reader)
+            assert caught.value.oldest == graph.commits.head().id
+            READS[read](reader)
+
+
+def test_a_scan_of_a_task_says_that_its_state_is_gone(graph) -> None:
+    """What a frame of Spark reads, task by task, long after it was made."""
+    for name in "abc":
+        insert(graph, name)
+    snapshot = graph.snapshot()
+    seen, table_type = readable_type(graph.session, snapshot, "P", None)
+    scan = plan_scan(graph.session, seen, table_type)
+    assert sum(each.num_rows for each in scan_fragments(scan, scan.groups[0])) == 3
+    removed(graph)
+    with pytest.raises(VersionReclaimed, match=f"main@{snapshot.manifest_version}") as caught:
+        list(scan_fragments(scan, scan.groups[0]))
     assert caught.value.oldest == graph.commits.head().id
 
 

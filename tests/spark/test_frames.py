@@ -193,3 +193,16 @@ def test_conditions_columns_and_branches(graph: Graph, runtime: SparkRuntime) ->
 
 def test_a_frame_of_an_empty_type(graph: Graph, runtime: SparkRuntime) -> None:
     assert graph.frames("Thing").count() == 0
+
+
+def test_a_frame_whose_commit_a_cleanup_removed_says_so(graph: Graph, runtime: SparkRuntime) -> None:
+    run(graph, 'insert Thing { k: "a", i: 1 }')
+    run(graph, 'insert Thing { k: "b", i: 2 }')
+    frame = graph.frames("Thing", spark=runtime.spark)
+    assert frame.count() == 2
+    run(graph, "delete Thing where i = 1")
+    graph.optimize()
+    graph.cleanup(keep=1)
+    with pytest.raises(Exception, match=r"VersionReclaimed.*was removed by a cleanup"):
+        frame.count()
+    assert graph.frames("Thing", spark=runtime.spark).count() == 1

@@ -199,9 +199,9 @@ class Exports:
 
         if kind not in {None, "node", "edge"}:
             raise BadRequest(f"unknown kind '{kind}'", hint="use node or edge")
-        return find_blob(
-            self._session, self._state(branch, at), type_name, entity_id, property_name, kind=kind
-        )
+        snapshot = self._state(branch, at)
+        with self._session.manifest.reading(snapshot):
+            return find_blob(self._session, snapshot, type_name, entity_id, property_name, kind=kind)
 
     def _state(self, branch: str | None, at: str | None) -> Snapshot:
         """What a read sees: the head of a branch, main unless named, or what `at` names: a commit, a tag, or

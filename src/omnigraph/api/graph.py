@@ -281,10 +281,8 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         from omnigraph.engine.entities.lookup import find_entity  # noqa: PLC0415
 
         snapshot = self._state(branch, at)
-        try:
+        with self._session.manifest.reading(snapshot):
             return find_entity(self._session, snapshot, type_name, entity_id)
-        except StorageNotFound as error:
-            raise self._session.manifest.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
     def snapshot(
         self, *, branch: str | None = None, at: str | None = None, **_limits: Unpack[CallLimits]

@@ -5,8 +5,8 @@ A branch of the graph is a Lance branch of `__manifest`; that reference alone de
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -326,6 +326,14 @@ class ManifestStore:
         if rows.num_rows == 0:
             raise SnapshotNotFound(f"{show_branch(branch)}@{version}")
         return decode(rows, branch=branch, manifest_version=version)
+
+    @contextmanager
+    def reading(self, snapshot: Snapshot) -> Generator[None]:
+        """Around what reads a state: a file that is missing is VersionReclaimed when the state is gone."""
+        try:
+            yield
+        except StorageNotFound as error:
+            raise self.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
     def gone(self, branch: Branch, version: int, error: OmnigraphError) -> OmnigraphError:
         """What a failure to read a state means: VersionReclaimed when its version is not there any more."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnigraph.catalog.schema import EdgeType
-from omnigraph.core.errors import StorageNotFound, TypeNotFound
+from omnigraph.core.errors import TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.entities.lines import csv_header, csv_lines, json_lines
 from omnigraph.engine.entities.ordered import ordered_batches
@@ -42,18 +42,17 @@ def export_lines(
 
 
 def _line_chunks(session: GraphSession, snapshot: Snapshot, types: Sequence[TableType]) -> Iterator[bytes]:
-    try:
+    with session.manifest.reading(snapshot):
         for table_type in types:
             rows = type_rows(session, snapshot, table_type)
             yield from ahead(partial(json_lines, table_type=table_type), rows)
-    except StorageNotFound as error:
-        raise session.manifest.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
 
 def export_csv(session: GraphSession, snapshot: Snapshot, table_type: TableType) -> Iterator[bytes]:
     """Chunks of CSV: a header, then the rows of one type by ascending id."""
     yield csv_header(file_columns(table_type))
-    yield from ahead(csv_lines, type_rows(session, snapshot, table_type))
+    with session.manifest.reading(snapshot):
+        yield from ahead(csv_lines, type_rows(session, snapshot, table_type))
 
 
 def select_types(catalog: Catalog, names: Sequence[str] | None) -> list[TableType]:

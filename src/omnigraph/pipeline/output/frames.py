@@ -27,10 +27,12 @@ def graph_frame(
     """One type as a Spark DataFrame, pinned to one version for as long as the frame lives.
 
     Node frames have `id` and the properties, edge frames `id`, `src`, `dst` and the properties. `where` is a
-    condition of the query language that runs inside the scan. Starts Spark when none runs yet.
+    condition of the query language that runs inside the scan. Starts Spark when none runs yet. An action of
+    the frame fails with `version_reclaimed` once a cleanup has removed the commit.
     """
     seen, table_type = readable_type(session, snapshot, type_name, columns)
-    scan = plan_scan(session, seen, table_type, columns=columns, where=where)
+    with session.manifest.reading(snapshot):
+        scan = plan_scan(session, seen, table_type, columns=columns, where=where)
     runtime = spark_runtime(session.settings, session=spark)
     count = len(scan.groups)
     return runtime.spark.range(0, count, 1, max(count, 1)).mapInArrow(partial(scan_groups, scan), scan.ddl)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from omnigraph.catalog.schema import Catalog, TableType
 from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.catalog.types import PropertyType, ScalarKind
-from omnigraph.core.errors import BadRequest, TypeNotFound
+from omnigraph.core.errors import BadRequest, OmnigraphError, StorageNotFound, TypeNotFound
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.settings import Settings
 from omnigraph.engine.entities.blob_columns import blob_contents
@@ -44,6 +44,8 @@ class FrameScan:
     branch: Branch
     version: int
     commit: str
+    state: tuple[Branch, int]
+    """The branch of the graph and the version of its manifest that shows the table so."""
     columns: tuple[str, ...]
     ddl: str
     """The columns as Spark's schema text."""
@@ -85,6 +87,7 @@ def plan_scan(
         branch=entry.branch,
         version=entry.version,
         commit=snapshot.head,
+        state=(snapshot.branch, snapshot.manifest_version),
         columns=names,
         ddl=", ".join(f"`{name}` {spelled}" for name, spelled, _ in fields),
         where=None if where is None else _filter(seen.catalog, table_type, where, view),
@@ -143,10 +146,20 @@ def _filter(catalog: Catalog, table_type: TableType, where: str, view: ColumnMap
 
 
 def scan_fragments(scan: FrameScan, fragments: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """The rows of some fragments, in the types Spark wants. Opens its own handle."""
+    """The rows of some fragments, in the types Spark wants. Opens its own handle.
+
+    Raises `VersionReclaimed` when a cleanup has removed the commit since the frame was made.
+    """
     if not fragments:  # no list of fragments would mean all of them
         return
     os.environ.setdefault("LANCE_LOG", "error")
+    try:
+        yield from _rows(scan, fragments)
+    except StorageNotFound as error:
+        raise _gone(scan, error) from error
+
+
+def _rows(scan: FrameScan, fragments: Sequence[int]) -> Iterator[pa.RecordBatch]:
     store = open_tables(scan.root, scan.settings, scan.commit)
     handle = open_pinned(store, scan.table_key, scan.location, scan.branch, scan.version)
     reader = store.scan(
@@ -159,6 +172,19 @@ def scan_fragments(scan: FrameScan, fragments: Sequence[int]) -> Iterator[pa.Rec
     for found in reader:
         columns = [for_spark(found.column(field.name), field) for field in scan.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=scan.schema)
+
+
+def _gone(scan: FrameScan, error: OmnigraphError) -> OmnigraphError:
+    """Why a file is missing; a task has no graph at hand, so one is opened to ask."""
+    from omnigraph.engine.session import open_session  # noqa: PLC0415 - tasks that succeed need none
+
+    session = open_session(
+        scan.root.uri, read_only=True, settings=scan.settings, storage_options=scan.root.storage_options
+    )
+    try:
+        return session.manifest.gone(*scan.state, error)
+    finally:
+        session.close()
 
 
 def for_spark(column: pa.Array, field: pa.Field) -> pa.Array:
