@@ -73,6 +73,16 @@ LINEAGE_COLUMNS: Final = [
 ]
 
 
+_SHOWN: Final = ["manifest_incarnation", "manifest_version"]
+
+
+def _newest_versions(rows: pa.Table) -> Mapping[str, int]:
+    """The newest manifest version that rows of the commit table have of each branch incarnation."""
+    grouped = rows.group_by("manifest_incarnation").aggregate([("manifest_version", "max")])
+    names, versions = grouped["manifest_incarnation"], grouped["manifest_version_max"]
+    return dict(zip(names.to_pylist(), versions.to_pylist(), strict=True))
+
+
 class PublishedStates(Protocol):
     """What the history needs from the manifest."""
 
@@ -154,9 +164,8 @@ class CommitLog:
         A branch that was named must be complete afterwards. Among all of them, a damaged one is reported as a
         warning and does not stop the others. Cost when none is lacking: a few probes per branch.
         """
-        newest = self._newest_versions()
         named = (None, *self._states.branches()) if branches is None else branches
-        behind = [branch for branch in named if self._is_behind(branch, newest)]
+        behind = self._behind(named)
         with self._lock:
             batch, self._pending = self._pending, {}
         if branches is None:
@@ -169,7 +178,7 @@ class CommitLog:
         """Write the commits of a branch that is about to be deleted; of a damaged one, those that can still
         be read.
         """
-        self._newest_versions()  # what fails here is not the branch's fault, and nothing may be lost to it
+        self._commits.read(_SHOWN)  # what fails here is not the branch's fault, and nothing may be lost to it
         with self._lock:
             queued = dict(self._pending)
         missing, all_known = self._missing_of([branch], queued)
@@ -183,12 +192,18 @@ class CommitLog:
         except StoragePermanent:
             return True  # who reads it will say why it cannot be told
 
-    def _newest_versions(self) -> Mapping[str, int]:
-        """The newest manifest version the commit table has of each branch incarnation."""
-        table = self._commits.read(["manifest_incarnation", "manifest_version"])
-        grouped = table.group_by("manifest_incarnation").aggregate([("manifest_version", "max")])
-        names, versions = grouped["manifest_incarnation"], grouped["manifest_version_max"]
-        return dict(zip(names.to_pylist(), versions.to_pylist(), strict=True))
+    def _behind(self, branches: Iterable[Branch]) -> list[Branch]:
+        """The branches that may have commits which the table lacks.
+
+        Commits are added in the order of their branch, so the rows that were added last tell it of the
+        branches among them. Only where they leave it open all rows are read.
+        """
+        lately = _newest_versions(self._commits.read_newest(_SHOWN))
+        open_ones = [branch for branch in branches if self._is_behind(branch, lately)]
+        if not open_ones:
+            return []
+        newest = _newest_versions(self._commits.read(_SHOWN))
+        return [branch for branch in open_ones if self._is_behind(branch, newest)]
 
     def close(self) -> None:
         """Write what is queued."""

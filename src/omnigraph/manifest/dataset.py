@@ -256,14 +256,16 @@ class ControlDataset:
         before = self._sum_before(handle, branch)
         return WrittenRows(tuple(fragments), names, self.sums(names), handle.version, before)
 
-    def last_fragment(self, handle: "LanceDataset") -> tuple[int, pa.Table] | None:
+    def last_fragment(
+        self, handle: "LanceDataset", columns: list[str] | None = None
+    ) -> tuple[int, pa.Table] | None:
         """The newest fragment of an opened version, by number, with its rows; None when there is none."""
         emit(StorageCall("read", self.location))
         with substrate(lambda: self._about_reading(handle)):
             fragments = handle.get_fragments()
             if not fragments:
                 return None
-            return fragments[-1].fragment_id, fragments[-1].to_table()
+            return fragments[-1].fragment_id, fragments[-1].to_table(columns=columns)
 
     def sums(self, names: Iterable[str]) -> tuple[FileSum, ...]:
         """The checksums of new files, by their graph-relative names."""

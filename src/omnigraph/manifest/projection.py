@@ -61,6 +61,16 @@ class Projection:
             # A cleanup keeps the newest version only, and this one is not that any more.
             return self._dataset.read(self._dataset.open_head(None), columns, where)
 
+    def read_newest(self, columns: list[str]) -> pa.Table:
+        """Rows that were added lately, the last one among them. Cost: does not follow the table."""
+        with self._lock:
+            handle = self._fresh()
+        try:
+            found = None if handle is None else self._dataset.last_fragment(handle, columns)
+        except StorageNotFound:
+            found = self._dataset.last_fragment(self._dataset.open_head(None), columns)
+        return self._schema.empty_table().select(columns) if found is None else found[1]
+
     def is_whole(self) -> bool:
         """Whether every declared column is there and can be read. Cost: the whole table."""
         try:

@@ -176,3 +176,28 @@ def test_an_index_that_does_not_fit_its_version_fails_nobody(tmp_path, monkeypat
         monkeypatch.setattr(type(index), "seen", lambda *_: None)
         assert caches.fragments(place[0], graph.session.storage, handle) == fitting
         assert save_index(graph.session.cache_files, handle, index, None) is None
+
+
+def test_who_meets_many_rows_written_anew_does_not_wait_for_their_index(tmp_path, monkeypatch) -> None:
+    """As after an optimization of another process: lookups ask the table until the index has followed."""
+    path = tmp_path / "g"
+    grown(path)
+    monkeypatch.setattr(key_cache, "UNINDEXED_ROWS_MIN", 20)
+    with omnigraph.open(path, settings=FAST) as graph, omnigraph.open(path, settings=FAST) as other:
+        other.session.keys = key_cache.KeyIndexCache(1 << 20)
+        assert ages(graph) == [100, None, 7, 5]
+        other.optimize()
+        with monkeypatch.context() as held:
+            waiting = []
+            held.setattr(BACKGROUND, "submit", lambda _, __, work: waiting.append(work))
+            followed = Counted(held, key_cache, "advance")
+            built = Counted(held, key_cache, "build")
+            assert ages(graph) == [100, None, 7, 5]
+            graph.mutate(ADD, {"n": "after", "a": 8})
+            assert [row["p.age"] for row in graph.query(POINT, {"n": "after"})] == [8]
+            assert (followed.calls, built.calls) == (0, 0)
+            waiting[-1]()
+            assert followed.calls == 1
+        assert ages(graph) == [100, None, 7, 5]
+        assert [row["p.age"] for row in graph.query(POINT, {"n": "after"})] == [8]
+        assert graph.verify().ok

@@ -15,7 +15,16 @@ from omnigraph.core.events import Warned, emit
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.key_files import load_exact, load_near, save_fragments, save_index
-from omnigraph.engine.tables.keys import NO_ROWS, TableKeys, advance, build, carried, describe, probe
+from omnigraph.engine.tables.keys import (
+    NO_ROWS,
+    TableKeys,
+    advance,
+    build,
+    carried,
+    describe,
+    probe,
+    unread_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +39,9 @@ if TYPE_CHECKING:
 
 PROBED_KEYS_MAX: Final = 1000
 UNINDEXED_ROWS_MIN: Final = 200_000
-"""The first small lookup in a table of this size asks the table instead of reading its whole id column."""
+"""The first small lookup in a table of this size asks the table instead of reading its whole id column. So
+does one after a commit of others that wrote so many rows, or wrote them anew.
+"""
 
 SAVED_AFTER_ROWS: Final = 50_000
 SAVED_AFTER_COMMITS: Final = 16
@@ -229,6 +240,8 @@ class KeyIndexCache:
         index = carried(known.index, storage, handle, keys, removed) if known.handle is base else None
         if index is None:
             source = self._source(identity, storage, handle)
+            if unread_rows(known.index, source.fragments()) - len(keys) >= UNINDEXED_ROWS_MIN:
+                return  # others wrote much: a lookup sees to it, and nobody waits
             index = advance(known.index, source, own_keys=keys, own_removed=removed)
         self._keep(place, handle, index)
 
@@ -262,7 +275,13 @@ class KeyIndexCache:
         known.used = True
         return known
 
-    def _known(self, place: Place, storage: TableStorage, handle: SnapshotHandle) -> KnownKeys | None:
+    def _known(
+        self, place: Place, storage: TableStorage, handle: SnapshotHandle, *, waits: bool = False
+    ) -> KnownKeys | None:
+        """The index of this version; None when there is none that could be carried over to it quickly.
+
+        `waits`: however long that takes.
+        """
         with self._lock:
             known = self._exactly(place, handle)
             if known is not None:
@@ -271,13 +290,19 @@ class KeyIndexCache:
             if near is None:  # a branch starts from what is known of the table elsewhere
                 near = next((each for at, each in self._newest.items() if at[:2] == place[:2]), None)
         if near is None:
-            return self._stored(place, storage, handle)
-        return self._keep(place, handle, advance(near.index, self._source(place[0], storage, handle)))
+            return self._stored(place, storage, handle, waits=waits)
+        source = self._source(place[0], storage, handle)
+        if not waits and unread_rows(near.index, source.fragments()) >= UNINDEXED_ROWS_MIN:
+            return None
+        index = advance(near.index, source)
+        return self._keep(place, handle, index.prepared() if waits else index)
 
     def _source(self, identity: str, storage: TableStorage, handle: SnapshotHandle) -> TableKeys:
         return TableKeys(storage, handle, self.fragments(identity, storage, handle))
 
-    def _stored(self, place: Place, storage: TableStorage, handle: SnapshotHandle) -> KnownKeys | None:
+    def _stored(
+        self, place: Place, storage: TableStorage, handle: SnapshotHandle, *, waits: bool
+    ) -> KnownKeys | None:
         """The index from cache files, carried over what was committed since; None when there is none."""
         files = self._files.get(place[0])
         if files is None or handle.row_count < limits.CACHED_ROWS_MIN:
@@ -289,7 +314,10 @@ class KeyIndexCache:
         near = load_near(files, handle)
         if near is None or near.index is None:
             return None
-        index = advance(near.index, self._source(place[0], storage, handle))
+        source = self._source(place[0], storage, handle)
+        if not waits and unread_rows(near.index, source.fragments()) >= UNINDEXED_ROWS_MIN:
+            return None
+        index = advance(near.index, source)
         with self._lock:
             self._saving[place] = _Saving(near.base, near.version, sum(map(len, near.index.segments)))
         return self._keep(place, handle, index)
@@ -318,9 +346,10 @@ class KeyIndexCache:
         with self._lock:
             building = self._building.setdefault(place, threading.Lock())
         with building:
-            known = self._known(place, storage, handle)
+            known = self._known(place, storage, handle, waits=True)
             if known is None:
-                known = self._keep(place, handle, build(self._source(place[0], storage, handle)))
+                index = build(self._source(place[0], storage, handle)).prepared()
+                known = self._keep(place, handle, index)
             return known
 
     def _keep(self, place: Place, handle: SnapshotHandle, index: KeyIndex) -> KnownKeys:

@@ -88,6 +88,12 @@ class KeyIndex:
         """Memory of the segments."""
         return sum(segment.nbytes for segment in self.segments)
 
+    def prepared(self) -> KeyIndex:
+        """This index with what its first lookup would make."""
+        for segment in self.segments:
+            segment.single()
+        return self
+
     def seen(self, numbers: Sequence[int]) -> dict[int, Fragment] | None:
         """The fragments of the version this is of, in the order of `numbers`; None when those are others."""
         if set(self.fragments) != set(numbers):
@@ -215,6 +221,11 @@ def advance(
     files = dict(index.known_files)
     files.update({number: seen[number].files for number in new_ids})
     return KeyIndex(seen, dead, _tidy(segments), files)
+
+
+def unread_rows(index: KeyIndex, fragments: Fragments) -> int:
+    """Rows of a version whose ids `advance` would have to read."""
+    return sum(each.physical_rows for number, each in fragments.items() if number not in index.fragments)
 
 
 def _contains(whole: NDArray[np.uint32], part: NDArray[np.uint32]) -> bool:
