@@ -14,7 +14,7 @@ from model.reference import run_reference
 from model.test_queries import compare
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.settings import Settings
-from omnigraph.engine.read import aggregate, flow, match
+from omnigraph.engine.read import aggregate, flow, match, prepared
 from omnigraph.planning.compile import as_read, compile_query
 
 CATALOG = compile_schema(SCHEMA)
@@ -103,6 +103,38 @@ def test_pieces_and_weights_change_no_answer(tmp_path, smallest_pieces, graph, t
     with omnigraph.init(tmp_path / str(next(numbers)), schema=SCHEMA, settings=FAST) as opened:
         opened.mutate(seed(graph))
         for text in texts:
+            compare(opened, graph, text)
+
+
+EXCLUDING = (
+    "$x e $y $y e $z $x.k != $z.k",
+    "$x e $y $y <e> $z $z f $b $z.k != $x.k not { $x e $z }",
+    "$x e $y $y e $z $z e $w $x.k != $z.k $w.k != $y.k not { $x <e> $w }",
+    "$x e $y $y e $z $x.k != $z.k $x.k != $y.k not { $z e $x } not { $x f $b }",
+    "$x e{1,2} $y $y e $x $x.k != $y.k not { $y $d:e $y }",
+)
+
+
+@pytest.mark.model
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(graph=graphs(), shown=st.sampled_from(["", "$x.n, ", "$z, ", "$x, $y.n, "]))
+def test_what_is_excluded_is_counted_away(tmp_path, monkeypatch, graph, shown) -> None:
+    """However much that costs here: rows are those of the match that looks at all of them."""
+    monkeypatch.setattr(prepared, "TERMS_COST_MIN", -1.0)
+    monkeypatch.setattr(prepared, "TERMS_SHARE_MAX", float("inf"))
+    with omnigraph.init(tmp_path / str(next(numbers)), schema=SCHEMA, settings=FAST) as opened:
+        opened.mutate(seed(graph))
+        for number, clauses in enumerate(EXCLUDING):
+            if "$z" in shown and "$z" not in clauses:
+                continue
+            match = f"$x: A $y: A {'{ n: 1 }' if number == 1 else ''} {clauses}"
+            text = f"query q() {{ match {{ {match} }} return {{ {shown}count($y) as n }} }}"
+            told = str(opened.explain(text))
+            assert "is counted and taken away" in told or number == len(EXCLUDING) - 1, told
             compare(opened, graph, text)
 
 

@@ -271,6 +271,7 @@ class Chosen(NamedTuple):
 
     moves: tuple[Move, ...]
     why: str
+    cost: float = 0.0
 
 
 def by_cost(
@@ -288,6 +289,6 @@ def by_cost(
     best, written = search.best(), search.replay(moves)
     if best.done == moves or written.cost < best.cost * GAIN_MIN:
         told = f"about {written.cost:,.0f} rows and pairs, no order found costs less"
-        return Chosen(moves, f"as written: {told}")
+        return Chosen(moves, f"as written: {told}", written.cost)
     told = f"about {best.cost:,.0f} rows and pairs, {written.cost:,.0f} as written"
-    return Chosen(best.done, f"by cost: {told}")
+    return Chosen(best.done, f"by cost: {told}", best.cost)

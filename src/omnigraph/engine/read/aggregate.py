@@ -19,7 +19,7 @@ from omnigraph.arrays.weights import summed, times
 from omnigraph.catalog.types import arrow_type
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, expand, expand_edges, spans
-from omnigraph.engine.read.access import incidence, neighbours
+from omnigraph.engine.read.access import decide, incidence, neighbours
 from omnigraph.engine.read.compare import as_array
 from omnigraph.engine.read.distinct import DistinctCounts
 from omnigraph.engine.read.flow import Flow, Mode
@@ -62,6 +62,8 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
         return aggregate_whole(
             reading, prepared, matcher.run(prepared.steps[done:], frame, prepared.needed[done:])
         )
+    if prepared.terms and not done:
+        return _counted_by_terms(matcher, prepared, groups)
     totals = [_total(reading, aggregate, groups) for aggregate in prepared.aggregates]
     steps, needed = prepared.steps, prepared.weighed or prepared.needed
     if frame is SINGLE and done < len(steps) and isinstance(steps[done], Scan):
@@ -86,6 +88,23 @@ def aggregate_columns(matcher: Matcher, prepared: Prepared, done: int, frame: Fr
                 total.add(groups.codes, piece)
     present = groups.present()
     results = [total.result(present) for total in totals]
+    return finished_groups(reading, prepared, groups.columns(present), results, len(present))
+
+
+def _counted_by_terms(matcher: Matcher, prepared: Prepared, groups: _Groups) -> list[Any]:
+    """As `aggregate_columns`, where the rows of groups are those of matches that are added and taken away."""
+    reading = matcher.reading
+    rows = np.zeros(groups.width, np.int64)
+    for sign, _, term in prepared.terms:
+        reading.accesses = decide(reading, term)
+        assert term.weighed is not None  # noqa: S101 - only rows that weigh are counted so
+        counted = groups.afresh()
+        for frame in Flow(matcher, term.steps, term.weighed, Mode.COUNTS).frames(SINGLE):
+            counted.count(frame, frame.weights)
+        rows += sign * counted.rows
+    groups.rows = rows
+    present = groups.present()
+    results = [pa.array(rows[present], pa.int64())] * len(prepared.aggregates)
     return finished_groups(reading, prepared, groups.columns(present), results, len(present))
 
 
@@ -143,7 +162,8 @@ class _Groups:
         self._reading = reading
         self._keys = keys
         self.width = width
-        self._rows = np.zeros(width, np.int64)
+        self.rows = np.zeros(width, np.int64)
+        """How many rows each group has."""
         self.codes: Codings = np.zeros(0, np.int64)
         """The groups of the rows counted last."""
 
@@ -173,11 +193,15 @@ class _Groups:
         for number, key in enumerate(self._keys):
             codes = codes * key.width + key.of(frame) if number else key.of(frame)
         self.codes = codes
-        self._rows += summed(codes, lengths, self.width)
+        self.rows += summed(codes, lengths, self.width)
+
+    def afresh(self) -> _Groups:
+        """The same groups without rows."""
+        return _Groups(self._reading, self._keys, self.width)
 
     def present(self) -> Codings:
         """The groups that have rows; without a key the one group there always is."""
-        return np.flatnonzero(self._rows) if self._keys else np.zeros(1, np.int64)
+        return np.flatnonzero(self.rows) if self._keys else np.zeros(1, np.int64)
 
     def columns(self, present: Codings) -> list[Any]:
         """The values of the key, one array a column."""

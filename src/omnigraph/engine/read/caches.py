@@ -13,7 +13,7 @@ from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.adjacency import AdjacencyCache
 from omnigraph.engine.plans import PLANS_KEPT_MAX, TEXT_KEPT_CHARS_MAX
 from omnigraph.engine.read.measures import TableMeasures
-from omnigraph.engine.read.prepared import Prepared, prepare
+from omnigraph.engine.read.prepared import Prepared, counted_terms, prepare
 from omnigraph.engine.readable import seen_as
 from omnigraph.engine.tables.column_cache import ColumnCache
 from omnigraph.engine.tables.derived import DerivedCache
@@ -153,7 +153,12 @@ class ReadCaches:
         found = self._ordered.get(id(plan))
         if found is not None and found[0] == state and found[1].plan is plan:
             return found[1]
-        made = replace(prepare(plan, measures.order), order=measures.reasons[0])
+        made = prepare(plan, measures.order)
+        why = measures.reasons[0]
+        terms = counted_terms(plan, measures)
+        if terms:
+            why = f"{why}; what is excluded is counted and taken away"
+        made = replace(made, order=why, terms=terms)
         with self._lock:
             self._ordered[id(plan)] = state, made
             while len(self._ordered) > PREPARED_KEPT_MAX:

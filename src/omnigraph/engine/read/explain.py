@@ -14,7 +14,7 @@ from omnigraph.core.events import Event, StorageCall, TableRead
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import GIB, KIB, MIB
 from omnigraph.engine.edges.choice import IN_MEMORY
-from omnigraph.engine.read.access import BY_KEY
+from omnigraph.engine.read.access import BY_KEY, decide
 from omnigraph.engine.read.measures import OTHER_SHARE, TableMeasures
 from omnigraph.engine.search.choice import Access, coverage_of
 from omnigraph.engine.search.embedding import usable_embedder
@@ -23,7 +23,7 @@ from omnigraph.planning import explain, ir, mentions, steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-    from omnigraph.engine.read.prepared import Prepared
+    from omnigraph.engine.read.prepared import CountedTerm, Prepared
     from omnigraph.engine.read.reading import Reading
     from omnigraph.planning.access import Choice, Way
 
@@ -295,9 +295,12 @@ def describe(
     `trace` and `result_rows` are what a run measured and gave.
     """
     describer = _Describer(reading, trace, TableMeasures(reading))
-    operators, rows = describer.beginning(prepared.steps)
-    rest, rows = describer.all(prepared.steps[describer.chained :], rows)
-    operators += rest
+    if prepared.terms:
+        operators, rows = describer.terms(prepared.terms)
+    else:
+        operators, rows = describer.beginning(prepared.steps)
+        rest, rows = describer.all(prepared.steps[describer.chained :], rows)
+        operators += rest
     plan = prepared.plan
     for name, detail in explain.result_titles(plan):
         operator = Operator(name, detail)
@@ -355,6 +358,19 @@ class _Describer:
         operator.inner = inner
         operator.take(self._cost(chain))
         return [operator], rows
+
+    def terms(self, terms: Sequence[CountedTerm]) -> tuple[list[Operator], float]:
+        """What is counted and taken away, each with its own steps."""
+        operators: list[Operator] = []
+        total = 0.0
+        for sign, told, term in terms:
+            self.reading.accesses = decide(self.reading, term)
+            operator = Operator("count" if sign > 0 else "without", told)
+            operator.inner, rows = self.all(term.steps, 1.0)
+            operator.estimated_rows = round(rows)
+            total += sign * rows
+            operators.append(operator)
+        return operators, max(total, 0.0)
 
     def all(self, sequence: Sequence[steps.Step], rows: float) -> tuple[list[Operator], float]:
         operators: list[Operator] = []

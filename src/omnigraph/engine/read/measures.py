@@ -192,6 +192,10 @@ class TableMeasures:
         self.reasons.append(chosen.why)
         return chosen.moves
 
+    def cost(self, block: ir.Block, wanted: frozenset[str]) -> float:
+        """About how many rows and pairs the cheapest order of a match makes."""
+        return by_cost(block, frozenset(), wanted, self).cost
+
     def state(self, plan: ir.ReadPlan) -> tuple[int, ...]:
         """What an order depends on, coarsely: it is found again when this changes."""
         found: list[int] = []

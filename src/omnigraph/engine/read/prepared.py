@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from omnigraph.engine.read.chains import Chain, chain_of
 from omnigraph.engine.read.formulas import PLAIN_KINDS
 from omnigraph.language.query_tree import Function
 from omnigraph.planning import ir, mentions
+from omnigraph.planning.exclusion import counts_rows, terms_of
 from omnigraph.planning.params import binder
 from omnigraph.planning.steps import EXACT_SUMS, needed_after, steps_of
 
@@ -19,12 +21,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
+    from omnigraph.engine.read.measures import TableMeasures
     from omnigraph.planning.steps import Order, Step
     from omnigraph.planning.values import Value
 
+TERMS_COST_MIN: Final = 200_000.0
+TERMS_SHARE_MAX: Final = 0.5
+"""What is excluded is counted apart where a match makes so many rows and pairs, and that a share at most."""
 _ADDED_UP: Final = frozenset({Function.SUM, Function.AVG})
 
 References: TypeAlias = "tuple[tuple[str, NodeType | EdgeType, str], ...]"
+
+
+class CountedTerm(NamedTuple):
+    """A match whose rows are added, or taken away."""
+
+    sign: int
+    told: str
+    prepared: Prepared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +76,8 @@ class Prepared:
     places: tuple[int, ...] | None
     """For each result column its place among the group key and then the aggregates, when the groups are
     nothing but these, in no order and under no condition."""
+    terms: tuple[CountedTerm, ...] = ()
+    """What is counted instead, when that costs less: matches whose rows are added and taken away."""
     order: str = ""
     """In which order the clauses are run and why, when they could be run in another one."""
 
@@ -109,6 +125,23 @@ def _places(plan: ir.ReadPlan, aggregates: Sequence[ir.Aggregate]) -> tuple[int,
     known = [*(plan.columns[at].expression for at in plan.grouping), *aggregates]
     wanted = [column.expression for column in plan.columns]
     return tuple(map(known.index, wanted)) if all(each in known for each in wanted) else None
+
+
+def counted_terms(plan: ir.ReadPlan, measures: TableMeasures) -> tuple[CountedTerm, ...]:
+    """What to count instead of the rows of a query, where that makes far fewer rows."""
+    wanted = _weighed(plan)
+    if wanted is None or not counts_rows(plan):
+        return ()
+    terms = terms_of(plan.match, wanted)
+    direct = measures.cost(plan.match, wanted) if terms else 0.0
+    apart = sum(measures.cost(each.match, wanted) for each in terms)
+    if not terms or direct < TERMS_COST_MIN or apart > direct * TERMS_SHARE_MAX:
+        return ()
+    return tuple(
+        # What a chain would do is done by the steps themselves.
+        CountedTerm(sign, told, replace(prepare(replace(plan, match=match), measures.order), chain=None))
+        for sign, match, told in terms
+    )
 
 
 def _returned(plan: ir.ReadPlan) -> frozenset[str]:
