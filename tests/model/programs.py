@@ -137,7 +137,8 @@ def plain_filters(draw, scope: Scope) -> str:
         other, column = draw(st.sampled_from(sorted(scope.names))), draw(st.sampled_from("nnk"))
         return f"${name}.{column} {draw(operators)} ${other}.{column}"
     if form == 4:
-        return f'["a0", "b1", "a2"] contains ${name}.k'
+        listed = draw(st.sampled_from(['["a0", "b1", "a2"]', "$keys", "$nobody"]))
+        return f"{listed} contains ${name}.k"
     return f"${name}.n {draw(operators)} {draw(literals)}"
 
 
@@ -210,7 +211,7 @@ def queries(draw) -> str:
         )
         tail = draw(
             st.sampled_from(["", "having { c > 1 } ", "having { c * 2 > m or sum($a.n) is null } "])
-        ) + draw(st.sampled_from(["", "order { c desc }", "order { m asc, c desc } limit 2"]))
+        ) + draw(st.sampled_from(["", "order { c desc }", "order { m asc, c desc } limit 2", "limit $most"]))
     elif form == 1:
         counted = draw(st.sampled_from([*names, *scope.edges]))
         apart = draw(st.sampled_from(["", "distinct "]))
@@ -224,6 +225,23 @@ def queries(draw) -> str:
         if draw(st.integers(0, 2)) == 0:
             what += f", {draw(computations(scope))} as z"
         ordered = f"order {{ ${draw(st.sampled_from(names))}.n {draw(st.sampled_from(['asc', 'desc']))} }}"
-        tail = draw(st.sampled_from(["", "", ordered, f"{ordered} limit 3", f"{ordered} limit 2 offset 1"]))
+        cuts = ["limit 3", "limit 2 offset 1", "limit $most", "limit $most offset $skipped"]
+        tail = draw(st.sampled_from(["", "", ordered, *(f"{ordered} {cut}" for cut in cuts)]))
     distinct = "distinct " if form == 4 and not tail else ""
-    return f"query q() {{ match {{ {' '.join(body)} }} return {distinct}{{ {what} }} {tail} }}"
+    text = f"{{ match {{ {' '.join(body)} }} return {distinct}{{ {what} }} {tail} }}"
+    declared = ", ".join(f"${name}: {kind}" for name, (kind, _) in PARAMS.items() if f"${name}" in text)
+    return f"query q({declared}) {text}"
+
+
+PARAMS = {
+    "keys": ("[String]", ["a0", "b1"]),
+    "nobody": ("[String]?", None),
+    "most": ("I64", 2),
+    "skipped": ("I32", 1),
+}
+"""The parameters that queries may have: type and value."""
+
+
+def given(text: str) -> dict:
+    """The values of the parameters that a query declares."""
+    return {name: value for name, (_, value) in PARAMS.items() if f"${name}:" in text}

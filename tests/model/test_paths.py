@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import omnigraph
+from model import programs
 from model.crowd import CHAINS, gather
 from model.programs import SCHEMA, graphs, queries, seed
 from omnigraph.core import limits
@@ -89,8 +90,9 @@ def check_paths(graph, text, warm):
                 graph.query(each)
             return heard(action)
 
-    (planned, rows), taken = fresh(lambda: (graph.explain(text), graph.query(text)))
-    analyzed, measured = fresh(lambda: graph.explain(text, analyze=True))
+    params = programs.given(text)
+    (planned, rows), taken = fresh(lambda: (graph.explain(text, params), graph.query(text, params)))
+    analyzed, measured = fresh(lambda: graph.explain(text, params, analyze=True))
     assert taken == measured, text
     assert analyzed.rows == len(rows)
     for path in taken:

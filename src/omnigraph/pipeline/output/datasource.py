@@ -16,12 +16,13 @@ import pyarrow as pa
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
+from omnigraph.branching.references import resolve_reference
 from omnigraph.catalog.scalars import round_f32
 from omnigraph.catalog.schema import TableType
 from omnigraph.catalog.types import INTEGER_BOUNDS, PropertyType, ScalarKind
 from omnigraph.core.errors import BadRequest, TargetConflict
 from omnigraph.core.events import Warned, emit
-from omnigraph.core.ids import CommitId, normalize_branch
+from omnigraph.core.ids import normalize_branch
 from omnigraph.engine.session import GraphSession, open_session
 from omnigraph.language.query_tree import Operator
 from omnigraph.manifest.state import Snapshot
@@ -153,7 +154,7 @@ class UnfilteredGraphSource(GraphSource):
 def _state(session: GraphSession, branch: str, at: str | None) -> Snapshot:
     if at is None:
         return session.manifest.current(normalize_branch(branch))
-    return session.manifest.tags.find(at) or session.manifest.at_commit(CommitId(at))
+    return resolve_reference(session, at)
 
 
 def _check_options(given: dict[str, str]) -> None:
