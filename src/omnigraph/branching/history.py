@@ -212,7 +212,7 @@ class Diff:
         return {"from": self.from_commit, "to": self.to_commit, "stats": stats}
 
     def __repr__(self) -> str:
-        return f"Diff({self.from_commit}..{self.to_commit}, {len(self)} changes)"
+        return f"Diff({self.from_commit}..{self.to_commit}, changes: {len(self)})"
 
     def _repr_html_(self) -> str:
         shown = [

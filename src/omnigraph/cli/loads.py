@@ -175,10 +175,8 @@ def embed(
         output.document(report.to_dict())
         return
     alike = "" if report.similarity is None else f", mean cosine with the former ones {report.similarity:.3f}"
-    texts = output.counted(report.rows, "text")
-    output.line(
-        f"embedded {texts} of {target} with {report.model}; {report.changed:,} vectors changed{alike}"
-    )
+    texts, vectors = output.counted(report.rows, "text"), output.counted(report.changed, "vector")
+    output.line(f"embedded {texts} of {target} with {report.model}; {vectors} changed{alike}")
     if report.merged:
         output.line(f"merged into {report.branch}; commit {report.commit}")
     else:

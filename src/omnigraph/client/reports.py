@@ -190,7 +190,7 @@ class ToldDiff:
         return {"from": self.from_commit, "to": self.to_commit, "stats": dict(self.summary)}
 
     def __repr__(self) -> str:
-        return f"Diff({self.from_commit}..{self.to_commit}, {len(self)} changes)"
+        return f"Diff({self.from_commit}..{self.to_commit}, changes: {len(self)})"
 
 
 def diff_of(said: Mapping[str, Any]) -> Diff:

@@ -49,7 +49,7 @@ class Picture:
 
     def __repr__(self) -> str:
         nodes, edges = len(self.about.nodes), len(self.about.edges)
-        return f"Picture({nodes} nodes, {edges} edges)"
+        return f"Picture(nodes: {nodes}, edges: {edges})"
 
     def _repr_html_(self) -> str:
         left = self.about.left_out
