@@ -204,6 +204,16 @@ def test_a_diff_over_a_type_that_came_back_tells_of_both(alone):
     assert len(alone.diff("v1", "main", types=["Uses"])) == 1
 
 
+def test_an_export_of_the_past_takes_names_of_now_and_writes_those_of_then(alone, tmp_path):
+    alone.apply_schema(TRIPS)
+    for name in ("Tour", "Trip"):
+        lines = alone.export(at="v1", types=[name]).splitlines()
+        assert [json.loads(each)["data"]["code"] for each in lines] == ["a"]
+        assert b"".join(alone.export_chunks(at="v1", types=[name], format="csv")).startswith(b"id,code,")
+    with pytest.raises(TypeNotFound, match="Tour"):
+        alone.export(types=["Tour"])
+
+
 def test_a_diff_takes_former_names_of_types(alone):
     alone.apply_schema(TRIPS)
     alone.mutate('query q() { update Trip set { legs: 5 } where ref = "a" }')

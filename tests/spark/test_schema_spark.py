@@ -24,10 +24,15 @@ def test_rows_are_checked_by_tasks_as_they_are_in_process(tmp_path):
         ):
             with pytest.raises(ConstraintViolation, match=says):
                 graph.apply_schema(SCHEMA.replace(old, new))
-        filled = SCHEMA.replace("stops: I32?", "stops: I64  label: String")
-        assert graph.apply_schema(filled, fills=["Tour.label = $row.code"]).applied
-        rows = graph.query("query q() { match { $t: Tour } return { $t.code, $t.label, $t.stops } }")
-        assert sorted(tuple(row.values()) for row in rows) == [("a", "a", 1), ("b", "b", 1)]
+        filled = SCHEMA.replace("stops: I32?", "stops: I64  label: String  twice: I32")
+        with pytest.raises(ConstraintViolation, match="has no result"):
+            graph.apply_schema(filled, fills=["Tour.label = $row.code", "Tour.twice = 2 / ($row.stops - 1)"])
+        fills = ["Tour.label = $row.code", "Tour.twice = $row.stops * 2"]
+        assert graph.apply_schema(filled, fills=fills).applied
+        rows = graph.query(
+            "query q() { match { $t: Tour } return { $t.code, $t.label, $t.stops, $t.twice } }"
+        )
+        assert sorted(tuple(row.values()) for row in rows) == [("a", "a", 1, 2), ("b", "b", 1, 2)]
         assert graph.verify().violations == ()
 
 
@@ -52,6 +57,8 @@ def test_frames_and_the_spark_source_read_the_past_by_identity(tmp_path, runtime
         )
         then = graph.frames("Tour", at="v1", columns=["code", "stops"], spark=runtime.spark)
         assert sorted(map(tuple, then.collect())) == [("a", 1), ("b", 2)]
+        mixed = graph.frames("Tour", at="v1", columns=["code", "legs", "guide"], spark=runtime.spark)
+        assert sorted(map(tuple, mixed.collect())) == [("a", 1, None), ("b", 2, None)]
         by_name = {"at": "v1", "columns": ["ref", "legs", "guide"], "spark": runtime.spark}
         assert sorted(map(tuple, graph.frames("Trip", **by_name).collect())) == [
             ("a", 1, None),

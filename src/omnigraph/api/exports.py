@@ -50,6 +50,7 @@ class Exports:
             export_lines,
             select_types,
         )
+        from omnigraph.engine.readable import own_names  # noqa: PLC0415
 
         snapshot = self._state(branch, at)
         cancel = current_bounds().cancel
@@ -57,7 +58,8 @@ class Exports:
             return _stoppable(export_lines(self._session, snapshot, types=types), cancel)
         if format != "csv":
             raise BadRequest(f"'{format}' cannot be streamed", hint="use jsonl or csv, or export to files")
-        chosen = select_types(self._session.catalog_of(snapshot), types)
+        names = own_names(self._session, snapshot, types)
+        chosen = select_types(self._session.catalog_of(snapshot), names)
         if len(chosen) != 1:
             raise BadRequest("one stream of CSV holds one type", hint="name the type, or export to files")
         return _stoppable(export_csv(self._session, snapshot, chosen[0]), cancel)

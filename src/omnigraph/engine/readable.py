@@ -12,7 +12,7 @@ from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.state import Snapshot, TableEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from omnigraph.catalog.schema import Catalog, TableType
     from omnigraph.engine.session import GraphSession
@@ -95,6 +95,24 @@ def naming(
 def _type_in(catalog: Catalog, name: str, kind: str | None) -> TableType | None:
     node = catalog.node(name) if kind != "edge" else None
     return node or (catalog.edge(name) if kind != "node" else None)
+
+
+def own_names(session: GraphSession, snapshot: Snapshot, names: Sequence[str] | None) -> list[str] | None:
+    """What the snapshot calls the types of these names: its own names, and those of the accepted schema.
+
+    A name that neither knows stays, so that whoever looks it up can say so.
+    """
+    if names is None:
+        return None
+    own, accepted = session.catalog_of(snapshot), session.schemas.latest().catalog
+    known = {(each.kind, each.type_id): each.name for each in own.tables()}
+    named = {each.name for each in own.tables()}
+    found: dict[str, None] = {}
+    for name in names:
+        same = [known.get((each.kind, each.type_id)) for each in accepted.tables() if each.name == name]
+        meant = [] if name in named else [each for each in same if each is not None]
+        found.update(dict.fromkeys(meant or [name]))
+    return list(found)
 
 
 def first_entry(session: GraphSession, key: TableKey, location: str) -> TableEntry:

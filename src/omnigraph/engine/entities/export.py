@@ -13,6 +13,7 @@ from omnigraph.core.errors import TypeNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.entities.lines import csv_header, csv_lines, json_lines
 from omnigraph.engine.entities.ordered import ordered_batches
+from omnigraph.engine.readable import own_names
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def export_lines(
     `types` selects by name (a node type, an edge type, or both); an unknown name raises `TypeNotFound`
     before the first chunk. Memory: that of `ordered_batches`, plus a few batches of rows.
     """
-    chosen = select_types(session.catalog_of(snapshot), types)
+    chosen = select_types(session.catalog_of(snapshot), own_names(session, snapshot, types))
     return _line_chunks(session, snapshot, chosen)
 
 

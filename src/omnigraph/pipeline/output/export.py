@@ -27,6 +27,7 @@ from omnigraph.core.load_options import SourceFormat
 from omnigraph.engine.entities.export import ahead, file_columns, select_types, type_rows
 from omnigraph.engine.entities.lines import csv_header, csv_lines, object_lines
 from omnigraph.engine.entities.ordered import batch_rows_of
+from omnigraph.engine.readable import own_names
 from omnigraph.engine.session import GraphSession
 from omnigraph.manifest.state import Snapshot
 from omnigraph.pipeline.input.sources import compression_of, format_of
@@ -176,7 +177,7 @@ def export_types(
     Raises BadRequest, TypeNotFound, IoFailure; then nothing is visible at the target.
     """
     began = time.monotonic()
-    chosen = select_types(session.catalog_of(snapshot), types)
+    chosen = select_types(session.catalog_of(snapshot), own_names(session, snapshot, types))
     _check_shape(target, chosen)
     who = _engine(session, snapshot, target, chosen, engine)
     run = _Export(session, snapshot, target, chosen, cancel)
