@@ -23,6 +23,7 @@ def test_the_page_lists_the_members_of_an_operator() -> None:
         ways=[{"access": "a"}],
         folded=True,
         estimated_rows=1,
+        statistics=["s"],
         actual_rows=10,
         seconds=1.0,
         requests=1,

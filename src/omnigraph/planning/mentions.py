@@ -39,6 +39,17 @@ def operands_of(condition: ir.Condition) -> tuple[ir.Operand, ...]:
             return tuple(operand for part in condition.parts for operand in operands_of(part))
 
 
+def columns_in(test: ir.Predicate) -> frozenset[str]:
+    """The properties that a predicate asks for."""
+    match test:
+        case ir.And() | ir.Or():
+            return frozenset[str]().union(*map(columns_in, test.parts))
+        case ir.Not():
+            return columns_in(test.part)
+        case ir.Compare() | ir.OneOf() | ir.IsNull():
+            return frozenset({test.property})
+
+
 def searches_in(item: ir.ColumnExpr | ir.Condition) -> tuple[ir.SearchExpr, ...]:
     """The searches an expression or condition is made of."""
     match item:

@@ -123,6 +123,8 @@ class Operator:
     folded: bool | None = None
     """Of a hop: whether the rows it leads to are counted and summed without being made."""
     estimated_rows: int | None = None
+    statistics: list[str] = field(default_factory=list[str])
+    """What the estimate is made from: counts and degrees of edges, values of properties."""
     actual_rows: int | None = None
     seconds: float | None = None
     requests: int | None = None
@@ -166,6 +168,7 @@ class Operator:
             "ways": self.ways or None,
             "folded": self.folded,
             "estimated_rows": self.estimated_rows,
+            "statistics": self.statistics or None,
             "actual_rows": self.actual_rows,
             "warning": self.warning,
             "seconds": self.seconds,
@@ -195,6 +198,8 @@ class Operator:
         if self.access:
             reason = f": {self.why}" if self.why else ""
             yield f"{'  ' * depth}    by {self.access}{reason}"
+        for known in self.statistics:
+            yield f"{'  ' * depth}    of {known}"
         if self.warning is not None:
             yield f"{'  ' * depth}    warning: {self.warning}"
         if self.folded:
@@ -381,6 +386,7 @@ class _Describer:
             self._access(operator, step)
             rows *= self._factor(step)
             operator.estimated_rows = round(rows)
+            operator.statistics = self.measures.known_of(step)
             operator.take(self._cost(step))
             operators.append(operator)
         return operators, rows

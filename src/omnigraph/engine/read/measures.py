@@ -19,15 +19,16 @@ from omnigraph.engine.read.access import SCANNED_IN_MEMORY_ROWS_MAX
 from omnigraph.engine.read.encoded import Codes, codes_of
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir
+from omnigraph.planning.mentions import columns_in
 from omnigraph.planning.order import by_cost
-from omnigraph.planning.steps import Direction
+from omnigraph.planning.steps import Direction, Expand, Scan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
     from omnigraph.engine.read.reading import Reading
-    from omnigraph.planning.steps import Move
+    from omnigraph.planning.steps import Move, Step
 
 EQUAL_SHARE: Final = 0.1
 OTHER_SHARE: Final = 0.33
@@ -36,6 +37,10 @@ GUESSED_MEMBERS: Final = 8
 """How many values a list in a parameter is guessed to have."""
 _LESS: Final = frozenset({Operator.LT, Operator.LE})
 _MORE: Final = frozenset({Operator.GT, Operator.GE})
+
+
+def _uncounted(_: int) -> None:
+    """Takes the size of what is counted here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +58,17 @@ class Degrees:
     nbytes: int = 64
 
     @staticmethod
-    def of(index: Neighbours) -> Degrees:
-        """Those of an index. Cost: one pass over its nodes."""
-        lengths = np.diff(index.offsets).astype(np.float64)
+    def of(index: Neighbours | OverlaidNeighbours) -> Degrees:
+        """Those of an index, and of what was committed since it was made. Cost: one pass over its nodes."""
+        base = index.base if isinstance(index, OverlaidNeighbours) else index
+        lengths = np.diff(base.offsets).astype(np.float64)
+        if isinstance(index, OverlaidNeighbours):
+            nodes = index.touched.nodes
+            before = index.heads.to_base(nodes)
+            lengths[before[before >= 0]] = 0.0
+            lengths[index.heads.old[index.heads.new < 0]] = 0.0
+            rows, _ = index.expand(nodes, _uncounted)
+            lengths = np.concatenate([lengths, np.bincount(rows, minlength=len(nodes))])
         pairs = float(lengths.sum())
         reached = float(lengths @ lengths) / pairs if pairs else 0.0
         most = int(lengths.max()) if len(lengths) else 0
@@ -99,19 +112,16 @@ class TableMeasures:
         return pairs / max(tables.heads(direction).row_count, 1)
 
     def degrees(self, edge: EdgeType, direction: Direction) -> Degrees | None:
-        """How the edges are distributed, where their adjacency is in memory. Under commits since it was
-        built, that of its base: a few changes do not change an order.
-        """
+        """How the edges are distributed at this snapshot, where their adjacency is in memory."""
         tables, caches = self.reading.edge_tables(edge), self.reading.caches
         key = (tables.key(), "degrees", direction)
         found = caches.derived.peek(key, Degrees)
         if found is not None:
             return found
         index: Any = caches.adjacency.ready_neighbours(tables, direction)
-        base = index.base if isinstance(index, OverlaidNeighbours) else index
-        if not isinstance(base, Neighbours):
+        if not isinstance(index, Neighbours | OverlaidNeighbours):
             return None
-        return caches.derived.get(key, Degrees, lambda: Degrees.of(base))
+        return caches.derived.get(key, Degrees, lambda: Degrees.of(index))
 
     def share(self, node: NodeType | EdgeType, test: ir.Predicate | None) -> float:
         """The share of the entities of a type for which a test is true."""
@@ -175,16 +185,49 @@ class TableMeasures:
             codes = derived.get((image.contents, "codes", name), Codes, lambda: codes_of(image, column))
             live = image.live()
             mine = codes.codes[live]
-            nulls = float(np.count_nonzero(mine == codes.codes[-1])) / max(len(live), 1)
+            known = mine[mine != codes.codes[-1]]
+            nulls = 1.0 - len(known) / max(len(live), 1)
+            distinct = int(np.count_nonzero(np.bincount(known)))  # rows that are gone have codes as well
             numbers = image.numbers(column) if kind.is_numeric else None
             low = high = None
             if numbers is not None and len(live):
-                values, known = numbers.gather(live)
-                values = values if known is None else values[known]
+                values, present = numbers.gather(live)
+                values = values if present is None else values[present]
                 low, high = (float(values.min()), float(values.max())) if len(values) else (None, None)
-            return Spread(codes.width - (1 if nulls or codes.samples[-1] < 0 else 0), nulls, low, high)
+            return Spread(distinct, nulls, low, high)
 
         return derived.get(key, Spread, make)
+
+    def known_of(self, step: Step) -> list[str]:
+        """What an estimate of a step is made from, in words; nothing where it is a guess."""
+        match step:
+            case Expand():
+                return self._known_degrees(step)
+            case Scan() if step.key is None and step.test is not None:
+                return [
+                    known
+                    for column in sorted(columns_in(step.test))
+                    if (known := self._known_values(step.node, column)) is not None
+                ]
+            case _:
+                return []
+
+    def _known_degrees(self, step: Expand) -> list[str]:
+        known, tables = self.degrees(step.edge, step.direction), self.reading.edge_tables(step.edge)
+        nodes = tables.heads(step.direction).row_count
+        if known is None:
+            return [f"{step.edge.name}: {tables.edges.row_count:,} edges, {nodes:,} nodes"]
+        named = f"{step.edge.name}: {tables.edges.row_count:,} edges, {known.pairs:,} pairs"
+        mean = f"{known.pairs / max(nodes, 1):.1f} each, {known.most:,} at most"
+        return [f"{named} from {known.heads:,} of {nodes:,} nodes, {mean}"]
+
+    def _known_values(self, node: NodeType, column: str) -> str | None:
+        spread = self.spread(node, column)
+        if spread is None:
+            return None
+        span = "" if spread.low is None else f" from {spread.low:g} to {spread.high:g}"
+        nulls = f", {spread.nulls:.0%} null" if spread.nulls else ""
+        return f"{node.name}.{column}: {spread.distinct:,} values{span}{nulls}"
 
     def order(self, block: ir.Block, bound: frozenset[str], wanted: frozenset[str] | None) -> Sequence[Move]:
         """The moves of a block in the cheapest order."""
