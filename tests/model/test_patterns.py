@@ -13,6 +13,7 @@ from model.programs import SCHEMA, graphs, queries, seed
 from model.reference import run_reference
 from model.test_queries import compare
 from omnigraph.catalog.build import compile_schema
+from omnigraph.core.errors import ResourceLimit
 from omnigraph.core.settings import Settings
 from omnigraph.engine.read import aggregate, flow, match, prepared
 from omnigraph.planning.compile import as_read, compile_query
@@ -143,14 +144,19 @@ query q() { match { $a: P $b: P $c: P $d: P $a k $x $b k $y $c k $z } return { c
 """
 
 
-def test_a_product_that_nobody_could_unroll_is_counted(tmp_path) -> None:
-    """A thousand nodes to the fourth, each of three with its neighbours."""
+def test_a_product_that_nobody_could_unroll_is_counted_and_never_returned(tmp_path) -> None:
+    """A thousand nodes, and three times a thousand edges: 10^12 rows."""
     schema = "node P { k: String @key }\nedge K: P -> P"
     chosen = random.Random(3)
     nodes = [f'insert P {{ k: "p{n}" }}' for n in range(1000)]
-    pairs = {(chosen.randrange(1000), chosen.randrange(1000)) for _ in range(700)}
+    pairs = {(chosen.randrange(1000), chosen.randrange(1000)) for _ in range(1001)}
     edges = [f'insert K {{ from: "p{a}", to: "p{b}" }}' for a, b in sorted(pairs)]
     with omnigraph.init(tmp_path / "g", schema=schema, settings=FAST) as opened:
         opened.mutate("query q() {" + "\n".join(nodes + edges) + "}")
         expected = len(pairs) ** 3 * 1000
+        assert expected > 10**12 * 0.99
+        assert opened.query(COUNTED).to_dicts() == [{"n": expected, "m": expected}]
+        with pytest.raises(ResourceLimit, match="scan P as") as caught:
+            opened.query(COUNTED.replace("count($a) as n, count($y) as m", "$a, $b, $x, $y, $z"))
+        assert caught.value.details["resource_limit"]["resource"] == "query_memory_bytes"
         assert opened.query(COUNTED).to_dicts() == [{"n": expected, "m": expected}]
