@@ -4,7 +4,9 @@ import random
 from collections import Counter
 
 import omnigraph
+from omnigraph.core.events import Progress, listen
 from omnigraph.core.settings import Settings
+from omnigraph.engine.edges import endpoints
 
 SCHEMA = "node Person { k: String @key  n: I32? }\nedge Knows: Person -> Person"
 PLANNED = "query q() { match { $a: Person $a.n > 2 $a knows $b $b knows $c } return { $a, $c } }"
@@ -79,3 +81,16 @@ def _change(turn: int, chosen: random.Random) -> str:
             return f'delete Person where k = "p{5 + turn}"'
         case _:
             return f'insert Person {{ k: "q{turn}" }} insert Knows {{ from: "q{turn}", to: "p1" }}'
+
+
+def test_a_build_that_somebody_waits_for_says_how_far_it_is(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(endpoints, "THREADED_EDGES_MIN", 1)
+    monkeypatch.setattr(endpoints, "SAID_AFTER_SECONDS", 0.0)
+    ring = [f'insert Person {{ k: "p{n}" }}' for n in range(5)]
+    ring += [f'insert Knows {{ from: "p{n}", to: "p{(n + 1) % 5}" }}' for n in range(5)]
+    heard = []
+    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+        graph.mutate("query q() {" + "\n".join(ring) + "}")
+        with listen(heard.append):
+            graph.query(EITHER_WAY[0])
+    assert Progress("read", "adjacency", 5, 5, "edges") in heard

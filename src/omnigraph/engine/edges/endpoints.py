@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from omnigraph.arrays.keys import string_array
+from omnigraph.core.events import Progress, emit
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.overlay import NO_NODE, NO_ORDINALS, Ends, Moves
 from omnigraph.planning.steps import Direction
@@ -26,6 +28,8 @@ StateKey = tuple[str, Contents, Contents, Contents]
 
 RESOLVE_THREADS: Final = 2
 THREADED_EDGES_MIN: Final = 100_000
+SAID_AFTER_SECONDS: Final = 1.0
+"""A build that takes longer, and that somebody waits for, says how far it is."""
 BATCHES_AHEAD_MAX: Final = 2
 """Batches of edges read before the ends of the first are found; bounds the memory of a build."""
 
@@ -104,14 +108,18 @@ def _resolve_from(
     # In the background one core is left to the readers.
     with ThreadPoolExecutor(RESOLVE_THREADS if check is None else 1, "omnigraph-resolve") as pool:
         ahead: list[Future[None]] = []
+        begun, done = time.monotonic(), 0
         for ordinals, rows in batches:
             places = ordinals - after
             ahead.append(pool.submit(_look_up, tables.sources, rows.column("src"), sources, places))
             ahead.append(pool.submit(_look_up, tables.targets, rows.column("dst"), targets, places))
             while len(ahead) > 2 * BATCHES_AHEAD_MAX:
                 ahead.pop(0).result()
+            done += len(places)
             if check is not None:
                 check()
+            elif time.monotonic() - begun >= SAID_AFTER_SECONDS:
+                emit(Progress("read", "adjacency", done, tables.edges.row_count, "edges"))
         for each in ahead:
             each.result()
     return sources, targets
