@@ -186,9 +186,10 @@ def test_s78_a_drop_waits_for_branches_and_an_addition_does_not(graph):
     }
 
 
-def test_a_revert_that_would_bring_back_null_where_a_value_is_required_now_says_so(graph):
+def test_reverts_and_restores_that_would_bring_back_null_where_a_value_is_required_say_so(graph):
     """Neither a row that was deleted then nor a value that was not there yet may break a rule of now."""
     graph.mutate('query q() { insert Tour { code: "b", mood: "fun" } }')
+    there = head(graph)
     graph.mutate('query q() { delete Tour where code = "b" }')
     deleted = head(graph)
     graph.mutate('query q() { insert Tour { code: "c", mood: "fun" } }')
@@ -196,9 +197,13 @@ def test_a_revert_that_would_bring_back_null_where_a_value_is_required_now_says_
     updated = head(graph)
     graph.apply_schema(TOURS.replace("stops: I32?", "stops: I32"))
     before = head(graph)
-    for commit in (deleted, updated):
+    for bring_back in (
+        lambda: graph.revert(deleted),
+        lambda: graph.revert(updated),
+        lambda: graph.branches.restore("main", to=there),
+    ):
         with pytest.raises(MergeConflicts) as refused:
-            graph.revert(commit)
+            bring_back()
         assert [each["message"] for each in refused.value.conflicts] == ["Tour.stops must have a value"]
         assert "loosen the schema first" in refused.value.hint
         assert head(graph) == before

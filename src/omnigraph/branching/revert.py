@@ -96,7 +96,7 @@ def restore_branch(
             rows_only=True,
             bulk=bulk,
         )
-        refuse_conflicts(plan, what="restore")
+        refuse_conflicts(plan, revert_advice(each.kind for each in plan.conflicts), what="restore")
         if not any(step.writes_rows for step in plan.steps):
             return MergeReport.of(replace(plan, outcome=MergeOutcome.ALREADY_UP_TO_DATE), actor, None)
         published = write_merge(session, plan, MergeRecord(f"restore:{to}", actor, None), cancel, course)
