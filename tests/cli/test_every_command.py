@@ -69,6 +69,7 @@ WITHOUT_A_GRAPH: dict[tuple[str, ...], tuple[list[str], str]] = {
     ("profile", "list"): (["stray"], "usage"),
     ("profile", "show"): (["nobody"], "profile_not_found"),
     ("graphs", "list"): (["stray"], "usage"),
+    ("queries", "list"): (["stray"], "usage"),
     ("login",): (["quay", "--token", " "], "bad_request"),
     ("logout",): ([], "usage"),
     ("policy", "explain"): (["--file", "missing.yaml", "--actor", "a", "--action", "read"], "io"),

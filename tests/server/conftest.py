@@ -16,6 +16,7 @@ from omnigraph.core.permission import WRITERS, Policy
 from omnigraph.server.app import Application
 from omnigraph.server.served import GraphToServe, open_all
 from omnigraph.server.serving import Server, listening
+from omnigraph.server.stored import NO_QUERIES, StoredQueries
 from omnigraph.server.tokens import TOKEN_JSON, read_tokens
 
 SHIPS = """
@@ -47,7 +48,9 @@ class Running:
 
     def client(self, who: str | None = None, **named: Any) -> httpx2.Client:
         headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, **named)
+        # There is no TLS here; reading the certificates of the machine takes longer than most requests.
+        named = {"timeout": 60, "trust_env": False, "verify": False, **named}
+        return httpx2.Client(base_url=self.url, headers=headers, **named)
 
     def ask(self, method: str, path: str, who: str | None = None, **named: Any) -> httpx2.Response:
         with self.client(who) as client:
@@ -76,12 +79,13 @@ def serve(harbor: Graph) -> Iterator[Serve]:
             tokens: Mapping[str, str] | None = None,
             policy: Policy = WRITERS,
             others: Sequence[GraphToServe] = (),
+            queries: StoredQueries = NO_QUERIES,
             **named: Any,
         ) -> Running:
             import json
 
             known = read_tokens({TOKEN_JSON: json.dumps(tokens)} if tokens else {})
-            wanted = [GraphToServe("harbor", harbor.uri, policy), *others]
+            wanted = [GraphToServe("harbor", harbor.uri, policy, queries=queries), *others]
             application = Application(open_all(wanted, FAST, all_of_them=not others), known, **named)
             sock = running.enter_context(listening("127.0.0.1:0"))
             server = Server(application, drain_s=5)

@@ -1,6 +1,7 @@
 """Every route, asked by everybody about every kind of branch. The rows come from the table of routes."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from omnigraph.api.graph import Graph
 from omnigraph.policy.bundle import parse_bundle
 from omnigraph.policy.decisions import BundlePolicy
 from omnigraph.server.routes import GRAPH_ROUTES
+from omnigraph.server.stored import read_queries
 from server.conftest import BY_IMO, SHIPS, Running, Serve
 
 POLICY = """\
@@ -52,6 +54,8 @@ def rows(branch: str) -> dict[str, Row]:
         "export": Row(("export",), "/export", {"branch": branch}),
         "getSchema": Row(("read",), "/schema", on_main=True),
         "listBranches": Row(("read",), "/branches", on_main=True),
+        "listQueries": Row(("read",), "/queries", on_main=True),
+        "invokeQuery": Row(("invoke_query", "read"), "/queries/one_ship", {"branch": branch}, hidden=True),
         "listTags": Row(("read",), "/tags", on_main=True),
         "getStats": Row(("read",), f"/stats?branch={branch}"),
         "getIndexes": Row(("read",), f"/indexes?branch={branch}"),
@@ -88,10 +92,12 @@ def rows(branch: str) -> dict[str, Row]:
 
 
 @pytest.fixture
-def server(serve: Serve, harbor: Graph) -> Running:
+def server(serve: Serve, harbor: Graph, tmp_path: Path) -> Running:
     harbor.branches.create("topic")
     tokens = {who: f"token-of-{who}" for who in WHO}
-    return serve(tokens, BundlePolicy(parse_bundle(POLICY, "p")[0]))
+    (tmp_path / "stored.gq").write_text("query one_ship() { match { $s: Ship } return { $s.imo } limit 1 }")
+    stored = read_queries([str(tmp_path / "stored.gq")])
+    return serve(tokens, BundlePolicy(parse_bundle(POLICY, "p")[0]), queries=stored)
 
 
 def test_every_route_has_a_row() -> None:
@@ -121,10 +127,8 @@ def test_everybody_gets_what_their_role_allows_and_nothing_else(server: Running,
                 assert answer.status_code not in {401, 403}, (operation, who, answer.text)
                 assert answer.status_code < 500, (operation, who, answer.text)
             elif row.hidden:
-                assert (answer.status_code, answer.json()["kind"]) == (404, "commit_not_found"), (
-                    operation,
-                    who,
-                )
+                kind = "stored_query_not_found" if operation == "invokeQuery" else "commit_not_found"
+                assert (answer.status_code, answer.json()["kind"]) == (404, kind), (operation, who)
             else:
                 assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden"), (operation, who)
                 for other in ("token-of", "readers", "masters", "master'", *({*WHO} - {who})):

@@ -22,6 +22,7 @@ _GROUPS: Final = {
     "spark": "The engine of bulk loads.",
     "policy": "Who may do what with a served graph.",
     "graphs": "The graphs of a server.",
+    "queries": "The stored queries of a graph on a server.",
     "profile": "Named graphs of config.yaml.",
     "config": "The settings in effect.",
 }
@@ -170,7 +171,7 @@ def _register(module: str, app: "typer.Typer", groups: "dict[str, typer.Typer]")
         case "servers":
             from omnigraph.cli import servers
 
-            servers.register(app, groups["graphs"])
+            servers.register(app, groups["graphs"], groups["queries"])
         case "personal":
             from omnigraph.cli import personal
 

@@ -36,6 +36,7 @@ _CREATE: Final = ("creates a graph at its argument", _NONE)
 _COPY: Final = ("copies one graph to another place, both named as arguments", _NONE)
 _SERVE: Final = ("serves a graph named as its argument", _NONE)
 _REGISTRY: Final = ("asks a server", frozenset({"--server", "--profile"}))
+_STORED: Final = ("asks a server", frozenset({"--server", "--graph", "--profile"}))
 _LOCAL: Final = ("works on files only", _NONE)
 
 # Flags no command declares: they are taken out before the command is parsed.
@@ -96,6 +97,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("login",): _LOCAL,
     ("logout",): _LOCAL,
     ("graphs", "list"): _REGISTRY,
+    ("queries", "list"): _STORED,
     ("completion",): _LOCAL,
 }
 """Every command, its class in plain words, and the addressing flags that class can use."""

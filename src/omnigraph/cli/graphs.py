@@ -1,6 +1,6 @@
 """Commands that create, change and read one graph."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from omnigraph.cli import output, schema_changes
 from omnigraph.cli.declared import Argument, Option
@@ -27,6 +27,7 @@ from omnigraph.cli.parameters import (
     QueryName,
     QueryText,
     has_many_sets,
+    is_stored,
     naming,
     parameter_lines,
     parameters,
@@ -38,6 +39,9 @@ from omnigraph.core.formats import INTERNAL_SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import typer
+
+    from omnigraph.client.remote import RemoteGraph
+    from omnigraph.engine.write.requests import MutationResult
 
 
 def register(app: "typer.Typer", schema_app: "typer.Typer") -> None:
@@ -53,7 +57,9 @@ def register(app: "typer.Typer", schema_app: "typer.Typer") -> None:
             "omnigraph mutate add_person --query queries.gq -p handle=ada -p 'name=Ada Lune' --store kb.omni",
             "omnigraph mutate -e 'query n() { insert Topic { name: \"maps\" } }' --store kb.omni",
             "omnigraph mutate add_person --query queries.gq --params-file people.jsonl --store kb.omni",
-            more="With --if-commit it happens only while that commit is the branch head; else exit 4.",
+            "omnigraph mutate add_person -p handle=ada --server quay",
+            more="A NAME alone is a stored query of the server."
+            " With --if-commit it happens only while that commit is the branch head; else exit 4.",
         ),
     )(mutate)
     app.command(
@@ -118,9 +124,16 @@ def mutate(
     as_json: Json = False,
 ) -> None:
     """Run a query that changes the graph."""
-    source = query_source(name, file, text)
-    asked: dict[str, Any] = {"name": name, "branch": branch, "actor": actor, "if_commit": if_commit}
+    asked: dict[str, Any] = {"branch": branch, "actor": actor, "if_commit": if_commit}
     asked |= {"idempotency_key": idempotency_key, "timeout_s": timeout}
+    if is_stored(name, file, text, store):
+        values = parameters(params, params_file, param)
+        with writing(store, "mutate", quiet=quiet, blob_sources=blob_source) as graph, naming(None, param):
+            done = cast("RemoteGraph", graph).queries.mutate(str(name), values, **asked)
+        _tell_mutation(done, as_json=as_json)
+        return
+    source = query_source(name, file, text)
+    asked["name"] = name
     if params_file is not None and has_many_sets(params_file):
         many = parameter_lines(params, params_file, param)
         opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)
@@ -131,6 +144,10 @@ def mutate(
         opened = writing(store, "mutate", quiet=quiet, blob_sources=blob_source)
         with opened as graph, naming(file, param):
             done = graph.mutate(source, values, **asked)
+    _tell_mutation(done, as_json=as_json)
+
+
+def _tell_mutation(done: "MutationResult", *, as_json: bool) -> None:
     if as_json:
         output.document(done.to_dict())
         return

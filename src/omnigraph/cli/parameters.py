@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 from omnigraph.api.texts import Text
+from omnigraph.cli.addressing import addressed
 from omnigraph.cli.declared import Argument, Option
 from omnigraph.cli.sources import read_bytes, shown
 from omnigraph.core.errors import (
@@ -43,6 +44,11 @@ Param = Annotated[
 ]
 
 
+def is_stored(name: str | None, file: str | None, text: str | None, store: str | None) -> bool:
+    """Whether a query is called by its name alone, which a server knows."""
+    return name is not None and file is None and text is None and addressed(store).server is not None
+
+
 def query_source(name: str | None, file: str | None, text: str | None) -> Text:
     """The text to compile, from exactly one of the two ways to give it."""
     if file is not None and text is not None:
@@ -55,7 +61,7 @@ def query_source(name: str | None, file: str | None, text: str | None) -> Text:
         named = name if name is not None and name.endswith(".gq") else "FILE"
         raise UsageError(
             "a store has no stored queries; the query must be given",
-            hint=f"pass -e 'query …' or --query {named}",
+            hint=f"pass -e 'query …' or --query {named}, or the name of a stored query with --server",
         )
     try:
         return Text(read_bytes(file).decode("utf-8-sig"))

@@ -96,6 +96,9 @@ def explain(
     target: Annotated[
         str | None, typer.Option("--target-branch", metavar="NAME", help="Which branch it would change.")
     ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="NAME", help="Which stored query they would invoke.")
+    ] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="A refusal ends with status 5.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -103,7 +106,7 @@ def explain(
     if action not in set(Action):
         raise UsageError(f"'{action}' is not an action", hint=f"use one of {', '.join(Action)}")
     policy = _loaded(file)
-    decision = policy.decide(actor, Question(Action(action), branch, target))
+    decision = policy.decide(actor, Question(Action(action), branch, target, query))
     said = {
         "allowed": decision.allowed,
         "actor": actor,

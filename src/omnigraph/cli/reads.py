@@ -3,8 +3,9 @@
 import os
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from omnigraph.api.texts import Text
 from omnigraph.cli import output
 from omnigraph.cli.addressing import given
 from omnigraph.cli.config import PROFILE_VARIABLE, load
@@ -18,6 +19,7 @@ from omnigraph.cli.parameters import (
     QueryFile,
     QueryName,
     QueryText,
+    is_stored,
     naming,
     parameters,
     query_source,
@@ -27,6 +29,7 @@ from omnigraph.core.errors import UsageError
 if TYPE_CHECKING:
     import typer
 
+    from omnigraph.client.remote import RemoteGraph
     from omnigraph.engine.read.result import Rows
 
 
@@ -49,7 +52,9 @@ def register(app: "typer.Typer") -> None:
             "Run a query that reads, and print its rows.",
             "omnigraph query document --query queries.gq -p slug=hello --store kb.omni",
             "omnigraph query -e 'query all() { match { $p: Person } return { $p.name } }' --store kb.omni",
-            more="The whole query sees one commit: the head of --branch, or the one named by --snapshot.",
+            "omnigraph query document -p slug=hello --server quay",
+            more="A NAME alone is a stored query of the server."
+            " The whole query sees one commit: the head of --branch, or the one named by --snapshot.",
         ),
     )(query)
 
@@ -79,10 +84,15 @@ def query(
     chosen = Format.JSON if as_json else form or default_format()
     if chosen is Format.ARROW and sys.stdout.isatty():
         raise UsageError("arrow is not for a terminal", hint="send it to a file or a pipe")
-    source = query_source(name, file, text)
+    asked: dict[str, Any] = {"branch": branch, "at": at, "timeout_s": timeout}
+    stored = is_stored(name, file, text, store)
+    source = Text("") if stored else query_source(name, file, text)
     values = parameters(params, params_file, param)
     with reading(store) as graph, naming(file, param):
-        rows = graph.query(source, values, name=name, branch=branch, at=at, timeout_s=timeout)
+        if stored:
+            rows = cast("RemoteGraph", graph).queries.run(str(name), values, **asked)
+        else:
+            rows = graph.query(source, values, name=name, **asked)
     print_rows(rows, chosen, csv_null=csv_null, with_metadata=with_metadata)
 
 

@@ -12,7 +12,7 @@ from omnigraph.cli import output
 from omnigraph.cli.addressing import settings as effective_settings
 from omnigraph.cli.options import Json, teach
 from omnigraph.core.errors import UsageError
-from omnigraph.core.limits import DRAIN_S_DEFAULT
+from omnigraph.core.limits import DRAIN_S_DEFAULT, SERVER_READ_ROWS_MAX, SERVER_READ_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,47 @@ class Default(StrEnum):
     WRITE = "write"
 
 
+ServerFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Several graphs: {graphs: {ID: {store, queries, policy, read_only}}}.",
+    ),
+]
+DrainTimeout = Annotated[
+    int, typer.Option("--drain-timeout", metavar="SECONDS", help="How long streams may go on at the end.")
+]
+ReadOnly = Annotated[
+    bool, typer.Option("--read-only", help="Never write, not even to finish an interrupted write.")
+]
+ReadTimeout = Annotated[
+    float, typer.Option("--read-timeout", metavar="SECONDS", min=0.001, help="How long a read may take.")
+]
+ReadRows = Annotated[
+    int, typer.Option("--read-rows", metavar="N", min=1, help="How many rows a read may give.")
+]
+ReadMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--read-memory",
+        metavar="BYTES",
+        min=1,
+        help="What a read may hold at once; else as settings say.",
+    ),
+]
+Queries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queries", metavar="PATH", help="Stored queries: a file, or a directory of them. Repeatable."
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", metavar="NAME", help="A name of this server. Repeatable."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the tree."""
     app.command(
@@ -41,8 +82,8 @@ def register(app: typer.Typer) -> None:
             more=(
                 "Tokens come from OMNIGRAPH_SERVER_BEARER_TOKEN, or from the JSON object of actors and tokens"
                 " in OMNIGRAPH_SERVER_BEARER_TOKENS_FILE or OMNIGRAPH_SERVER_BEARER_TOKENS_JSON. One line on"
-                " stdout names the address; the log is on stderr. SIGHUP reads tokens, policies and the file"
-                " of --config again."
+                " stdout names the address; the log is on stderr. SIGHUP reads tokens, policies, stored"
+                " queries and the file of --config again."
             ),
         ),
     )(serve)
@@ -50,12 +91,7 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="The graph to serve.")] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config", metavar="FILE", help="Several graphs: {graphs: {ID: {store, policy, read_only}}}."
-        ),
-    ] = None,
+    config: ServerFile = None,
     require_all: Annotated[
         bool, typer.Option("--require-all-graphs", help="Refuse to start without one of them.")
     ] = False,
@@ -72,32 +108,34 @@ def serve(
     policy_file: Annotated[
         str | None, typer.Option("--policy", metavar="FILE", help="The policy of the graph.")
     ] = None,
+    queries: Queries = None,
     unauthenticated: Annotated[
         bool, typer.Option("--unauthenticated", help="Serve without tokens: everybody may do everything.")
     ] = False,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Never write, not even to finish an interrupted write.")
-    ] = False,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option("--allowed-host", metavar="NAME", help="A name of this server. Repeatable."),
-    ] = None,
-    drain_s: Annotated[
-        int, typer.Option("--drain-timeout", metavar="SECONDS", help="How long streams may go on at the end.")
-    ] = DRAIN_S_DEFAULT,
+    read_only: ReadOnly = False,
+    allowed_host: AllowedHosts = None,
+    read_s: ReadTimeout = SERVER_READ_S_MAX,
+    read_rows: ReadRows = SERVER_READ_ROWS_MAX,
+    read_memory: ReadMemory = None,
+    drain_s: DrainTimeout = DRAIN_S_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Serve a graph over HTTP."""
     del as_json  # it says how a failure to start is told
     try:
         from omnigraph.server.app import LOOPBACK, Application
+        from omnigraph.server.requests import ReadLimits
         from omnigraph.server.serving import Server, listening
     except ImportError as missing:
         raise UsageError("the server is not installed", hint="pip install 'omnigraph[server]'") from missing
-    asked = _Asked(store, graph_id, config, policy_file, default, unauthenticated, read_only, require_all)
+    stored = tuple(queries or ())
+    asked = _Asked(
+        store, graph_id, config, policy_file, stored, default, unauthenticated, read_only, require_all
+    )
     hosts = None if _open_to_others(bind) and not allowed_host else LOOPBACK | {*(allowed_host or ())}
     graphs, tokens = asked.read_again()
-    application = Application(graphs, tokens, hosts=hosts, read_again=asked.read_again)
+    limits = ReadLimits(read_s, read_rows, read_memory)
+    application = Application(graphs, tokens, hosts=hosts, limits=limits, read_again=asked.read_again)
     try:
         with listening(bind) as sock:
             host, port = sock.getsockname()[:2]
@@ -117,6 +155,7 @@ class _Asked:
     graph_id: str
     config: str | None
     policy_file: str | None
+    queries: tuple[str, ...]
     default: Default | None
     unauthenticated: bool
     read_only: bool
@@ -139,15 +178,19 @@ class _Asked:
     def _wanted(self, *, tokens: bool) -> "list[GraphToServe]":
         from omnigraph.server.served import GraphToServe
         from omnigraph.server.server_file import read_server_file
+        from omnigraph.server.stored import read_queries
 
         def policy_of(file: str | None) -> "Policy":
             return _policy(file, self.default, unauthenticated=self.unauthenticated, tokens=tokens)
 
         if self.config is None:
             policy = policy_of(self.policy_file)
-            return [GraphToServe(self.graph_id, str(self.store), policy, read_only=self.read_only)]
-        if self.policy_file is not None:
-            raise UsageError("the file of --config names the policies", hint="leave --policy out")
+            stored = read_queries(self.queries)
+            return [GraphToServe(self.graph_id, str(self.store), policy, self.read_only, stored)]
+        if self.policy_file is not None or self.queries:
+            raise UsageError(
+                "the file of --config names policies and queries", hint="leave --policy and --queries out"
+            )
         named = read_server_file(self.config, policy_of)
         return [replace(each, read_only=True) for each in named] if self.read_only else named
 

@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from omnigraph.cli import config, credentials, output
-from omnigraph.cli.addressing import resolve
+from omnigraph.cli.addressing import addressed, resolve
 from omnigraph.cli.options import Json, teach
 from omnigraph.core.errors import BadRequest, UsageError
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A server of config.yaml.")]
 
 
-def register(app: typer.Typer, graphs_app: typer.Typer) -> None:
+def register(app: typer.Typer, graphs_app: typer.Typer, queries_app: typer.Typer) -> None:
     """Add the commands of this module to the tree."""
     app.command(
         "login",
@@ -29,6 +29,13 @@ def register(app: typer.Typer, graphs_app: typer.Typer) -> None:
         "list",
         help=teach("List the graphs of a server that you may read.", "omnigraph graphs list --server quay"),
     )(graphs_list)
+    queries_app.command(
+        "list",
+        help=teach(
+            "List the stored queries of a graph on a server.",
+            "omnigraph queries list --server quay --graph kb",
+        ),
+    )(queries_list)
 
 
 def login(
@@ -101,3 +108,22 @@ def graphs_list(as_json: Json = False) -> None:
         return
     for each in found:
         output.line(f"{each['graph_id']}\t{each['uri']}")
+
+
+def queries_list(as_json: Json = False) -> None:
+    """List the stored queries of a graph."""
+    from omnigraph.client.remote import connect
+
+    address = addressed(None)
+    if address.server is None:
+        raise UsageError("a store has no stored queries", hint="pass --server URL, or the name of one")
+    token = credentials.token_for(address.server)
+    with connect(address.server, graph=address.graph, token=token) as graph:
+        found = graph.queries.list()
+    if as_json:
+        output.document({"queries": [each.to_dict() for each in found]})
+        return
+    for each in found:
+        output.line(
+            f"{'mutate' if each.mutation else 'query'}\t{each.signature}\t{each.description or ''}".rstrip()
+        )

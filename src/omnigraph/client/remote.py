@@ -19,6 +19,7 @@ from omnigraph.api.texts import source_text
 from omnigraph.client import reports
 from omnigraph.client.link import Link, Part, check_caller, fits_header, given, key_header, refuse_local
 from omnigraph.client.parts import RemoteBranches, RemoteCommits, RemoteFeed, RemoteTags
+from omnigraph.client.stored import RemoteQueries
 from omnigraph.client.wire import ARROW, LINES, load_of, merge_of, mutation_of, rows_of, told
 from omnigraph.core.errors import BadRequest, IoFailure, NotRemote, TargetConflict
 
@@ -91,6 +92,8 @@ def _linked(url: str, path: str, token: str | None, timeout_s: float) -> Link:
             timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S_MAX)),
             follow_redirects=False,
             trust_env=False,
+            # Without TLS there is nothing to verify, and reading certificates takes longer than a request.
+            verify=urlsplit(url).scheme == "https",
         )
     )
 
@@ -122,6 +125,7 @@ class RemoteGraph(Part):
         self.commits: Final = RemoteCommits(link)
         self.tags: Final = RemoteTags(link)
         self.feed: Final = RemoteFeed(link)
+        self.queries: Final = RemoteQueries(link)
 
     @property
     def uri(self) -> str:

@@ -169,6 +169,8 @@ REQUEST_PAUSE_S_MAX: Final = 30.0
 """A client that sends nothing of its body for so long is not waited for."""
 SERVER_READ_S_MAX: Final = 300
 """Seconds a read over a server may take, whatever it asks for."""
+SERVER_READ_ROWS_MAX: Final = 10_000_000
+"""Rows a read over a server may give, whatever it asks for."""
 SERVER_READERS_DEFAULT: Final = 8
 """Reads of a server that run at the same time."""
 SERVER_WRITERS_DEFAULT: Final = 64

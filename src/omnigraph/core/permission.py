@@ -30,6 +30,8 @@ class Question:
     action: Action
     branch: str | None = None
     target: str | None = None
+    query: str | None = None
+    """The stored query that is invoked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Rule:
     actions: tuple[Action, ...]
     branch_scope: Scope | None = None
     target_scope: Scope | None = None
+    queries: tuple[str, ...] | None = None
+    """The stored queries it is about; all of them unless named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Bundle:
     def groups_of(self, actor: str) -> frozenset[str]:
         """The groups an actor belongs to."""
         return frozenset(name for name, actors in self.groups.items() if actor in actors)
+
+    @property
+    def named_queries(self) -> frozenset[str]:
+        """The stored queries that rules name."""
+        return frozenset(name for rule in self.rules for name in rule.queries or ())
 
     @property
     def actors(self) -> frozenset[str]:
@@ -225,7 +232,7 @@ def _rule(reader: NodeReader, node: yaml.Node, path: str, groups: Mapping[str, A
     if allow is None:
         reader.wrong(node, path, "'allow' is missing", rule_id)
         return Rule(rule_id, "", ())
-    keys = frozenset({"actors", "actions", "branch_scope", "target_branch_scope"})
+    keys = frozenset({"actors", "actions", "branch_scope", "target_branch_scope", "queries"})
     given = reader.members(allow, f"{path}.allow", keys)
     named = given.get("actors")
     who = {} if named is None else reader.members(named, f"{path}.allow.actors", frozenset({"group"}))
@@ -246,7 +253,23 @@ def _rule(reader: NodeReader, node: yaml.Node, path: str, groups: Mapping[str, A
         for action in actions if key in scopes else ():
             if action not in fitting:
                 reader.wrong(allow, path, f"rule '{rule_id}': {key} does not go with '{action}'", rule_id)
-    return Rule(rule_id, group, actions, scopes.get("branch_scope"), scopes.get("target_branch_scope"))
+    queries = _queries(reader, given.get("queries"), f"{path}.allow.queries")
+    if queries is not None and actions != (Action.INVOKE_QUERY,):
+        reader.wrong(
+            allow, path, f"rule '{rule_id}': queries goes with '{Action.INVOKE_QUERY}' alone", rule_id
+        )
+    return Rule(
+        rule_id, group, actions, scopes.get("branch_scope"), scopes.get("target_branch_scope"), queries
+    )
+
+
+def _queries(reader: NodeReader, node: yaml.Node | None, path: str) -> tuple[str, ...] | None:
+    if node is None:
+        return None
+    names = [reader.text(each, path, each) for each in reader.items(node, path)]
+    if not names:
+        reader.wrong(node, path, "a list of stored queries is expected here")
+    return tuple(dict.fromkeys(names))
 
 
 def _actions(

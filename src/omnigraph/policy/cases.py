@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from omnigraph.core.permission import Decision, Policy
 
-_KEYS: Final = frozenset({"id", "actor", "action", "branch", "target_branch", "expect", "rule"})
+_KEYS: Final = frozenset({"id", "actor", "action", "branch", "target_branch", "query", "expect", "rule"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _case(reader: NodeReader, node: yaml.Node, path: str) -> Case:
     if expected not in {"allow", "deny"}:
         reader.wrong(node, path, "expect is allow or deny")
     chosen = Action(action) if action in set(Action) else Action.READ
-    question = Question(chosen, given.get("branch"), given.get("target_branch"))
+    question = Question(chosen, given.get("branch"), given.get("target_branch"), given.get("query"))
     return Case(given.get("id", ""), given.get("actor", ""), question, expected == "allow", given.get("rule"))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = """
 namespace Omnigraph {
   type Ref = { given: Bool, name: String, guarded: Bool };
-  type Where = { branch: Ref, target: Ref };
+  type Where = { branch: Ref, target: Ref, query: String };
   entity Graph, Group;
   entity Actor in [Group];
   action read, export, change, invoke_query, schema_apply, branch_create, branch_delete, branch_merge, admin
@@ -49,11 +49,14 @@ def cedar_text(bundle: Bundle) -> str:
 
 def _permit(rule: Rule, action: str) -> str:
     conditions = {"branch": rule.branch_scope, "target": rule.target_scope}
-    body = " && ".join(
+    tests = [
         f"context.{name}.given && {'' if scope is Scope.PROTECTED else '!'}context.{name}.guarded"
         for name, scope in conditions.items()
         if scope is not None and scope is not Scope.ANY
-    )
+    ]
+    if rule.queries is not None:
+        tests.append(f"[{', '.join(map(quoted, rule.queries))}].contains(context.query)")
+    body = " && ".join(tests)
     return (
         f"@id({quoted(f'{rule.id}:{action}')})\n"
         f"permit(principal in Omnigraph::Group::{quoted(rule.group)},"
@@ -85,7 +88,11 @@ class Cedar:
                 "principal": {"type": "Omnigraph::Actor", "id": actor},
                 "action": {"type": "Omnigraph::Action", "id": str(question.action)},
                 "resource": {"type": "Omnigraph::Graph", "id": _GRAPH},
-                "context": {"branch": self._named(question.branch), "target": self._named(question.target)},
+                "context": {
+                    "branch": self._named(question.branch),
+                    "target": self._named(question.target),
+                    "query": question.query or "",
+                },
             },
             self._policies,
             self._entities,

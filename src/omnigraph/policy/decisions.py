@@ -1,7 +1,8 @@
 """Every answer of a bundle, asked of Cedar once when it is loaded and looked up afterwards.
 
-What decides is only: the groups of the actor, the action, and of each branch whether it is given and
-whether it is protected. That is a small table, and a property test compares it with Cedar.
+What decides is only: the groups of the actor, the action, of each branch whether it is given and whether it
+is protected, and which of the stored queries that rules name is invoked. That is a small table, and a
+property test compares it with Cedar.
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ class BundlePolicy:
         cedar = Cedar(bundle)
         examples = self._examples()
         alike = {groups: actor for actor, groups in sorted(self._groups.items())}
+        self._queries: Final = bundle.named_queries
         self._rules: Final = {
-            (groups, action, one, two): next(
-                iter(cedar.rules_that_allow(actor, Question(action, b, t))), None
+            (groups, action, one, two, query): next(
+                iter(cedar.rules_that_allow(actor, Question(action, b, t, query))), None
             )
             for groups, actor in alike.items()
             for action in Action
             for one, b in examples.items()
             for two, t in examples.items()
+            for query in (None, *(self._queries if action is Action.INVOKE_QUERY else ()))
         }
 
     def decide(self, actor: str | None, question: Question) -> Decision:
@@ -55,7 +58,10 @@ class BundlePolicy:
         if actor is None or groups is None:
             who = actor or "anonymous"
             return Decision(False, None, f"{refusal_text(who, question)}: the policy does not know '{who}'")
-        rule = self._rules[groups, question.action, self._kind(question.branch), self._kind(question.target)]
+        asked = question.query if question.query in self._queries else None
+        rule = self._rules[
+            groups, question.action, self._kind(question.branch), self._kind(question.target), asked
+        ]
         return Decision(rule is not None, rule, "" if rule is not None else refusal_text(actor, question))
 
     def _kind(self, branch: str | None) -> Kind:

@@ -20,6 +20,7 @@ from omnigraph.core.bounds import within
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import (
     BadRequest,
+    BranchNotFound,
     CommitNotFound,
     Forbidden,
     MethodNotAllowed,
@@ -27,15 +28,16 @@ from omnigraph.core.errors import (
     RouteNotFound,
 )
 from omnigraph.core.ids import new_ulid
-from omnigraph.core.limits import SERVER_READ_S_MAX, SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
-from omnigraph.core.permission import Everyone, Question
+from omnigraph.core.limits import SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
+from omnigraph.core.permission import Action, Everyone, Question
 from omnigraph.server import requests
 from omnigraph.server.answers import JSON, LINES, Answer, Stream
 from omnigraph.server.calls import EVERY_BRANCH, At, Call, IfMissing
 from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
 from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
 from omnigraph.server.log import log
-from omnigraph.server.routes import GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
+from omnigraph.server.routes import BY_OPERATION, GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
+from omnigraph.server.stored import NO_QUERIES, as_said
 from omnigraph.server.telemetry import TRACER, Metrics
 from omnigraph.server.workers import Admission, Workers
 
@@ -46,12 +48,14 @@ if TYPE_CHECKING:
 
     from omnigraph.core.bounds import Bounds
     from omnigraph.core.permission import Decision
+    from omnigraph.server.bodies import InvokeBody
     from omnigraph.server.served import ServedGraph, ServedGraphs
     from omnigraph.server.tokens import Tokens
 
 AnyRoute = FlatRoute | GraphRoute
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANONYMOUS: Final = "anonymous"
+INVOKE: Final = "invokeQuery"
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ class Application:
         readers: int = SERVER_READERS_DEFAULT,
         writers: int = SERVER_WRITERS_DEFAULT,
         admission: Admission | None = None,
+        limits: requests.ReadLimits | None = None,
         read_again: Callable[[Mapping[str, ServedGraph]], tuple[ServedGraphs, Tokens]] | None = None,
     ) -> None:
         self.graphs = graphs
@@ -95,6 +100,7 @@ class Application:
         self.workers: Final = {Lane.READS: Workers("reads", readers), Lane.WRITES: Workers("writes", writers)}
         self._admission: Final = admission or Admission()
         self._hosts: Final = hosts
+        self._limits: Final = limits or requests.ReadLimits()
         self._routes: Final[tuple[tuple[Route, AnyRoute], ...]] = tuple(
             (Route(_full_path(each), _never_called, methods=[each.method]), each)
             for each in (*FLAT_ROUTES, *GRAPH_ROUTES)
@@ -173,15 +179,29 @@ class Application:
         exchange.graph_id = served.id
         with ExitStack() as held:
             if route.carried is Carried.BODY:
-                said = await requests.json_body(exchange.headers, exchange.receive, route.said, empty=False)
+                said = await requests.json_body(
+                    exchange.headers, exchange.receive, route.said, empty=route.empty
+                )
             else:
                 said = requests.parameters_in(exchange.scope, route.said)
+            if route.operation == INVOKE:
+                route, said = self._stored(exchange, served, cast("InvokeBody", said), names["name"])
             await self._authorize(exchange, served, route, said, names)
             held.enter_context(self._place(exchange, route))
             key = exchange.headers.get("idempotency-key")
             if key is not None and not route.keyed:
                 raise BadRequest("this route takes no idempotency key", hint="leave the header out")
-            call = Call(served.graph, said, names, exchange.actor, exchange.headers, Cancellation(), key=key)
+            call = Call(
+                served.graph,
+                said,
+                names,
+                exchange.actor,
+                exchange.headers,
+                Cancellation(),
+                key=key,
+                stored=served.queries,
+                rows_max=requests.rows_max_in(exchange.headers, self._limits),
+            )
             if route.carried is Carried.RECORDS:
                 requests.check_media_type(exchange.headers, LINES)
                 records = held.enter_context(await requests.spooled_body(exchange.headers, exchange.receive))
@@ -190,7 +210,15 @@ class Application:
 
     async def _work(self, exchange: Exchange, route: GraphRoute, call: Call[Any]) -> None:
         workers, reads = self.workers[route.lane], route.lane is Lane.READS
-        bounds = requests.bounds_in(exchange.headers, call.cancel, SERVER_READ_S_MAX if reads else None)
+        most = self._limits.memory_bytes
+        bounds = requests.bounds_in(
+            exchange.headers,
+            call.cancel,
+            seconds_max=self._limits.seconds if reads else None,
+            memory_max=most or call.graph.session.settings.query_memory_bytes,
+        )
+        if reads and most is not None and bounds.memory_bytes is None:
+            bounds = replace(bounds, memory_bytes=most)
         if not reads:
             # It was admitted, so it goes on to its end, whoever is still there to hear about it.
             await _send_whole(exchange, cast("Answer", await workers.run(_done, route, call, bounds)))
@@ -265,6 +293,19 @@ class Application:
         if self.tokens:
             exchange.actor = self.tokens.actor(exchange.headers.get("authorization"))
 
+    def _stored(
+        self, exchange: Exchange, served: ServedGraph, said: InvokeBody, name: str
+    ) -> tuple[GraphRoute, Any]:
+        """The route a stored query goes on with, and what it says there.
+
+        Raises StoredQueryNotFound, also for who may not invoke it, and BadRequest.
+        """
+        question = Question(Action.INVOKE_QUERY, query=name)
+        decision = served.policy.decide(exchange.actor, question)
+        _audit(exchange, question, decision)
+        found = (served.queries if decision.allowed else NO_QUERIES).find(name)
+        return BY_OPERATION["mutate" if found.mutation else "query"], as_said(found, said)
+
     async def _authorize(
         self, exchange: Exchange, served: ServedGraph, route: GraphRoute, said: Any, names: Mapping[str, str]
     ) -> None:
@@ -274,8 +315,8 @@ class Application:
             if not isinstance(served.policy, Everyone):
                 if isinstance(asked.branch, At):
                     hidden = CommitNotFound(asked.branch)
-                    home = await readers.run(_home_of, served, asked.branch, hidden)
-                    questions = [replace(asked, branch=home)]
+                    homes = await readers.run(_homes_of, served, asked.branch, hidden)
+                    questions = [replace(asked, branch=each) for each in homes]
                 elif asked.branch == EVERY_BRANCH or isinstance(asked.target, IfMissing):
                     there = await readers.run(served.graph.branches.list)
                     questions = (
@@ -303,14 +344,21 @@ def _done(route: GraphRoute, call: Call[Any], bounds: Bounds) -> Answer | Stream
         return route.work(call)
 
 
-def _home_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> str:
-    """The branch that what `at` names belongs to."""
-    if at in served.graph.branches.list():
-        return at
+def _homes_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> tuple[str, ...]:
+    """The branches that what `at` names belongs to: that of the commit, and the one it is named by.
+
+    `topic~1` and `topic@2026-11-01` may mean another commit a moment later, but never one of a branch that
+    was not asked about.
+    """
+    there = served.graph.branches.list()
+    if at.strip() in there:
+        return (at.strip(),)
     try:
-        return served.graph.commits.show(at).branch
-    except CommitNotFound:
+        home = served.graph.commits.show(at).branch
+    except (CommitNotFound, BranchNotFound):
         raise hidden from None
+    named = at.partition("~")[0].rpartition("@")[0] or at.partition("~")[0]
+    return (home, named.strip()) if named.strip() in there else (home,)
 
 
 def _audit(exchange: Exchange, question: Question, decision: Decision) -> None:

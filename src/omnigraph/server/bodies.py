@@ -33,6 +33,17 @@ class QueryBody(ReadTarget, kw_only=True):
     params: dict[str, Any] | None = None
 
 
+class InvokeBody(Body):
+    """A call of a stored query. `at` belongs to one that reads, `if_commit` to one that writes."""
+
+    params: dict[str, Any] | None = None
+    branch: str | None = None
+    at: str | None = None
+    if_commit: str | None = None
+    expect_mutation: bool | None = None
+    """What the caller takes it for."""
+
+
 class MutateBody(Body):
     """A query that writes."""
 

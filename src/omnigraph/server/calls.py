@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from omnigraph.core.ids import normalize_branch, show_branch
+from omnigraph.core.limits import SERVER_READ_ROWS_MAX
 from omnigraph.core.permission import Action, Question
+from omnigraph.server.stored import NO_QUERIES, StoredQueries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +37,10 @@ class Call(Generic[Said]):
     """The body of a load, as a file."""
     key: str | None = None
     """The idempotency key."""
+    rows_max: int = SERVER_READ_ROWS_MAX
+    """How many rows a read may give."""
+    stored: StoredQueries = NO_QUERIES
+    """The stored queries of the graph."""
 
     @property
     def accept(self) -> str:
@@ -142,6 +148,12 @@ def changes_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
     """The question of a write."""
     del names
     return (Question(Action.CHANGE, branch_named(said.branch)),)
+
+
+def invokes(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:
+    """The question of a call by name. What the query itself asks for comes after it."""
+    del said
+    return (Question(Action.INVOKE_QUERY, query=names["name"]),)
 
 
 def loads_branch(said: Any, names: Mapping[str, str]) -> tuple[Question, ...]:

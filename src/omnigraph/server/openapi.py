@@ -11,7 +11,7 @@ import msgspec
 from omnigraph import __version__
 from omnigraph.server.answers import JSON, LINES
 from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
-from omnigraph.server.routes import GRAPH_ROUTES, PREFIX, Carried, GraphRoute
+from omnigraph.server.routes import GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
 
 _REF: Final = "#/components/schemas/{name}"
 _FAILURE: Final[dict[str, Any]] = {
@@ -26,6 +26,37 @@ _FAILURE: Final[dict[str, Any]] = {
         "request_id": {"type": "string"},
     },
 }
+_BOUNDS: Final = (
+    ("X-Timeout-Ms", "How long it may take."),
+    ("X-Memory-Bytes", "What it may hold at once."),
+    ("X-Max-Rows", "How many rows it may give."),
+)
+"""What a request may ask for, within what the server allows."""
+_OF_COMMIT: Final = (
+    ("/commit/graph_commit_id", "getCommit", "commit", False),
+    ("/commit/graph_commit_id", "getCommitChanges", "commit", False),
+    ("/commit/graph_commit_id", "revert", "commit", True),
+    ("/commit/graph_commit_id", "createTag", "at", True),
+    ("/commit/graph_commit_id", "query", "at", True),
+)
+_GOES_ON: Final[dict[str, tuple[tuple[str, str, str, bool], ...]]] = {
+    "mutate": _OF_COMMIT,
+    "load": _OF_COMMIT,
+    "createBranch": (
+        ("/name", "mutate", "branch", True),
+        ("/name", "query", "branch", True),
+        ("/name", "previewMerge", "source", True),
+        ("/name", "mergeBranches", "source", True),
+        ("/name", "deleteBranch", "branch", False),
+    ),
+    "createTag": (
+        ("/name", "query", "at", True),
+        ("/name", "restoreBranch", "to", True),
+        ("/name", "deleteTag", "tag", False),
+    ),
+    "startChanges": (("/cursor", "pollChanges", "cursor", False),),
+}
+"""From an operation: which part of its answer another one takes, as which name, and whether in its body."""
 _COMMON: Final = (400, 405, 500, 503)
 _OF_GRAPHS: Final = (401, 403, 404)
 
@@ -70,14 +101,14 @@ def _of_graph(route: GraphRoute, schemas: dict[str, Any], *, secured: bool) -> d
         "operationId": route.operation,
         "summary": route.summary,
         "responses": {
-            "200": _content(route.summary, route.gives),
+            "200": {**_content(route.summary, route.gives), **_links(route.operation)},
             **_failures({*_COMMON, *_OF_GRAPHS, *route.statuses}),
         },
         **({"security": [{"bearer_token": []}]} if secured else {}),
     }
     if route.carried is Carried.BODY:
         schema = {"$ref": _REF.format(name=route.said.__name__)}
-        described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+        described["requestBody"] = {"required": not route.empty, "content": {JSON: {"schema": schema}}}
     else:
         parameters += _parameters(schemas[route.said.__name__])
     if route.carried is Carried.RECORDS:
@@ -86,7 +117,24 @@ def _of_graph(route: GraphRoute, schemas: dict[str, Any], *, secured: bool) -> d
         parameters.append(
             {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string"}}
         )
+    for name, about in _BOUNDS if route.lane is Lane.READS else _BOUNDS[:1]:
+        schema = {"type": "integer", "minimum": 1, "maximum": 10**15}
+        parameters.append(
+            {"name": name, "in": "header", "required": False, "description": about, "schema": schema}
+        )
     return {**described, "parameters": parameters}
+
+
+def _links(operation: str) -> dict[str, Any]:
+    """What goes on from an answer."""
+    found = {
+        f"{target}By{place.rpartition('/')[2].title()}": {
+            "operationId": target,
+            "requestBody" if in_body else "parameters": {name: f"$response.body#{place}"},
+        }
+        for place, target, name, in_body in _GOES_ON.get(operation, ())
+    }
+    return {"links": found} if found else {}
 
 
 def _parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from omnigraph.api.texts import Text
-from omnigraph.core.errors import TargetConflict
+from omnigraph.core.errors import ResourceLimit, TargetConflict
 from omnigraph.manifest.commit_record import commit_dict
 from omnigraph.server.answers import ARROW, LINES, Stream, document, listed, rows_as_arrow, rows_as_json
 from omnigraph.server.entities import key_of
@@ -32,6 +32,10 @@ def query(call: Call[QueryBody]) -> Answer | Stream:
         branch=said.branch,
         at=said.at,
     )
+    if len(rows) > call.rows_max:
+        raise ResourceLimit(
+            resource="result_rows", limit=call.rows_max, actual=len(rows), hint="narrow it, or ask in pieces"
+        )
     return rows_as_arrow(rows) if ARROW in call.accept else rows_as_json(rows)
 
 
@@ -39,6 +43,16 @@ def export(call: Call[ExportBody]) -> Stream:
     """Every record of a state, as lines of the load format."""
     said = call.said
     return Stream(call.graph.export_chunks(branch=said.branch, at=said.at, types=said.type_names), LINES)
+
+
+def queries(call: Call[Nothing]) -> Answer:
+    """The stored queries."""
+    return document({"queries": [each.to_dict() for each in call.stored.by_name.values()]})
+
+
+def invoked(call: Call[bodies.InvokeBody]) -> Answer:
+    """Never called: a stored query is run by the route of what it is."""
+    raise AssertionError(call.names)
 
 
 def branches(call: Call[Nothing]) -> Answer:

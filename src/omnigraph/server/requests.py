@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 import tempfile
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,14 @@ import orjson
 
 from omnigraph.core.bounds import bounds_of
 from omnigraph.core.errors import BadRequest, DeadlineExceeded, ResourceLimit, UnsupportedMediaType
-from omnigraph.core.limits import MIB, REQUEST_BYTES_MAX, REQUEST_NESTING_MAX, REQUEST_PAUSE_S_MAX
+from omnigraph.core.limits import (
+    MIB,
+    REQUEST_BYTES_MAX,
+    REQUEST_NESTING_MAX,
+    REQUEST_PAUSE_S_MAX,
+    SERVER_READ_ROWS_MAX,
+    SERVER_READ_S_MAX,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -64,12 +72,30 @@ def request_id_in(headers: Mapping[str, str]) -> str | None:
     return given if _VISIBLE.fullmatch(given) else None
 
 
-def bounds_in(headers: Mapping[str, str], cancel: Cancellation, seconds_max: float | None) -> Bounds:
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """What one read may take at most, whatever it asks for."""
+
+    seconds: float = SERVER_READ_S_MAX
+    rows: int = SERVER_READ_ROWS_MAX
+    memory_bytes: int | None = None
+    """None: what the settings allow a query."""
+
+
+def bounds_in(
+    headers: Mapping[str, str], cancel: Cancellation, *, seconds_max: float | None, memory_max: int
+) -> Bounds:
     """What the work may take: what the request asks for, within what the server allows. Raises BadRequest."""
     asked_ms, memory = (_count_in(headers, name) for name in ("x-timeout-ms", "x-memory-bytes"))
     asked_s = None if asked_ms is None else asked_ms / 1_000
     allowed = [each for each in (asked_s, seconds_max) if each is not None]
-    return bounds_of({"timeout_s": min(allowed, default=None), "memory_bytes": memory, "cancel": cancel})
+    held = None if memory is None else min(memory, memory_max)
+    return bounds_of({"timeout_s": min(allowed, default=None), "memory_bytes": held, "cancel": cancel})
+
+
+def rows_max_in(headers: Mapping[str, str], limits: ReadLimits) -> int:
+    """How many rows a read may give. Raises BadRequest."""
+    return min(_count_in(headers, "x-max-rows") or limits.rows, limits.rows)
 
 
 def _count_in(headers: Mapping[str, str], name: str) -> int | None:

@@ -53,6 +53,8 @@ class GraphRoute:
     """Statuses that are not common to all routes."""
     keyed: bool = False
     """Whether an idempotency key may come with it."""
+    empty: bool = False
+    """Whether it may come without a body."""
 
 
 PREFIX: Final = "/graphs/{graph_id}"
@@ -85,6 +87,15 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         "mutateMany", "POST", "/mutate/many", "Run a query that writes for many parameters, as one commit.",
         bodies.MutateManyBody, Carried.BODY, Lane.WRITES, asking.changes_branch, writing.mutate_many,
         statuses=(400, 404, 409, 412, 413, 415, 424, 429), keyed=True,
+    ),
+    GraphRoute(
+        "listQueries", "GET", "/queries", "The stored queries, with their parameters.",
+        bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_main, reading.queries,
+    ),
+    GraphRoute(
+        "invokeQuery", "POST", "/queries/{name:path}", "Run a stored query, as query or mutate would.",
+        bodies.InvokeBody, Carried.BODY, Lane.READS, asking.invokes, reading.invoked,
+        gives=(JSON, ARROW), statuses=(400, 404, 409, 412, 413, 415, 424, 429, 504), keyed=True, empty=True,
     ),
     GraphRoute(
         "load", "POST", "/load", "Load JSON lines as one commit or not at all.",
@@ -232,3 +243,5 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         statuses=(400, 404, 409, 413, 415, 424, 429),
     ),
 )  # fmt: skip
+
+BY_OPERATION: Final = {each.operation: each for each in GRAPH_ROUTES}

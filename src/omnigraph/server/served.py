@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +13,7 @@ from omnigraph.api.graph import open_graph, open_read_only
 from omnigraph.core.errors import BadRequest, GraphNotFound, OmnigraphError
 from omnigraph.core.limits import GRAPHS_OPENED_AT_ONCE
 from omnigraph.server.log import log
+from omnigraph.server.stored import NO_QUERIES, StoredQueries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ class GraphToServe:
     store: str
     policy: Policy
     read_only: bool = False
+    queries: StoredQueries = NO_QUERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class ServedGraph:
     policy: Policy
     store: str
     read_only: bool
+    queries: StoredQueries
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,8 @@ def open_all(
 ) -> ServedGraphs:
     """Open the graphs, a few at a time. One that cannot be opened is left out.
 
-    What is open in `before` stays open, with the policy of now. Raises the first failure when all of them are
-    required, or when none could be opened.
+    What is open in `before` stays open, with the policy and the queries of now. Raises the first failure when
+    all of them are required, when none could be opened, or when one is left out that was served before.
     """
     for each in wanted:
         check_id(each.id)
@@ -102,7 +105,8 @@ def open_all(
         ),
         tuple({place for each in wanted for place in (each.store, _place(each.store))}),
     )
-    if failures and (all_of_them or not healthy):
+    lost = any(each in (before or {}) for each in served.quarantined)
+    if failures and (all_of_them or lost or not healthy):
         for each in healthy:
             if before is None or each.graph is not getattr(before.get(each.id), "graph", None):
                 each.graph.close()
@@ -118,12 +122,18 @@ def _open(
 ) -> ServedGraph | OmnigraphError:
     known = before.get(wanted.id)
     if known is not None and (known.store, known.read_only) == (wanted.store, wanted.read_only):
-        return replace(known, policy=wanted.policy)
+        graph = known.graph
+    else:
+        known, graph = None, None
     try:
-        opening = open_read_only if wanted.read_only else open_graph
-        graph = opening(wanted.store, settings=settings)
-        return ServedGraph(wanted.id, graph, wanted.policy, wanted.store, wanted.read_only)
+        if graph is None:
+            opening = open_read_only if wanted.read_only else open_graph
+            graph = opening(wanted.store, settings=settings)
+        wanted.queries.check(graph.catalog())
+        return ServedGraph(wanted.id, graph, wanted.policy, wanted.store, wanted.read_only, wanted.queries)
     except OmnigraphError as error:
+        if graph is not None and known is None:
+            graph.close()
         log().error("graph_left_out", graph=wanted.id, kind=error.kind)
         return error
 

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from omnigraph.core.errors import BadRequest, IoFailure
 from omnigraph.server.served import GraphToServe
+from omnigraph.server.stored import read_queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ Text = Annotated[str, Meta(min_length=1)]
 class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     store: Text
     policy: Text | None = None
+    queries: Text | tuple[Text, ...] = ()
     read_only: bool = False
 
 
@@ -30,10 +32,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     graphs: Annotated[dict[str, _Graph], Meta(min_length=1)]
 
 
-def read_server_file(path: str, policy_of: Callable[[str | None], Policy]) -> list[GraphToServe]:
-    """What the file names, `graphs: {id: {store, policy, read_only}}`; paths are seen from its directory.
+def _listed(paths: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (paths,) if isinstance(paths, str) else paths
 
-    `policy_of` gives the policy of a file, or the one of graphs that have none. Raises BadRequest, IoFailure.
+
+def read_server_file(path: str, policy_of: Callable[[str | None], Policy]) -> list[GraphToServe]:
+    """What the file names, `graphs: {id: {store, queries, policy, read_only}}`.
+
+    Paths are seen from its directory. `policy_of` gives the policy of a file, or the one of graphs that have
+    none. Raises BadRequest, IoFailure, and the errors of query texts.
     """
     place = Path(path)
     try:
@@ -48,7 +55,8 @@ def read_server_file(path: str, policy_of: Callable[[str | None], Policy]) -> li
         raise BadRequest(f"'{path}' is not valid YAML{where}") from error
     except msgspec.ValidationError as error:
         raise BadRequest(
-            f"'{path}': {error}", hint="write graphs: { id: { store: URI, policy: FILE, read_only: false } }"
+            f"'{path}': {error}",
+            hint="write graphs: { id: { store: URI, queries: FILE, policy: FILE, read_only: false } }",
         ) from error
     return [
         GraphToServe(
@@ -56,6 +64,7 @@ def read_server_file(path: str, policy_of: Callable[[str | None], Policy]) -> li
             each.store if "://" in each.store else str(place.parent / each.store),
             policy_of(None if each.policy is None else str(place.parent / each.policy)),
             read_only=each.read_only,
+            queries=read_queries([str(place.parent / path) for path in _listed(each.queries)]),
         )
         for graph_id, each in said.graphs.items()
     ]

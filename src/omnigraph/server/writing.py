@@ -118,8 +118,14 @@ def show_again(call: Call[bodies.RestoreBody]) -> Answer:
 
 
 def apply_schema(call: Call[bodies.SchemaBody]) -> Answer:
-    """Make a text the schema of the graph."""
+    """Make a text the schema of the graph, unless a stored query would mean nothing any more."""
     said = call.said
+    if call.stored.by_name:
+        source, file = said.schema_source.encode(), said.file
+        plan = call.graph.plan_schema(
+            source, file=file, allow_data_loss=said.allow_data_loss, fills=said.fills
+        ).plan
+        call.stored.check(plan.desired)
     done = call.graph.apply_schema(
         said.schema_source.encode(),
         file=said.file,

@@ -101,6 +101,9 @@ RULE = "  - id: x\n    allow: {{ actors: {{ group: crew }}, actions: [{}]{} }}\n
         (B + RULE.format("read, branch_merge", ", branch_scope: any"), "'branch_merge'"),
         (B + RULE.format("change", ", target_branch_scope: any"), "'change'"),
         (B + RULE.format("invoke_query", ", branch_scope: any"), "'invoke_query'"),
+        (B + RULE.format("invoke_query, admin", ", queries: [a]"), "'invoke_query' alone"),
+        (B + RULE.format("invoke_query", ", queries: []"), "a list of stored queries"),
+        (B + RULE.format("invoke_query", ", queries: a"), "a list is expected"),
         (B + RULE.format("graph_list, read", ""), "'graph_list' is not an action"),
         (B + RULE.format("read", ", deny: [x]"), "'deny' is unknown"),
         (B + RULE.format("read", ", branch_scope: some"), "a scope is"),
@@ -157,12 +160,14 @@ def rules(draw: st.DrawFn, number: int, groups: list[str]) -> Rule:
     ]
     actions = draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=3, unique=True))
     chosen = draw(st.sampled_from(Scope)) if scope != "none" else None
+    named = actions == [Action.INVOKE_QUERY] and draw(st.booleans())
     return Rule(
         f"r{number}",
         draw(st.sampled_from(groups)),
         tuple(actions),
         chosen if scope == "branch" else None,
         chosen if scope == "target" else None,
+        tuple(draw(st.lists(NAMES, min_size=1, max_size=2))) if named else None,
     )
 
 
@@ -180,14 +185,17 @@ def bundles(draw: st.DrawFn) -> Bundle:
 @settings(max_examples=60, deadline=None)
 @given(
     bundles(),
-    st.lists(st.tuples(NAMES, st.sampled_from(Action), st.none() | NAMES, st.none() | NAMES), max_size=12),
+    st.lists(
+        st.tuples(NAMES, st.sampled_from(Action), st.none() | NAMES, st.none() | NAMES, st.none() | NAMES),
+        max_size=12,
+    ),
 )
 def test_the_table_of_decisions_is_what_cedar_says(
-    bundle: Bundle, asked: list[tuple[str, Action, str | None, str | None]]
+    bundle: Bundle, asked: list[tuple[str, Action, str | None, str | None, str | None]]
 ) -> None:
     quick, cedar = BundlePolicy(bundle), Cedar(bundle)
-    for actor, action, branch, target in asked:
-        question = Question(action, branch, target)
+    for actor, action, branch, target, query in asked:
+        question = Question(action, branch, target, query)
         allowing = cedar.rules_that_allow(actor, question) if actor in bundle.actors else ()
         decision = quick.decide(actor, question)
         assert (decision.allowed, decision.rule) == (bool(allowing), min(allowing, default=None))

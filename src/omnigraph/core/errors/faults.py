@@ -17,6 +17,7 @@ CEILINGS: Final = {
     "mutation_rows": "rows in one mutation",
     "mutation_bytes": "bytes in one mutation",
     "query_memory_bytes": "bytes of memory",
+    "result_rows": "rows of a result",
     "memory_bytes": "bytes of memory",
     "array_bytes": "bytes in one array",
     "record_bytes": "bytes in one record",

@@ -161,7 +161,6 @@ def _parse(line: str) -> KindFacts:
 
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "a server, its policy and its clients": (
-        "stored_query_not_found",
         "alias_not_found",
         "client_disconnected",
     ),
