@@ -3,7 +3,7 @@
 import io
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -34,6 +34,8 @@ class Between(ThreadingHTTPServer):
         self.upstream = url
         self.instead: list[tuple[int, bytes] | None] = []
         """What comes back in place of the next answers; a lost one closes the connection."""
+        self.retold: Callable[[bytes], bytes] = bytes
+        """What becomes of an answer on its way."""
         self.handed = 0
         """Requests that reached the server."""
 
@@ -47,7 +49,8 @@ class _Handed(BaseHTTPRequestHandler):
         fault = between.instead.pop(0) if between.instead else ()
         self.close_connection = True
         if fault == ():
-            self._give(*self._asked(body))
+            status, content = self._asked(body)
+            self._give(status, between.retold(content))
         elif fault is LOST:
             self._asked(body)
         else:
@@ -65,7 +68,7 @@ class _Handed(BaseHTTPRequestHandler):
     def _asked(self, body: bytes) -> tuple[int, bytes]:
         own = {"host", "transfer-encoding", "content-length"}
         kept = {name: value for name, value in self.headers.items() if name.lower() not in own}
-        with httpx2.Client(timeout=60, trust_env=False) as client:
+        with httpx2.Client(timeout=60, trust_env=False, verify=False) as client:
             answer = client.request(
                 self.command, f"{self.server.upstream}{self.path}", headers=kept, content=body
             )

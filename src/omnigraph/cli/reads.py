@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from omnigraph.api.texts import Text
 from omnigraph.cli import output
-from omnigraph.cli.addressing import given
+from omnigraph.cli.addressing import addressed, given
 from omnigraph.cli.config import PROFILE_VARIABLE, load
 from omnigraph.cli.declared import Option
 from omnigraph.cli.opening import reading
@@ -88,7 +88,18 @@ def query(
     stored = is_stored(name, file, text, store)
     source = Text("") if stored else query_source(name, file, text)
     values = parameters(params, params_file, param)
-    with reading(store) as graph, naming(file, param):
+    address = addressed(store)
+    with reading(address) as graph, naming(file, param):
+        if chosen is Format.JSON and address.server is not None:
+            # As the server says it: a command that prints JSON need not load Arrow.
+            there = cast("RemoteGraph", graph)
+            said = (
+                there.queries.run_document(str(name), values, **asked)
+                if stored
+                else there.query_document(source, values, name=name, **asked)
+            )
+            output.document(said)
+            return
         if stored:
             rows = cast("RemoteGraph", graph).queries.run(str(name), values, **asked)
         else:

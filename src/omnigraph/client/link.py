@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from contextlib import contextmanager
@@ -176,8 +177,18 @@ def _as_json(named: dict[str, Any]) -> dict[str, Any]:
     headers = {**rest.pop("headers", {}), "Content-Type": "application/json"}
     if not _finite(named["json"]):
         raise BadRequest("a parameter cannot be sent: it is or holds NaN or an infinity")
+    return {**rest, "content": _json_text(named["json"]), "headers": headers}
+
+
+def _json_text(value: object) -> bytes:
     try:
-        return {**rest, "content": orjson.dumps(named["json"]), "headers": headers}
+        return orjson.dumps(value)
+    except TypeError as error:
+        if "64-bit" not in str(error):
+            raise BadRequest(f"a parameter cannot be sent: {error}") from error
+    # Whether an integer is too large for its parameter is for the server to say.
+    try:
+        return json.dumps(value).encode()
     except TypeError as error:
         raise BadRequest(f"a parameter cannot be sent: {error}") from error
 

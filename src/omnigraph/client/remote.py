@@ -149,6 +149,21 @@ class RemoteGraph(Part):
         body = {"query": text, "params": _plain(params), "name": name, "branch": branch, "at": at}
         return rows_of(self._link.look("/query", body, accept=ARROW))
 
+    def query_document(
+        self,
+        source: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str | None = None,
+        at: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> dict[str, Any]:
+        """The result of a read query as one JSON object, as `Rows.envelope` gives it; Arrow is not loaded."""
+        text = source_text(source)[0]
+        body = {"query": text, "params": _plain(params), "name": name, "branch": branch, "at": at}
+        return told(self._link.look("/query", body), lambda said: said)
+
     def explain(
         self,
         source: str | os.PathLike[str],

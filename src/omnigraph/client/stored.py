@@ -90,6 +90,19 @@ class RemoteQueries(Part):
         body = {"params": _plain(params), "branch": branch, "at": at, "expect_mutation": False}
         return rows_of(self._link.look(_path(name), body, accept=ARROW))
 
+    def run_document(
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        branch: str | None = None,
+        at: str | None = None,
+        **_limits: Unpack[CallLimits],
+    ) -> dict[str, Any]:
+        """As `run`, the result as one JSON object; Arrow is not loaded."""
+        body = {"params": _plain(params), "branch": branch, "at": at, "expect_mutation": False}
+        return told(self._link.look(_path(name), body), lambda said: said)
+
     def mutate(
         self,
         name: str,

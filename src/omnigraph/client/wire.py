@@ -10,9 +10,6 @@ import orjson
 
 from omnigraph.core.errors import KINDS, NotThisProduct, OmnigraphError, Retry, SourceError
 from omnigraph.core.ids import BranchName, CommitId, TableKey
-from omnigraph.engine.write.requests import InsertedEntity, MutationResult
-from omnigraph.manifest.commit_record import CommitRecord
-from omnigraph.pipeline.report import LoadReport, TypeCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +18,12 @@ if TYPE_CHECKING:
     from omnigraph.branching.branches import BranchDeletion
     from omnigraph.branching.merge_report import MergeReport
     from omnigraph.engine.read.result import Rows
+    from omnigraph.engine.write.requests import MutationResult
+    from omnigraph.manifest.commit_record import CommitRecord
+    from omnigraph.pipeline.report import LoadReport
+
+# Every function imports the classes it makes: a command that needs none of them loads none.
+# ruff: noqa: PLC0415
 
 Result = TypeVar("Result")
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -102,9 +105,9 @@ def strange() -> NotThisProduct:
 
 def rows_of(content: bytes) -> Rows:
     """The result of a query, from an Arrow stream. Raises NotThisProduct."""
-    import pyarrow as pa  # noqa: PLC0415  only a reader needs it
+    import pyarrow as pa
 
-    from omnigraph.engine.read.result import Rows  # noqa: PLC0415  as above
+    from omnigraph.engine.read.result import Rows
 
     try:
         table = pa.ipc.open_stream(content).read_all()
@@ -119,6 +122,8 @@ def rows_of(content: bytes) -> Rows:
 
 def commit_of(said: Mapping[str, Any]) -> CommitRecord:
     """A commit. What a server does not tell, such as the schema's hash, is empty."""
+    from omnigraph.manifest.commit_record import CommitRecord
+
     parents = (said.get("parent_commit_id"), said.get("merged_parent_commit_id"))
     branch = str(said["graph_branch"])
     return CommitRecord(
@@ -136,6 +141,8 @@ def commit_of(said: Mapping[str, Any]) -> CommitRecord:
 
 def mutation_of(said: Mapping[str, Any]) -> MutationResult:
     """The result of a mutation."""
+    from omnigraph.engine.write.requests import InsertedEntity, MutationResult
+
     return MutationResult(
         branch=said["branch"],
         query_name=said["query_name"],
@@ -152,22 +159,22 @@ def mutation_of(said: Mapping[str, Any]) -> MutationResult:
 
 def creation_of(said: Mapping[str, Any]) -> BranchCreation:
     """A branch that was made."""
-    from omnigraph.api.branches import BranchCreation  # noqa: PLC0415  it brings the table format along
+    from omnigraph.api.branches import BranchCreation
 
     return BranchCreation(said["name"], said["from"], commit_of(said["commit"]))
 
 
 def deletion_of(said: Mapping[str, Any]) -> BranchDeletion:
     """A branch that is gone."""
-    from omnigraph.branching.branches import BranchDeletion  # noqa: PLC0415  it brings the table format along
+    from omnigraph.branching.branches import BranchDeletion
 
     return BranchDeletion(said["name"], tuple(TableKey(each) for each in said["unreclaimed"]))
 
 
 def merge_of(said: Mapping[str, Any]) -> MergeReport:
     """The report of a merge."""
-    from omnigraph.branching.merge_planning import MergeOutcome  # noqa: PLC0415  it brings the table format
-    from omnigraph.branching.merge_report import MergeReport  # noqa: PLC0415  as above
+    from omnigraph.branching.merge_planning import MergeOutcome
+    from omnigraph.branching.merge_report import MergeReport
 
     return MergeReport(
         source=said["source"],
@@ -182,6 +189,8 @@ def merge_of(said: Mapping[str, Any]) -> MergeReport:
 
 def load_of(said: Mapping[str, Any]) -> LoadReport:
     """The report of a load."""
+    from omnigraph.pipeline.report import LoadReport, TypeCount
+
     return LoadReport(
         branch=said["branch"],
         base_branch=said["base_branch"],

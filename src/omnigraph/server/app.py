@@ -38,7 +38,7 @@ from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
 from omnigraph.server.log import log
 from omnigraph.server.routes import BY_OPERATION, GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
 from omnigraph.server.stored import NO_QUERIES, as_said
-from omnigraph.server.telemetry import TRACER, Metrics
+from omnigraph.server.telemetry import Metrics, spanning
 from omnigraph.server.workers import Admission, Workers
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ AnyRoute = FlatRoute | GraphRoute
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANONYMOUS: Final = "anonymous"
 INVOKE: Final = "invokeQuery"
+WATCHED_AFTER_S: Final = 0.01
+"""Reads that take less are over before anybody could leave."""
 
 
 @dataclass(slots=True)
@@ -160,7 +162,7 @@ class Application:
         requests.check_encoding(exchange.scope)
         route, names = self._route(exchange.scope)
         exchange.operation = route.operation
-        with TRACER.start_as_current_span(route.operation):
+        with spanning(route.operation):
             if isinstance(route, FlatRoute):
                 if route.protected:
                     self._identify(exchange)
@@ -386,18 +388,22 @@ async def _never_called(request: Any) -> Any:
 
 @asynccontextmanager
 async def _watching(exchange: Exchange, cancel: Cancellation) -> AsyncGenerator[None]:
-    """While a read goes on: when its client leaves, the read is told to stop."""
+    """While a read goes on: when its client leaves, the read is told to stop. A short one is not watched."""
+    watchers: list[asyncio.Task[None]] = []
 
     async def watch() -> None:
         while (await exchange.receive())["type"] != "http.disconnect":
             pass
         cancel.request()
 
-    watcher = asyncio.create_task(watch())
+    loop = asyncio.get_running_loop()
+    begin = loop.call_later(WATCHED_AFTER_S, lambda: watchers.append(loop.create_task(watch())))
     try:
         yield
     finally:
-        watcher.cancel()
+        begin.cancel()
+        for each in watchers:
+            each.cancel()
 
 
 async def _send_head(exchange: Exchange, status: int, headers: Mapping[str, str]) -> None:

@@ -42,6 +42,8 @@ REQUEST_ID_MAX: Final = 128
 _COUNT_DIGITS_MAX: Final = 18
 _VISIBLE: Final = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_MAX}}}")
 _BAD_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_NO_MEMBER: Final = re.compile(r"Invalid enum value .*")
+"""Such a text has the value in it."""
 _PLACE: Final = re.compile(r" - at `\$(.*?)`$")
 
 
@@ -147,6 +149,7 @@ def _refuse(error: msgspec.ValidationError, what: str) -> NoReturn:
     text = str(error)
     place = _PLACE.search(text)
     said = _PLACE.sub("", text).replace("Object", "the request").replace("field", what)
+    said = _NO_MEMBER.sub("the value is none of those that GET /openapi.json names", said)
     where = f" ({place[1].strip('.')})" if place and place[1] else ""
     raise BadRequest(f"{said[:1].lower()}{said[1:]}{where}") from None
 
@@ -232,7 +235,8 @@ async def pieces(receive: Receive, limit: int | None) -> AsyncGenerator[bytes, N
     seen = 0
     while True:
         try:
-            message = await asyncio.wait_for(receive(), REQUEST_PAUSE_S_MAX)
+            async with asyncio.timeout(REQUEST_PAUSE_S_MAX):
+                message = await receive()
         except TimeoutError:
             raise DeadlineExceeded(
                 "the request did not arrive in time", writing=False, hint="nothing was done; send it again"
