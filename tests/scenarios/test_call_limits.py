@@ -75,6 +75,23 @@ def test_every_call_takes_limits(graph: Graph, cls: type, name: str) -> None:
     assert current_bounds() is bounds.NO_BOUNDS
 
 
+@pytest.mark.parametrize(("cls", "name"), [each for each in calls() if "load" not in each.values])
+def test_every_call_refuses_a_keyword_it_does_not_know(graph: Graph, cls: type, name: str) -> None:
+    with pytest.raises(
+        TypeError, match=r"unexpected keyword argument 'timeot_s'; did you mean 'timeout_s'\?"
+    ):
+        getattr(of(graph, cls), name)(timeot_s=1)
+
+
+def test_a_slip_in_a_keyword_says_what_was_meant(graph: Graph) -> None:
+    with pytest.raises(TypeError, match="did you mean 'branch'"):
+        graph.mutate("query q() { delete Person where age = 1 }", brnch="side")
+    with pytest.raises(TypeError, match=r"parameters of a query are given as \{'k': \.\.\.\}"):
+        graph.query("query q($k: I32) { match { $p: Person { age: $k } } return { $p.name } }", k=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'on_duplicates'"):
+        graph.load("nothing.jsonl", mode="merge", on_duplicates="first")
+
+
 def test_every_call_that_writes_takes_an_actor() -> None:
     for cls, names in WRITING.items():
         for name in names:

@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, ParamSpec, TypeVar, cast
 
 from omnigraph.core.bounds import LIMIT_WORDS, bounds_of, check_bounds, within
@@ -61,6 +62,8 @@ def _texts_or_none(name: str, value: object) -> None:
 
 
 _LIMITS: Final = frozenset(LIMIT_WORDS)
+_ONLY_LIMITS: Final = "Unpack[CallLimits]"
+"""The annotation of `**_limits` where a call takes no other words."""
 _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "str": _text,
     "str | None": _text_or_none,
@@ -108,10 +111,20 @@ def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, R
 
 
 def limited(call: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """The call; the words of `CallLimits` bound what it does in its thread. Cost without any: one look."""
+    """The call; the words of `CallLimits` bound what it does in its thread. Cost without any: two looks.
+
+    A call that takes keywords for these words alone would take any: those it does not know are refused here.
+    """
+    code = inspect.unwrap(call).__code__
+    known = _LIMITS.union(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    only_limits = (
+        inspect.formatannotation(call.__annotations__.get("_limits")).strip("'").endswith(_ONLY_LIMITS)
+    )
 
     @functools.wraps(call)
     def bounded(*given: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        if only_limits and not named.keys() <= known:
+            raise _unexpected(code.co_name, next(each for each in named if each not in known), known)
         if not named.keys() & _LIMITS:
             return call(*given, **named)
         words = {each: named.pop(each) for each in LIMIT_WORDS if each in named}
@@ -120,6 +133,19 @@ def limited(call: Callable[Parameters, Returned]) -> Callable[Parameters, Return
             return call(*given, **named)
 
     return bounded
+
+
+def _unexpected(call: str, name: str, known: AbstractSet[str]) -> TypeError:
+    """What Python says of a keyword that a call does not have, and what may have been meant."""
+    from omnigraph.language.diagnostics import near_names  # noqa: PLC0415  only a slip needs it
+
+    text = f"{call}() got an unexpected keyword argument '{name}'"
+    near = near_names(name, sorted(known - {"self"}))
+    if near:
+        return TypeError(f"{text}; did you mean '{near[0]}'?")
+    if "params" in known:
+        return TypeError(f"{text}; parameters of a query are given as {{'{name}': ...}}")
+    return TypeError(text)
 
 
 def text_checked_methods(cls: Class) -> Class:
