@@ -114,6 +114,7 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "new_files": lambda t, h: t.new_files(h),
     "files_of": lambda t, h: t.files_of(h),
     "sums": lambda t, h: t.sums([h]),
+    "summed": lambda t, h: t.summed(t.stage_append(h, some(100, 2), STAMP)),
     "sum_of": lambda t, h: t.sum_of(min(t.files_of(h))),
     "make_durable": lambda t, h: t.make_durable([h]),
     "branch_identifier": lambda t, h: t.branch_identifier(PLACE, None),

@@ -79,6 +79,8 @@ def stage_compaction(
         built = index(ahead)
     # Now, not while other writers wait.
     session.make_durable([*rewritten.files, *(() if built is None else built.files)])
+    rewritten = session.storage.summed(rewritten)
+    built = None if built is None else session.storage.summed(built)
 
     def attach(on: SnapshotHandle) -> StagedHandle | None:
         if built is None:

@@ -94,8 +94,20 @@ def _indexes(staged: StagedHandle, now: SnapshotHandle) -> Followed | None:
     for index in kept:
         index.dataset_version = now.version
     fresh = LanceOperation.CreateIndex(kept, gone)
-    moved = replace(staged, base_version=now.version, _work=replace(work, operation=fresh))
-    return Followed(moved, whole=len(kept) == len(operation.new_indices))
+    built = {str(each.uuid) for each in kept}
+    files = tuple(each for each in staged.files if each.split("/")[-2] in built)
+    moved = replace(staged, base_version=now.version, files=files, _work=replace(work, operation=fresh))
+    return Followed(_with_its_sums(moved), whole=len(kept) == len(operation.new_indices))
+
+
+def _with_its_sums(staged: StagedHandle) -> StagedHandle:
+    """The staged write without checksums of files that are not its own any more."""
+    own = {_ending(each) for each in staged.files}
+    return replace(staged, sums=tuple(each for each in staged.sums if _ending(each.name) in own))
+
+
+def _ending(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
 
 
 # --- rewrites --------------------------------------------------------------------------------------------
@@ -136,7 +148,7 @@ class _Rewrite:
             return None
         written = [(self._old(each), list(each.new)) for each in kept]
         moved = staged_rewrite(self._pool, self._now, written, work.stamp, adopted=staged)
-        return Followed(moved, whole=len(kept) == len(made))
+        return Followed(_with_its_sums(moved), whole=len(kept) == len(made))
 
     def _is_there(self, group: _Group) -> bool:
         """Whether the version of now has the fragments with the same files, whatever is hidden in them."""

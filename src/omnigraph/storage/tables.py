@@ -412,6 +412,11 @@ class TableStorage:
                     sums[path[start:]] = sum_file(path, path[start:])
         return list(sums.values())
 
+    def summed(self, staged: StagedHandle) -> StagedHandle:
+        """The staged write with the checksums of its files, so that its commit need not read them."""
+        start = len(self._root.uri) + 1
+        return replace(staged, sums=tuple(sum_file(path, path[start:]) for path in staged.files))
+
     def since(self, handle: SnapshotHandle, shown: SnapshotHandle) -> SnapshotHandle:
         """The version with everything that came after an earlier one as its new files, whoever made them."""
         if not self._root.is_local:
