@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -131,10 +132,11 @@ def _start(
     if on_loopback:
         environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     log.parent.mkdir(parents=True, exist_ok=True)
-    started: list[subprocess.Popen[bytes]] = []
     # Before the start: a thread that starts a JVM may find the handlers run already when it comes back.
-    atexit.register(_end_with_us, started)
-    with log.open("ab") as output:
+    atexit.register(end_with_us)
+    with log.open("ab") as output, _STARTING:
+        if ending():
+            raise InternalError("this process ends")
         # A session of its own: Ctrl-C reaches our process only. `preexec_fn` would fork with Lance loaded.
         process = subprocess.Popen(
             command,
@@ -144,11 +146,15 @@ def _start(
             env=environment,
             start_new_session=True,
         )
-    started.append(process)
-    if ending():
-        # This process began to end between the registration and now, in another thread.
-        _end_with_us(started)
+        _STARTED.append(process)
     return process
+
+
+_STARTED: "Final[list[subprocess.Popen[bytes]]]" = []
+_STARTING: Final = threading.Lock()
+"""Held while a JVM is started: a process that ends waits for it, and then ends the JVM as well. A thread that
+starts one is not run any more once the handlers at exit are through.
+"""
 
 
 class _Ending:
@@ -162,14 +168,19 @@ def ending() -> bool:
     return _Ending.now
 
 
-def _end_with_us(started: "list[subprocess.Popen[bytes]]") -> None:
-    """End the JVM with this process, however it ends; also a JVM that nobody attached to yet."""
-    _Ending.now = True
+def end_with_us() -> None:
+    """End the JVM with this process, however it ends; also a JVM that nobody attached to yet.
+
+    A thread that starts one registers this in vain once the handlers at exit run, so whoever makes such a
+    thread registers it too.
+    """
     logging.getLogger().addFilter(is_not_of_the_bridge)
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with _STARTING:
+        _Ending.now = True
+        for process in _STARTED:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
 
 def is_not_of_the_bridge(record: logging.LogRecord) -> bool:

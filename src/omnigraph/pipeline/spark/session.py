@@ -25,7 +25,7 @@ from omnigraph.core.events import Progress, Warned, emit
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.settings import Settings
 from omnigraph.pipeline.spark.java import Java, find_java
-from omnigraph.pipeline.spark.launch import LOOPBACK, Jvm, ending, launch, start_archive_build
+from omnigraph.pipeline.spark.launch import LOOPBACK, Jvm, end_with_us, ending, launch, start_archive_build
 from omnigraph.pipeline.spark.leftovers import LEFTOVERS
 
 if TYPE_CHECKING:
@@ -249,6 +249,7 @@ def start_early(settings: Settings, *, quick_start: bool) -> None:
     thread = threading.Thread(target=start, name="omnigraph-spark-start", daemon=True)
     # Runs after the JVM was ended: the thread then takes away its directories.
     atexit.register(thread.join, _START_ENDS_SECONDS_MAX)
+    atexit.register(end_with_us)  # runs first
     thread.start()
 
 
