@@ -249,16 +249,19 @@ class ColumnReader:
                     entity_kind=table_type.kind.value,
                     type_name=table_type.name,
                     property=name,
-                    hint=None if column is None else self._null_hint(column[row].as_py()),
+                    hint=None if column is None else self._null_hint(column, row),
                 )
                 for row in fresh.tolist()
             )
             self.log.add(refusal.kind, problems, len(fresh))
             bad[refusal.rows] = True
 
-    def _null_hint(self, cell: object) -> str | None:
+    def _null_hint(self, column: pa.Array, row: int) -> str | None:
         """Files of other programs have words for null."""
-        meant = self.cells_are_text and isinstance(cell, str) and cell.strip().lower() in _LIKE_NULL
+        if not (self.cells_are_text and is_text(column.type)):
+            return None
+        cell = column[row].as_py()
+        meant = cell is not None and cell.strip().lower() in _LIKE_NULL
         return f"where this means null, say so: --null '{cell}' (nulls=)" if meant else None
 
 
