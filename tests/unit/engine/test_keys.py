@@ -106,6 +106,31 @@ def test_tidied_segments_stay_few_and_answer_like_the_newest(sizes: list[int]) -
     assert found == [expected.get(key, int(ABSENT)) for key in wanted]
 
 
+def test_a_small_write_never_waits_for_all_segments_of_a_large_table(monkeypatch) -> None:
+    joined: list[int] = []
+
+    def counting(newest_last):
+        joined.append(sum(map(len, newest_last)))
+        return join_segments(newest_last)
+
+    def segment(name: str, size: int) -> KeySegment:
+        ids = pa.array([f"{name}-{number}" for number in range(size)], pa.string())
+        return KeySegment(ids, np.arange(size, dtype=np.uint64))
+
+    monkeypatch.setattr(keys, "join_segments", counting)
+    monkeypatch.setattr(keys, "JOINED_ROWS_MAX", 2_000)  # so that segments of 2,000 count as large
+    large = 2_000
+    segments = tuple(segment(f"large{number}", large) for number in range(40))
+    most = 0
+    for number in range(200):
+        joined.clear()
+        segments = keys._tidy([*segments, segment(f"small{number}", 1)])
+        most = max(most, sum(joined))
+    assert len(segments) <= keys.SEGMENTS_MAX
+    assert most <= 4 * large + 2_000
+    assert sum(map(len, segments)) == 40 * large + 200
+
+
 class MemoryTable:
     """A table of fragments, as the index sees one: files, deletions, live rows."""
 

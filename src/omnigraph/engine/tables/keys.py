@@ -43,6 +43,8 @@ JOINED_ROWS_MAX: Final = 1 << 17
 FEW_JOINED: Final = 4
 """Segments of few keys are joined this many at a time: that takes as long for two as for four."""
 
+SIMILAR_RATIO: Final = 4
+"""Segments whose sizes differ by no more are of similar size."""
 SEGMENTS_MAX: Final = 24
 
 NO_ROWS: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
@@ -314,15 +316,36 @@ def _segments(batches: Iterable[tuple[pa.StringArray, Addresses]]) -> Iterator[K
 
 
 def _tidy(segments: list[KeySegment]) -> tuple[KeySegment, ...]:
-    """Join the newest segments while they are small and of similar size, so that a lookup visits few."""
+    """Join the newest segments while they are small and of similar size, so that a lookup visits few.
+
+    Of too many, two are joined at a time: a write waits for no more than that.
+    """
     while len(segments) > 1:
         count = FEW_JOINED if len(segments[-1]) <= DICTIONARY_ROWS_MAX else 2
         newest = segments[-count:]
         similar = len(newest[0]) <= len(newest[-1]) and sum(map(len, newest)) <= JOINED_ROWS_MAX
-        if not (similar and len(newest) == count) and len(segments) <= SEGMENTS_MAX:
+        if not (similar and len(newest) == count):
             break
         segments[-count:] = [join_segments(newest)]
+    if len(segments) > SEGMENTS_MAX:
+        at = _soonest_joined(list(map(len, segments)))
+        segments[at : at + 2] = [join_segments(segments[at : at + 2])]
     return tuple(segments)
+
+
+def _soonest_joined(sizes: Sequence[int]) -> int:
+    """Where the two neighbours lie that are joined when there are too many.
+
+    Those of similar size first: a large segment that grew by every small write would be copied by each. Of
+    these the large ones, which nothing else joins. Then those that are the least work.
+    """
+
+    def work(at: int) -> tuple[bool, bool, int]:
+        one, other = sizes[at], sizes[at + 1]
+        similar = max(one, other) <= SIMILAR_RATIO * min(one, other)
+        return not similar, one + other <= JOINED_ROWS_MAX, one + other
+
+    return min(range(len(sizes) - 1), key=work)
 
 
 class TableKeys:
