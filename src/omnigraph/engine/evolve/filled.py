@@ -9,11 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.catalog.types import FLOAT_KINDS, INTEGER_BOUNDS, arrow_type
-from omnigraph.engine.read.arithmetic import computed
-from omnigraph.engine.read.compare import Column, Constant, as_array
 from omnigraph.engine.write.rules import misfit, uncomputed
 from omnigraph.engine.write.values import positions
-from omnigraph.planning import ir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import Property, TableType
     from omnigraph.catalog.types import PropertyType, ScalarKind
-    from omnigraph.engine.read.compare import Values
     from omnigraph.engine.write.validate import Violations
     from omnigraph.planning.fills import Fill
 
@@ -66,19 +62,9 @@ def _given(rows: pa.Table, fill: Fill) -> pa.ChunkedArray:
     """What a fill reads or computes, before it is made what the property wants."""
     if fill.computed is None:
         return rows.column(fill.sources[0])
-    return pa.chunked_array([as_array(_evaluated(rows, fill.computed), rows.num_rows)])
+    from omnigraph.engine.evolve.computed import computed_column  # noqa: PLC0415  most fills compute nothing
 
-
-def _evaluated(rows: pa.Table, operand: ir.Operand) -> Values:
-    match operand:
-        case ir.Arithmetic():
-            return computed(operand, _evaluated(rows, operand.left), _evaluated(rows, operand.right))
-        case ir.PropertyRef():
-            return Column(rows.column(operand.prop.name).combine_chunks(), operand.type)
-        case ir.Literal():
-            return Constant(operand.value, operand.type)
-        case _:
-            raise AssertionError(operand)  # no number of a row
+    return pa.chunked_array([computed_column(rows, fill.computed)])
 
 
 def tell_misfits(rows: pa.Table, table_type: TableType, fill: Fill, violations: Violations) -> None:
