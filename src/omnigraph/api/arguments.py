@@ -111,18 +111,21 @@ def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, R
 
 
 def limited(call: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """The call; the words of `CallLimits` bound what it does in its thread. Cost without any: two looks.
+    """The call; the words of `CallLimits` bound what it does in its thread. Cost without any: one look.
 
     A call that takes keywords for these words alone would take any: those it does not know are refused here.
     """
     code = inspect.unwrap(call).__code__
-    known = _LIMITS.union(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    own = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    known = own | _LIMITS
     only_limits = (
         inspect.formatannotation(call.__annotations__.get("_limits")).strip("'").endswith(_ONLY_LIMITS)
     )
 
     @functools.wraps(call)
     def bounded(*given: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        if not named or named.keys() <= own:
+            return call(*given, **named)
         if only_limits and not named.keys() <= known:
             raise _unexpected(code.co_name, next(each for each in named if each not in known), known)
         if not named.keys() & _LIMITS:
