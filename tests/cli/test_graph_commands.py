@@ -11,6 +11,8 @@ import pytest
 import omnigraph as og
 from cli.conftest import COMMAND, Run, clean_environment
 
+pytestmark = pytest.mark.slow
+
 HARBOR = """node Ship { imo: String @key   name: String   tonnage: I32? }
 node Port { code: String @key  city: String }
 edge CallsAt: Ship -> Port { berth: String? }

@@ -6,6 +6,8 @@ import pytest
 
 from flips.judging import Flip, flips, judged, make_whole
 
+pytestmark = pytest.mark.crash
+
 STRIDED = 60
 FLIPS = int(os.environ.get("OMNIGRAPH_TORTURE_FLIPS", "2000"))
 

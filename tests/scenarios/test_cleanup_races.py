@@ -47,6 +47,8 @@ from omnigraph.recovery.lease import Lease
 from omnigraph.storage.layout import CHECKSUMS, CLEANUP
 from stores import TABLE_STORES, Store
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = (
     "node P { name: String @key  n: I32?  face: Blob? }\nnode Q { name: String @key }\nedge Likes: P -> Q"
 )

@@ -36,6 +36,8 @@ from travelling import (
     states,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Store:

@@ -13,6 +13,8 @@ from omnigraph.storage.layout import CHECKSUMS
 from stores import Store
 from travelling import SMALL, cloned, files_of, goes_on, make, opened
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Store:

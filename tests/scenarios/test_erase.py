@@ -30,6 +30,8 @@ from omnigraph.storage.tables import TableStorage
 from stores import TABLE_STORES, Store, StoreCase
 from travelling import SCHEMA, goes_on, make
 
+pytestmark = pytest.mark.slow
+
 SEARCHED = Settings(durability="os", vector_probes=2)
 
 

@@ -16,6 +16,8 @@ from omnigraph.core.ids import BranchName, TableKey
 from omnigraph.manifest.recoveries import RecoveryKind
 from recovery_graph import PERSON, RawGraph
 
+pytestmark = pytest.mark.crash
+
 SCHEMA = """
 node Company { name: String @key }
 node Person { name: String @key  age: I32? }

@@ -25,6 +25,8 @@ from omnigraph.recovery.roll_forward import roll_forward
 from omnigraph.recovery.sidecar import WriterKind
 from recovery_graph import COMPANY, KNOWS, PERSON, RawGraph
 
+pytestmark = pytest.mark.crash
+
 
 class Cut(Exception):
     """Where recovery is interrupted."""

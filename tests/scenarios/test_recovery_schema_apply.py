@@ -26,6 +26,8 @@ from omnigraph.storage.layout import (
 )
 from recovery_graph import FAST, SCHEMA, RawGraph
 
+pytestmark = pytest.mark.crash
+
 WIDER = SCHEMA + "\nnode City { name: String @key }\n"
 CITY = TableKey("node:City")
 PERSON = TableKey("node:Person")

@@ -21,6 +21,8 @@ from omnigraph.storage.layout import SCHEMA_STATE, STAGING_SUFFIX
 from omnigraph.storage.manifest_files import manifest_object
 from recovery_graph import FAST, SCHEMA, RawGraph
 
+pytestmark = pytest.mark.crash
+
 WIDER = SCHEMA.replace("age: I32?", "age: I32?  nick: String?") + "node City { name: String @key }\n"
 """One table gets a column, one type is added."""
 RENAMED = (

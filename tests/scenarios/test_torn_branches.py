@@ -13,6 +13,8 @@ from omnigraph.core.failpoints import Callback, Raise, Window, activate
 from omnigraph.recovery.verify import Rule
 from recovery_graph import FAST
 
+pytestmark = pytest.mark.crash
+
 INSERT = "query q($n: String) { insert Person { name: $n } }"
 TWO_TABLES = "query q($n: String) { insert Person { name: $n } insert Knows { from: $n, to: $n } }"
 TEARS = {

@@ -15,6 +15,8 @@ from omnigraph.server.openapi import openapi
 from omnigraph.server.routes import GRAPH_ROUTES
 from server.conftest import Serve
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 6
 TOKEN = "token-that-nobody-may-see"
 READ = "query r() { match { $s: Ship } return { $s.imo } }"

@@ -11,6 +11,8 @@ from omnigraph.api.graph import Graph
 from omnigraph.server import requests
 from server.conftest import ADD, BY_IMO, Running, Serve
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(serve: Serve) -> Running:

@@ -16,6 +16,8 @@ from omnigraph.api.graph import Graph
 from server.conftest import ADD, BY_IMO
 from stores import s3_store
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def serving(

@@ -15,6 +15,8 @@ from omnigraph.api.graph import Graph
 from server.conftest import ADD, BY_IMO, SHIPS
 from server.test_serve_command import serving, stopped
 
+pytestmark = pytest.mark.slow
+
 READS = """\
 version: 1
 groups: { crew: [act-ines] }

@@ -17,6 +17,8 @@ from omnigraph.core.errors import NetworkError
 from server.conftest import ADD, BY_IMO, Running, Serve
 from server.test_serve_command import serving
 
+pytestmark = pytest.mark.crash
+
 
 def connection(server: Running) -> socket.socket:
     host, _, port = server.url.removeprefix("http://").partition(":")

@@ -25,6 +25,8 @@ from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import open_adapter
 from omnigraph.storage.tables import TableStorage
 
+pytestmark = pytest.mark.slow
+
 KEY = TableKey("node:T")
 STAMP = Stamp("op", KEY)
 SCHEMA = pa.schema(

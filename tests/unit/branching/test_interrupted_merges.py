@@ -13,6 +13,8 @@ from omnigraph.maintenance import indices
 from omnigraph.maintenance.index_report import Indexed
 from omnigraph.manifest import publisher
 
+pytestmark = pytest.mark.crash
+
 CARRYING = {protocol, ground, parts, records, syncs, forks, publisher}
 SCHEMA = "node P { k: String @key  v: I32? @index }\nnode Q { k: String @key }\nnode R { k: String @key }"
 INSERT = "query add($k: String) { insert P { k: $k, v: 1 } insert Q { k: $k } }"

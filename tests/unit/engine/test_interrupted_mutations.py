@@ -24,6 +24,8 @@ from omnigraph.engine.write import (
 )
 from omnigraph.manifest import publisher
 
+pytestmark = pytest.mark.crash
+
 DRIVING = {
     *(
         api,

@@ -14,6 +14,8 @@ from omnigraph.pipeline.load import run as loading
 from omnigraph.pipeline.spark.launch import is_not_of_the_bridge
 from omnigraph.storage.layout import LOADS
 
+pytestmark = pytest.mark.crash
+
 DRIVING = {load, loading, resume, target}
 CLEANING = {
     "only_driver",

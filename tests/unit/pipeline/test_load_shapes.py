@@ -11,6 +11,8 @@ from omnigraph.pipeline.input import sources
 from omnigraph.pipeline.load import run as loading
 from omnigraph.pipeline.load import stage_split
 
+pytestmark = pytest.mark.slow
+
 CASES = [case for file in sorted((CASES_DIR / "load").glob("*.case")) for case in read_cases(file)]
 SMALL = [case for case in CASES if case.label != "L34"]
 SHAPES = {

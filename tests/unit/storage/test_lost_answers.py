@@ -14,7 +14,7 @@ from omnigraph.core.events import Event, StorageCall, listen
 from omnigraph.storage.tables import TableStorage
 from stores import PERSON, PLACE, STAMP, Store, content, filled, rows, s3_store
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.crash]
 
 
 class Relay(BaseHTTPRequestHandler):
