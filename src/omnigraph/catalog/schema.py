@@ -233,6 +233,11 @@ class _TableType(_Declared):
         return tuple(sorted(groups))
 
     @cached_property
+    def indexed(self) -> frozenset[str]:
+        """The properties that `@index` names; one of the key alone has an index, too, but nobody asked."""
+        return frozenset(name for c in self._of_kind(ConstraintKind.INDEX) for name in c.properties)
+
+    @cached_property
     def ranges(self) -> tuple[RangeRule, ...]:
         """The `@range` rules."""
         return tuple(c.range for c in self.constraints if c.range is not None)

@@ -11,7 +11,7 @@ from omnigraph.engine.write.ground import Ground, ReadSetMoved, WhenMoved
 from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Windows, WriteIntent
 from omnigraph.engine.write.protocol import Staged, carry
 from omnigraph.maintenance.compacting import compacted, stage_compaction
-from omnigraph.maintenance.indices import FOLD_OPERATION, declared_plans, is_buildable, is_needed, present_of
+from omnigraph.maintenance.indices import FOLD_OPERATION, declared_plans, is_buildable, present_of, unneeded
 from omnigraph.recovery.sidecar import WriterKind
 from omnigraph.storage.handles import Stamp
 
@@ -119,6 +119,9 @@ def _plans(session: GraphSession, table_type: TableType, handle: SnapshotHandle)
     return [
         plan
         for plan in declared_plans(table_type)
-        if (present_of(plan, known) is not None or is_needed(plan, session.settings))
+        if (
+            present_of(plan, known) is not None
+            or unneeded(session, table_type, plan, handle.row_count) is None
+        )
         and is_buildable(session, handle, plan, None)
     ]

@@ -10,7 +10,7 @@ from omnigraph.catalog.schema import EdgeType
 from omnigraph.core import html
 from omnigraph.core.ids import TableKey, show_branch
 from omnigraph.engine.entities.export import select_types
-from omnigraph.maintenance.indices import declared_plans, is_needed, present_of
+from omnigraph.maintenance.indices import Unneeded, declared_plans, present_of, unneeded
 from omnigraph.storage.indexes import IndexKind
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ class IndexState(StrEnum):
     """It is declared and not built yet."""
     EMPTY = "nothing to index yet"
     """It is declared, and the table has no row."""
-    NOT_NEEDED = "not needed: exact search"
+    EXACT_SEARCH = f"not needed: {Unneeded.EXACT_SEARCH}"
     """It is declared and not built: a search compares every vector, and no part of them is asked for."""
+    READ_STRUCTURES = f"not needed: {Unneeded.READ_STRUCTURES}"
+    """It is not built: the key index, the adjacency or analysed words, kept in files, answer before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def _table_report(session: GraphSession, table_type: TableType, handle: Snapshot
         mine = {plan.name: plan for plan in plans if plan.column == column}
         here = {each.role: each for each in existing if each.columns == (column,)}
         indexes = [
-            _index(session, handle, name, mine.get(name), here.get(name))
+            _index(session, table_type, handle, name, mine.get(name), here.get(name))
             for name in dict.fromkeys((*mine, *here))
         ]
         coverage = column_coverage(handle, column, existing)
@@ -203,15 +205,18 @@ def _table_report(session: GraphSession, table_type: TableType, handle: Snapshot
 
 def _index(
     session: GraphSession,
+    table_type: TableType,
     handle: SnapshotHandle,
     name: str,
     plan: IndexPlan | None,
     there: IndexCoverage | None,
 ) -> IndexReport:
     built = there if plan is None or there is None else present_of(plan, {name: there})
+    if plan is not None and (built is None or not built.covered):
+        why = unneeded(session, table_type, plan, handle.row_count)
+        if why is not None:
+            return IndexReport(name, plan.kind.value, declared=True, state=IndexState(f"not needed: {why}"))
     if plan is not None and built is None:
-        if not is_needed(plan, session.settings):
-            return IndexReport(name, plan.kind.value, declared=True, state=IndexState.NOT_NEEDED)
         missed = handle.fragment_count
         state = IndexState.MISSING if missed else IndexState.EMPTY
         return IndexReport(name, plan.kind.value, declared=True, state=state, uncovered=missed)

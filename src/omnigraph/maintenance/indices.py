@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.errors import InternalError, ReadSetConflict, ResourceBusy
@@ -20,6 +20,7 @@ from omnigraph.engine.write.parts import LaterPart, StagedPart, TableWrite, Wind
 from omnigraph.engine.write.protocol import Staged, carry
 from omnigraph.maintenance.compacting import stage_compaction, work_of
 from omnigraph.maintenance.folding import compactable, foldable
+from omnigraph.maintenance.read_structures import serves
 from omnigraph.planning.filters import HasValue, filter_text
 from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.recovery.sidecar import WriterKind
@@ -27,10 +28,9 @@ from omnigraph.storage.handles import SnapshotHandle, StagedHandle, Stamp
 from omnigraph.storage.indexes import IndexCoverage, IndexKind, IndexPlan, has_too_many_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from omnigraph.catalog.schema import TableType
-    from omnigraph.core.settings import Settings
     from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
     from omnigraph.engine.write.parts import Part
@@ -63,18 +63,34 @@ def declared_plans(table_type: TableType) -> tuple[IndexPlan, ...]:
     )
 
 
-def needed_plans(table_type: TableType, settings: Settings) -> tuple[IndexPlan, ...]:
-    """The declared indexes that something would read; only these are built.
+class Unneeded(StrEnum):
+    """Why nothing would read a declared index, so that it is not built."""
 
-    An exact search compares every vector and asks no index, so one of vectors is needed only where a part of
-    it may answer.
+    EXACT_SEARCH = "exact search"
+    """A search compares every vector, and no part of them is asked for."""
+    READ_STRUCTURES = "read structures"
+    """Rows are found by the key index, edges by the adjacency and words by their analysis, kept in files."""
+
+
+def kept_plans(
+    session: GraphSession, table_type: TableType, rows: int, existing: Mapping[str, IndexCoverage]
+) -> Iterator[tuple[IndexPlan, IndexCoverage | None]]:
+    """The declared indexes of a table with this many rows that are built and extended, with what exists.
+
+    Those that something would read, and those that read structures replace where they are there already:
+    extending one costs little.
     """
-    return tuple(plan for plan in declared_plans(table_type) if is_needed(plan, settings))
+    for plan in declared_plans(table_type):
+        there, why = present_of(plan, existing), unneeded(session, table_type, plan, rows)
+        if why is None or (why is Unneeded.READ_STRUCTURES and there is not None and there.covered):
+            yield plan, there
 
 
-def is_needed(plan: IndexPlan, settings: Settings) -> bool:
-    """Whether a search with these settings may ask the index."""
-    return plan.kind is not IndexKind.VECTOR or settings.vector_probes is not None
+def unneeded(session: GraphSession, table_type: TableType, plan: IndexPlan, rows: int) -> Unneeded | None:
+    """Why nothing would read an index of a table with this many rows; None where something may."""
+    if plan.kind is IndexKind.VECTOR and session.settings.vector_probes is None:
+        return Unneeded.EXACT_SEARCH
+    return Unneeded.READ_STRUCTURES if serves(session, table_type, plan, rows) else None
 
 
 def present_of(plan: IndexPlan, existing: Mapping[str, IndexCoverage]) -> IndexCoverage | None:
@@ -329,8 +345,7 @@ def _due(
     known = {each.role: each for each in session.storage.index_coverage(handle)}
     due: list[IndexPlan] = []
     waiting: list[IndexPlan] = []
-    for plan in needed_plans(table_type, session.settings):
-        there = present_of(plan, known)
+    for plan, there in kept_plans(session, table_type, handle.row_count, known):
         # A full-text index is made with the empty table; until it knows a row it is as good as missing.
         if there is not None and there.covered and not _lacks(there, work):
             continue

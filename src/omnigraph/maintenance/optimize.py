@@ -14,6 +14,7 @@ from omnigraph.core.errors import InternalError, RecoveryRequired
 from omnigraph.core.ids import CommitId, TableKey, show_branch
 from omnigraph.engine.entities.export import select_types
 from omnigraph.maintenance.indices import IndexWork, ensure_indices
+from omnigraph.maintenance.read_structures import make_ready
 from omnigraph.recovery.outcome import WriteCourse
 from omnigraph.recovery.sidecar import operation_of
 
@@ -124,6 +125,9 @@ def optimize(
     )
     steps = [(session.manifest.at_commit(state.commit.parents[0]), state) for state in _states(session, done)]
     tables = [_table(session, key, shown, steps, skipped.get(key), done.pending) for key in sorted(entries)]
+    rewritten = [TableKey(each.table_key) for each in tables if each.fragments_removed]
+    if rewritten:
+        make_ready(session, session.manifest.current(branch), rewritten)
     return OptimizeReport(show_branch(branch), tuple(tables), done.commit_id)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 BULK_OPERATIONS: Final = frozenset({"load"})
 BESIDE_OTHERS_EVERY: Final = 8
 """While other processes write as well, a table above the bound is tried again after this many writes."""
+FOLLOWED_SHARE: Final = 4
+"""Read structures of a table follow a load of less than one row in so many; after others they are made."""
 FREE_QUEUE_WAIT_S: Final = 0.0
 """The reconciler takes a queue that is free and leaves a busy table to a later write."""
 
@@ -65,6 +67,11 @@ class Reconciler:
                 self._note(session, entry, session.open_entry(entry).fragment_count)
             raise
         current = session.manifest.current(snapshot.branch)
+        written = [key for key in due if _is_mostly_loaded(snapshot, key)]
+        if written:
+            from omnigraph.maintenance.read_structures import make_ready  # noqa: PLC0415  as above
+
+            make_ready(session, current, written)
         for key in due:
             if key in current.entries:
                 self._look(session, current, key)
@@ -90,14 +97,14 @@ class Reconciler:
 
     def _look(self, session: GraphSession, snapshot: Snapshot, key: TableKey) -> int:
         """How many fragments the least complete index covers; what cannot be covered counts as covered."""
-        from omnigraph.maintenance.indices import is_buildable, needed_plans, present_of  # noqa: PLC0415  as above
+        from omnigraph.maintenance.indices import is_buildable, kept_plans  # noqa: PLC0415  as above
 
         entry = snapshot.entries[key]
         handle = session.open_entry(entry)
         existing = {each.role: each for each in session.storage.index_coverage(handle)}
         covered = handle.fragment_count
-        for plan in needed_plans(session.catalog_of(snapshot).type_of(key), session.settings):
-            there = present_of(plan, existing)
+        table_type = session.catalog_of(snapshot).type_of(key)
+        for plan, there in kept_plans(session, table_type, handle.row_count, existing):
             count = 0 if there is None else len(there.covered)
             if count < covered and is_buildable(session, handle, plan, there):
                 covered = count
@@ -116,6 +123,11 @@ class Reconciler:
 def _rows_of_bulk_load(snapshot: Snapshot, key: TableKey) -> int:
     commit = snapshot.commit
     return sum(commit.summary.get(key, {}).values()) if commit.operation in BULK_OPERATIONS else 0
+
+
+def _is_mostly_loaded(snapshot: Snapshot, key: TableKey) -> bool:
+    """Whether a load wrote so much of a table that following it costs as much as reading it."""
+    return _rows_of_bulk_load(snapshot, key) * FOLLOWED_SHARE >= snapshot.entries[key].row_count
 
 
 reconcile: Final = Reconciler()

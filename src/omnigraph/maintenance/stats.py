@@ -13,7 +13,7 @@ from omnigraph.core import html
 from omnigraph.core.ids import TableKey, show_branch
 from omnigraph.engine.read.query import read_caches
 from omnigraph.engine.tables.cache_files import mark
-from omnigraph.maintenance.indices import needed_plans, present_of
+from omnigraph.maintenance.indices import kept_plans
 from omnigraph.storage.layout import CACHE, MANIFEST, TABLE_DIRECTORIES, branch_directory
 from omnigraph.storage.manifest_files import version_of
 
@@ -188,8 +188,7 @@ def _table(
     fragments = session.storage.fragments(handle)
     existing = {each.role: each for each in session.storage.index_coverage(handle)}
     missed = [0]
-    for plan in needed_plans(table_type, session.settings):
-        there = present_of(plan, existing)
+    for _, there in kept_plans(session, table_type, handle.row_count, existing):
         missed.append(len(fragments) if there is None else len(there.uncovered))
     return TableStats(
         table_key=entry.table_key,

@@ -173,6 +173,10 @@ class KeyIndexCache:
         """
         return self._known((identity, handle.location, handle.branch or ""), storage, handle)
 
+    def make(self, identity: str, storage: TableStorage, handle: SnapshotHandle) -> None:
+        """Make the index of this version now, for memory and for the files of its graph."""
+        self._built((identity, handle.location, handle.branch or ""), storage, handle)
+
     def fragments(self, identity: str, storage: TableStorage, handle: SnapshotHandle) -> Fragments:
         """The fragments of a version, in the order of its rows.
 
