@@ -95,6 +95,7 @@ WALKS = {
     "mutation": "### A mutation",
     "load": "### A load",
     "merge": "### A merge",
+    "schema change": "### A schema change",
     "query": "### A query",
 }
 LINE = re.compile(r"(?P<indent> *)(?P<file>[\w/]+): (?P<name>[\w.]+)(?:  +(?P<why>.*))?")
