@@ -1,7 +1,6 @@
 """Writers of two processes on the same tables: what is prepared while the other one is at work is kept."""
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from omnigraph.engine.write.requests import MutationResult
 from omnigraph.maintenance import indices
 from omnigraph.maintenance.indices import IndexWork, ensure_indices
 from omnigraph.recovery import lease, queues
+from omnigraph.recovery.per_root import PerRoot
 from omnigraph.storage import durability, staging
 from waiting_calls import PERSON, PRE_PUBLISH, WAIT_S, Started
 
@@ -40,8 +40,8 @@ def graph(tmp_path: Path) -> Iterator[Graph]:
 def elsewhere(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Iterator[Graph]:
     """A handle that shares neither queues nor lease with the other one, as in another process."""
     with monkeypatch.context() as apart:
-        apart.setattr(lease, "_shared", weakref.WeakValueDictionary())
-        apart.setattr(queues, "_shared", weakref.WeakValueDictionary())
+        apart.setattr(lease, "_leases", PerRoot())
+        apart.setattr(queues, "_queues", PerRoot())
         made = omnigraph.open(graph.uri, settings=FAST)
     assert made.session.lease is not graph.session.lease
     with made:

@@ -67,8 +67,7 @@ def cleanup(
         plan = look.plan(loads)
         cancel.raise_if_requested()
         lift_bounds()  # the sweep stops at its own places only
-        sweep = Sweep(session, look.marker, look.marks, plan, loads, now_us=look.now_us, cancel=cancel)
-        sweep.run()
+        sweep = look.sweep(plan, loads, cancel)
     done = {
         name: fate if not fate.goes or name in sweep.removed else replace(fate, goes=False, why="left")
         for name, fate in plan.fates.items()
@@ -130,6 +129,12 @@ class Look:
         noted = noted_files(self._session)
         planner = Planner(self._session, self.stored, self.marks, loads, noted=noted, now_us=self.now_us)
         return planner.plan(self.marker)
+
+    def sweep(self, plan: CleanupPlan, loads: StagedLoads, cancel: Cancellation) -> Sweep:
+        """Remove what goes. The caller keeps other cleanups away."""
+        sweep = Sweep(self._session, self.marker, self.marks, plan, loads, now_us=self.now_us, cancel=cancel)
+        sweep.run()
+        return sweep
 
     def _warn_of_clock(self) -> None:
         ahead = [name for name, found in self.stored.items() if found.modified_us > self.now_us + _SKEW_US]

@@ -23,15 +23,14 @@ from omnigraph.core.errors import (
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import BranchName, new_ulid, show_branch
 from omnigraph.engine.evolve.adopt import adopt_schema
-from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.write.mutate import run_mutation
 from omnigraph.engine.write.requests import MutationRequest, time_of
 from omnigraph.maintenance.cleanup import Look, only_cleanup, refuse_unsettled
 from omnigraph.maintenance.cleanup_marks import Forgotten
-from omnigraph.maintenance.cleanup_report import Retention
-from omnigraph.maintenance.cleanup_sweep import Sweep, noted_files
+from omnigraph.maintenance.cleanup_sweep import noted_files
 from omnigraph.maintenance.erase_report import ErasedBranch, EraseReceipt
 from omnigraph.maintenance.erase_rewrite import rewrite_files
+from omnigraph.maintenance.forgetting import EVERYTHING, clear_caches, reclaim_forgotten
 from omnigraph.maintenance.pins import live_pins
 from omnigraph.maintenance.stored_files import VERSIONS, location_of, part_of
 from omnigraph.maintenance.traces import live_rows, subject_of, traces, type_at
@@ -63,7 +62,6 @@ PASSES_MAX: Final = 3
 ATTEMPTS: Final = 5
 STAND_IN: Final = "erased-"
 """What the names of branches begin with that show states in common without the subject."""
-EVERYTHING: Final = Retention(keep=2**62)
 
 
 @dataclass(slots=True)
@@ -364,24 +362,15 @@ class Erasure:
 
     def _reclaim(self, done: _Done) -> CleanupPlan:
         """Remove the states that show what is forgotten, and every file that only they need."""
-        look = Look(self.session, EVERYTHING, dry_run=False, forgotten=done.forgotten)
-        plan = look.plan(self.loads)
-        sweep = Sweep(
-            self.session, look.marker, look.marks, plan, self.loads, now_us=look.now_us, cancel=self.cancel
-        )
-        sweep.run()
-        for error in sweep.failed.values():
-            raise error
-        done.states += sum(map(_is_state, sweep.removed))
-        done.files += len(sweep.removed)
-        done.bytes += sum(plan.fates[name].bytes for name in sweep.removed if name in plan.fates)
-        return plan
+        gone = reclaim_forgotten(self.session, done.forgotten, self.loads, self.cancel)
+        done.states += sum(map(_is_state, gone.removed))
+        done.files += len(gone.removed)
+        done.bytes += gone.bytes
+        return gone.plan
 
     def _clear_caches(self) -> dict[str, str]:
-        """Remove every cache file, and what this process would write into one; what stays, and why."""
-        BACKGROUND.drain(self.session.root.identity)
-        self.session.keys.forget(self.session.root.identity)
-        names = self.session.cache_files.clear()
+        """Remove the cache files; what stays, and why."""
+        names = clear_caches(self.session)
         return {f"{CACHE}/{name}": "a cache file that could not be removed" for name in names}
 
 

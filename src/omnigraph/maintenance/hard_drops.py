@@ -15,12 +15,10 @@ from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.bounds import lift_bounds
 from omnigraph.core.errors import InternalError, SnapshotNotFound
 from omnigraph.core.ids import TableKey
-from omnigraph.engine.tables.cache_work import BACKGROUND
-from omnigraph.maintenance.cleanup import Look, only_cleanup, refuse_unsettled
+from omnigraph.maintenance.cleanup import only_cleanup, refuse_unsettled
 from omnigraph.maintenance.cleanup_marks import Forgotten
-from omnigraph.maintenance.cleanup_report import Retention
-from omnigraph.maintenance.cleanup_sweep import Sweep
 from omnigraph.maintenance.erase_rewrite import rewrite_files
+from omnigraph.maintenance.forgetting import clear_caches, reclaim_forgotten
 
 if TYPE_CHECKING:
     from omnigraph.catalog.schema import TableType
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from omnigraph.core.ids import CommitId
     from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
+    from omnigraph.maintenance.cleanup import Look
     from omnigraph.maintenance.cleanup_plan import StagedLoads
     from omnigraph.manifest.state import Snapshot
     from omnigraph.recovery.outcome import WriteCourse
@@ -78,16 +77,10 @@ def reclaim_dropped(
             if entry.location in lost
         }
         forgotten = Forgotten(lost | dropped.gone, since)
-        _clear_caches(session)
-        look = Look(session, Retention(keep=2**62), dry_run=False, forgotten=forgotten)
-        plan = look.plan(loads)
-        sweep = Sweep(session, look.marker, look.marks, plan, loads, now_us=look.now_us, cancel=cancel)
-        sweep.run()
-        for error in sweep.failed.values():
-            raise error
-        kept = dropped.shown_by(session, look)
-        removed = sum(plan.fates[name].bytes for name in sweep.removed if name in plan.fates)
-        return Reclaimed(removed, tuple(sorted(kept)))
+        clear_caches(session)
+        done = reclaim_forgotten(session, forgotten, loads, cancel)
+        kept = dropped.shown_by(session, done.look)
+        return Reclaimed(done.bytes, tuple(sorted(kept)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +122,3 @@ class _Dropped:
 
 def _numbers(table_type: TableType) -> frozenset[int]:
     return frozenset(prop.property_id for prop in table_type.properties)
-
-
-def _clear_caches(session: GraphSession) -> None:
-    """Cache files hold values of columns, too."""
-    BACKGROUND.drain(session.root.identity)
-    session.keys.forget(session.root.identity)
-    session.cache_files.clear()

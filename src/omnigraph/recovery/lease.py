@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.limits import LEASE_SHARED_MS_MAX, LEASE_WAIT_S_MAX
+from omnigraph.recovery.per_root import PerRoot
 from omnigraph.recovery.process_lock import FileLock, ObjectLock
 from omnigraph.recovery.waiting_line import Line, Place
 from omnigraph.storage.layout import LEASE, GraphRoot
@@ -228,26 +227,13 @@ class Lease:
             waiting.wake()
 
 
-_shared: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
+_leases: Final[PerRoot[Lease]] = PerRoot()
 
 
 def lease_of(root: GraphRoot, adapter: StorageAdapter, clock: Clock) -> Lease:
     """The lease of a graph root, the same object for every handle of this process."""
-    with _shared_lock:
-        lease = _shared.get(root.identity)
-        if lease is None:
-            lock = FileLock(root.local_path(LEASE)) if root.is_local else ObjectLock(adapter, LEASE, clock)
-            lease = Lease(lock)
-            _shared[root.identity] = lease
-        return lease
 
+    def made() -> Lease:
+        return Lease(FileLock(root.local_path(LEASE)) if root.is_local else ObjectLock(adapter, LEASE, clock))
 
-def _start_afresh_in_child() -> None:
-    # A forked child does not hold what its parent holds.
-    global _shared, _shared_lock  # noqa: PLW0603
-    _shared = weakref.WeakValueDictionary()
-    _shared_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_start_afresh_in_child)
+    return _leases.get(root.identity, made)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Final, Self
 
 from omnigraph.core.errors import InternalError, ResourceBusy
 from omnigraph.core.ids import Branch, OperationId, TableKey
 from omnigraph.core.limits import QUEUE_WAIT_S_MAX
+from omnigraph.recovery.per_root import PerRoot
 from omnigraph.recovery.waiting_line import Line, Place
 
 if TYPE_CHECKING:
@@ -133,28 +131,9 @@ class WriteQueueManager:
         return None
 
 
-_shared: weakref.WeakValueDictionary[str, WriteQueueManager] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
+_queues: Final[PerRoot[WriteQueueManager]] = PerRoot()
 
 
 def queues_of(identity: str) -> WriteQueueManager:
-    """The queue manager of a graph root, the same object for every handle of this process.
-
-    `identity` is the canonical identity of the root (`storage.layout.GraphRoot`).
-    """
-    with _shared_lock:
-        manager = _shared.get(identity)
-        if manager is None:
-            manager = WriteQueueManager()
-            _shared[identity] = manager
-        return manager
-
-
-def _start_afresh_in_child() -> None:
-    # A forked child must not believe that its parent's threads, which do not exist here, hold queues.
-    global _shared, _shared_lock  # noqa: PLW0603
-    _shared = weakref.WeakValueDictionary()
-    _shared_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_start_afresh_in_child)
+    """The queue manager of a graph root, the same object for every handle of this process."""
+    return _queues.get(identity, WriteQueueManager)

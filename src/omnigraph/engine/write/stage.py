@@ -120,9 +120,8 @@ def restage(
         return _stage(session, staging, planned)  # deletion files belong to the fork that comes
     moved = _moved(session, table, entry, planned.handle, planned.hides())
     if listening() and planned.rows is not None:
-        emit(
-            TableStaged(key, "stage_merge_insert", planned.rows.num_rows, 0)
-        )  # again, without writing its rows
+        # Staged again, without writing its rows.
+        emit(TableStaged(key, "stage_merge_insert", planned.rows.num_rows, 0))
     keys = None if planned.ids is None else KeyChange(planned.ids, planned.hides())
     return replace(moved, keys=keys)
 
