@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omnigraph.arrays.few import few_array
 from omnigraph.arrays.text_buffers import text_bounds, text_bytes
 from omnigraph.engine.entities.lines import flat_array, is_list, json_array
 
@@ -64,7 +65,7 @@ class Rows:
     def arrays(self) -> tuple[pa.Array, ...]:
         """One array per column, in projection order."""
         arrays = [
-            pa.array(column, kind) if isinstance(column, list) else column
+            few_array(column, kind) if isinstance(column, list) else column
             for column, kind in zip(self._columns, self.schema.types, strict=True)
         ]
         self._columns = found = tuple(arrays)
