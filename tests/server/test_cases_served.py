@@ -24,6 +24,8 @@ from omnigraph.server.serving import Server, listening
 from omnigraph.server.stored import NO_QUERIES
 from omnigraph.server.tokens import read_tokens
 
+pytestmark = pytest.mark.slow  # the same cases run in process among the quick ones
+
 WRITES_SHOWN = 5
 """Of so many cases that write, one goes over a server in the ordinary run."""
 

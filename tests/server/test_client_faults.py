@@ -3,6 +3,7 @@
 import io
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 
 import omnigraph
 from omnigraph.api.graph import Graph
-from omnigraph.client.link import ATTEMPTS_MAX
+from omnigraph.client.link import ATTEMPTS_MAX, Link
 from omnigraph.client.remote import RemoteGraph
+from omnigraph.core.bounds import bounds_of, within
 from omnigraph.core.errors import NetworkError, NotThisProduct, OmnigraphError, ResourceBusy
 from omnigraph.server.serving import listening
 from server.conftest import ADD, BY_IMO, Serve
@@ -241,3 +243,23 @@ def test_nobody_at_the_address_means_that_nothing_was_written(monkeypatch: pytes
             error = raised(lambda: graph.mutate(ADD, SHIP))
     assert isinstance(error, NetworkError)
     assert (error.writing, error.hint) == (False, "check the address")
+
+
+def test_a_pause_ends_with_the_time_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    allowed: list[int] = []
+
+    def busy(request: httpx2.Request) -> httpx2.Response:
+        allowed.append(int(request.headers["x-timeout-ms"]))
+        return httpx2.Response(BUSY[0], content=BUSY[1], headers={"retry-after": "5"})
+
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with (
+        httpx2.Client(base_url="http://harbor", transport=httpx2.MockTransport(busy)) as client,
+        within(bounds_of({"timeout_s": 4})),
+        pytest.raises(ResourceBusy),
+    ):
+        Link(client).get("/branches")
+    assert len(pauses) == ATTEMPTS_MAX - 1
+    assert all(each <= 4 for each in pauses)
+    assert allowed == sorted(allowed, reverse=True)

@@ -39,7 +39,7 @@ class Link:
 
         Raises the error that the server told.
         """
-        sent = _bounded(_as_json(named))
+        sent = _as_json(named)
         self.check_open()
         lost: httpx2.RequestError | None = None
         for attempt in range(ATTEMPTS_MAX):
@@ -48,7 +48,7 @@ class Link:
             if lost is None or not writes:
                 check_bounds()
             try:
-                answer = self.client.request(method, path, **sent)
+                answer = self.client.request(method, path, **_bounded(sent))
             except httpx2.RequestError as error:
                 if not isinstance(error, _NEVER_SENT):
                     lost = error
@@ -65,7 +65,8 @@ class Link:
                     # An earlier attempt may have been carried out; what this one met says nothing of that.
                     raise _network(lost, writing=writes, again=again) from failure
                 pause = max(pause, _told_pause(answer))
-            time.sleep(pause)
+            left = current_bounds().cancel.remaining_s
+            time.sleep(pause if left is None else min(pause, left))
         raise AssertionError("the last attempt returns or raises")
 
     def check_open(self) -> None:

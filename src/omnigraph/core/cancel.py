@@ -36,9 +36,9 @@ class Cancellation:
         return None
 
     def raise_if_requested(self) -> None:
-        """Raise `Cancelled` when somebody asked. Called only where the write has had no effect."""
+        """Raise `Cancelled` when somebody asked. Called only where the call has had no effect."""
         if self._requested.is_set():
-            raise Cancelled(f"the write was cancelled; {NOTHING}")
+            raise Cancelled(f"the call was cancelled; {NOTHING}")
 
     def raise_if_overdue(self, outcome: str = NOTHING) -> None:
         """Raise `DeadlineExceeded` when it came by itself, saying what that leaves."""
