@@ -1,4 +1,4 @@
-"""Every pair of operations on two branches, merged: the truth tables of branches-and-merge.md section 8.
+"""Every pair of operations on two branches, merged.
 
 The squares are generated from the declared operations, so a new operation forces new cells.
 """
@@ -15,6 +15,8 @@ import omnigraph
 from graphs import FAST, make_graph, rows_of, run
 from omnigraph.core.errors import MergeConflicts, OmnigraphError
 from omnigraph.core.failpoints import Callback, InjectedFailure, Raise, Window, activate
+
+pytestmark = pytest.mark.slow
 
 SCHEMA = """
 node Person { name: String @key  age: I32? }

@@ -230,6 +230,7 @@ def run_program(path, way, program, query):
             check(graph, state, commit, query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=st.lists(steps, min_size=3, max_size=12), query=queries)

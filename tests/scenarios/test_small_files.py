@@ -14,6 +14,8 @@ from graphs import FAST, make_graph, run
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import IoFailure, RecoveryRequired
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "node P { k: String @key  n: I32? @index }\nedge E: P -> P"
 LIMITS = (0, 300, 3000)
 RECORDS = b"".join(

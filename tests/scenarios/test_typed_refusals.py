@@ -32,6 +32,8 @@ from omnigraph.core.errors import (
 )
 from omnigraph.storage.layout import LOADS
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "node Person { name: String @key  age: I32?  weight: F64?  seen: DateTime?  tags: [String]? }"
 HALF = "half\ud800"
 READ = "query q($n: String) { match { $p: Person { name: $n } } return { $p.age } }"

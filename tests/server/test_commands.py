@@ -134,6 +134,7 @@ def test_every_command_that_a_server_can_do_is_a_step() -> None:
     assert steps | ONE_SIDED == remote
 
 
+@pytest.mark.slow
 def test_every_command_says_the_same_both_ways(
     server: Running, files: Path, ran: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def test_a_source_over_the_size_limit_is_refused_unread():
     assert isinstance(decode(b"x" * (SOURCE_BYTES_MAX + 1)), Diagnostic)
 
 
+@pytest.mark.slow
 def test_fifty_megabytes_of_words_stop_at_the_token_limit():
     lexed = lex(Source("a " * 25_000_000))
     assert len(lexed.tokens) == SOURCE_TOKENS_MAX + 1

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import lark
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def test_any_text_gives_a_tree_or_diagnostics(text):
     report.to_dict()
 
 
+@pytest.mark.slow  # the next one parses them as well
 @unhurried
 @given(spelled())
 def test_generated_programs_are_accepted(text):

@@ -1,5 +1,6 @@
 """Which fragments are folded, and how often a row is rewritten."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def test_many_rows_or_bytes_are_left_alone():
     assert foldable(fragments(*[1] * FEW, size=FOLDED_BYTES_MAX // FEW + 1)) == ()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 40), min_size=200, max_size=2000))
 def test_fragments_stay_few_and_a_row_is_rewritten_once_for_each_size(writes):
     present, rewritten, number = [], 0, 0
