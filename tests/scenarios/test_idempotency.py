@@ -14,6 +14,7 @@ from omnigraph.core.failpoints import Pause, Raise, Sequence, Window, activate
 from omnigraph.core.limits import REQUEST_KEY_HOURS
 from omnigraph.engine.session import open_session
 from omnigraph.engine.write.calls import call_line
+from omnigraph.manifest.commits import CommitLog
 
 NOTE = "query n($text: String) { insert Note { text: $text } }"
 AGE = 'query a($age: I32) { update Person set { age: $age } where name = "ana" }'
@@ -92,6 +93,39 @@ def test_a_key_outlives_the_state_that_its_commit_made(graph: Graph) -> None:
     assert note_count(graph.uri) == 7
 
 
+def test_keys_beside_another_writer_cost_the_commits_since(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes in between: the history is read once, not with every request."""
+    with omnigraph.open(graph.uri) as other:
+        sent = [note(handle, key=f"{number}") for number in range(3) for handle in (graph, other)]
+        assert [each.repeated for each in sent] == [False, True] * 3
+        reads: list[object] = []
+        since = CommitLog.since
+        monkeypatch.setattr(CommitLog, "since", lambda *asked: (reads.append(asked), since(*asked))[1])
+        for number in range(4):
+            note(graph, "x", f"a{number}")
+            other.mutate(NOTE, {"text": "no key"})
+            note(other, "x", f"b{number}")
+            assert note(graph, "x", f"b{number}").repeated
+    assert reads == []
+    assert note_count(graph.uri) == 15
+
+
+def test_a_state_that_others_have_moved_on_from_asks_for_no_history(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note(graph)
+    older, keys = graph.session.manifest.current(None), graph.session.request_keys
+    first = note(graph, "x", "k2")
+    assert note(graph, "x", "k2").repeated
+    monkeypatch.setattr(CommitLog, "since", None)
+    found = keys.find(older, None, "k2")
+    assert found is not None
+    assert found[0].id == first.commit.id
+    assert note(graph, "y", "k3").repeated is False
+
+
 def note_count(uri: str) -> int:
     with omnigraph.open_read_only(uri) as reading:
         return len(rows_of(reading, "Note"))
@@ -152,6 +186,7 @@ def test_a_key_may_be_used_again_after_its_window(graph: Graph) -> None:
         clock.us += 2
         later = note(timed, "another text")
         assert later.repeated is False
+        assert note(timed, "another text").commit.id == later.commit.id, "the new one has a window of its own"
     with Graph(open_session(graph.uri, clock=clock)) as timed:
         assert note(timed, "another text").commit.id == later.commit.id
 

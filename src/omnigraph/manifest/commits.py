@@ -254,18 +254,22 @@ class CommitLog:
         return found, all_known
 
     def _parent(self, record: CommitRecord) -> CommitRecord | None:
-        """The first parent, read from the manifest version the commit was made on."""
-        try:
-            parent = self._states.at_version(record.home, record.manifest_version - 1).commit
-        except (BranchNotFound, SnapshotNotFound):
-            parent = None
-        if parent is None or parent.id != record.parent:
+        """As `_stored_parent`, for a walk that must not end here."""
+        parent = self._stored_parent(record)
+        if parent is None:
             # Versions and branches are removed only after their commits are in the table, so a walk does not
             # come here unless somebody removed them by hand. Any other failure to read stops the walk as an
             # error: the table must not get a commit without the commits before it.
             emit(Warned(f"history before commit {record.id} is gone", f"commit {record.parent} is missing"))
-            return None
         return parent
+
+    def _stored_parent(self, record: CommitRecord) -> CommitRecord | None:
+        """The first parent, read from the manifest version the commit was made on; None when that is gone."""
+        try:
+            parent = self._states.at_version(record.home, record.manifest_version - 1).commit
+        except (BranchNotFound, SnapshotNotFound):
+            return None
+        return parent if parent.id == record.parent else None
 
     def _write(self, records: dict[CommitId, CommitRecord]) -> None:
         if not records:
@@ -426,10 +430,24 @@ class CommitLog:
             )
         return self._lineage
 
-    def at_hand(self, commit_id: CommitId) -> CommitRecord | None:
-        """A commit that this process published lately; None otherwise. Cost: nothing."""
+    def after(self, known: CommitId, head: CommitRecord) -> Records | None:
+        """`head` and those before it by first parents, newest first, that came after a commit.
+
+        None when that commit is not among the last `COMMIT_PROJECTION_BATCH`. Cost: nothing for commits that
+        this process published lately, one manifest version for each of another one, whatever the history.
+        """
         with self._lock:
-            return self._pending.get(commit_id)
+            queued = dict(self._pending)
+        found: Records = []
+        current: CommitRecord | None = head
+        while current is not None and current.id != known:
+            if current.parent is None or len(found) >= COMMIT_PROJECTION_BATCH:
+                return None
+            found.append(current)
+            if current.parent == known:
+                return found
+            current = queued.get(current.parent) or self._stored_parent(current)
+        return None if current is None else found
 
     def since(self, head: CommitRecord, since_us: int) -> Records:
         """A commit and those before it by first parents, newest first, back to a time."""

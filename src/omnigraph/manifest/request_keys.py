@@ -4,16 +4,18 @@ import hashlib
 import json
 import threading
 from dataclasses import field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from omnigraph.core.clock import Clock
 from omnigraph.core.errors import BadRequest, IdempotencyMismatch
-from omnigraph.core.ids import Branch, CommitId
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import REQUEST_KEY_CHARACTERS_MAX, REQUEST_KEY_HOURS
 from omnigraph.manifest.commit_record import CommitRecord, RequestKey
 from omnigraph.manifest.commits import CommitLog
 from omnigraph.manifest.state import Snapshot
+
+if TYPE_CHECKING:
+    from omnigraph.core.ids import Branch
 
 Answer = tuple[CommitRecord, RequestKey]
 _WINDOW_US = REQUEST_KEY_HOURS * 3_600_000_000
@@ -34,12 +36,42 @@ def request_key(key: str | None, actor: str | None, *request: object) -> Request
 
 @dataclass(slots=True)
 class _Known:
-    """The keys in the history of one branch up to `head`; of one that was used twice, the first commit."""
+    """The keys in the history of one branch up to `head`, oldest first; of one that was used twice within
+    its window, the first commit.
+    """
 
-    head: CommitId
+    head: CommitRecord
     answers: dict[tuple[str | None, str], Answer] = field(
         default_factory=dict["tuple[str | None, str]", "Answer"]
     )
+
+    def reaches(self, snapshot: Snapshot) -> bool:
+        """Whether the keys of this state are known: it is that of `head`, or an earlier one of the branch."""
+        record, head = snapshot.commit, self.head
+        if record.id == head.id:
+            return True
+        own = record.home == snapshot.branch and (head.home, head.incarnation) == (
+            record.home,
+            record.incarnation,
+        )
+        return own and record.manifest_version < head.manifest_version
+
+    def add(self, record: CommitRecord, since_us: int) -> None:
+        """Know the keys of a newer commit; one that was used before the window begins anew."""
+        for each in record.keys:
+            name = (each.actor, each.key)
+            if name in self.answers and self.answers[name][0].time_us >= since_us:
+                continue
+            self.answers.pop(name, None)
+            self.answers[name] = (record, each)
+
+    def forget(self, since_us: int) -> None:
+        """Drop the keys whose window is over, so that a process that runs for long does not gather them."""
+        while self.answers:
+            name = next(iter(self.answers))
+            if self.answers[name][0].time_us >= since_us:
+                return
+            del self.answers[name]
 
 
 class RequestKeys:
@@ -68,8 +100,8 @@ class RequestKeys:
     def find(self, snapshot: Snapshot, actor: str | None, key: str) -> Answer | None:
         """The commit that carries this key of this actor, if the state contains one.
 
-        Cost: none when nothing was published since the last question; one look at each commit of this process
-        since; otherwise one pass over the commits of the window.
+        Cost: none when nothing was published since the last question; otherwise one look at each commit
+        since, or one pass over those of the window when these are many.
         """
         since_us = self._clock.now_us() - _WINDOW_US
         with self._lock:
@@ -78,26 +110,15 @@ class RequestKeys:
         return found if found is not None and found[0].time_us >= since_us else None
 
     def _followed(self, snapshot: Snapshot, since_us: int) -> _Known:
-        known = self._known.get(snapshot.branch)
-        newer = None if known is None else self._newer(snapshot.commit, known.head)
+        known, head = self._known.get(snapshot.branch), snapshot.commit
+        if known is not None and known.reaches(snapshot):
+            return known
+        newer = None if known is None else self._commits.after(known.head.id, head)
         if known is None or newer is None:
-            known, newer = _Known(snapshot.head), self._commits.since(snapshot.commit, since_us)
+            known, newer = _Known(head), self._commits.since(head, since_us)
             self._known[snapshot.branch] = known
+        known.forget(since_us)
         for record in reversed(newer):
-            for each in record.keys:
-                known.answers.setdefault((each.actor, each.key), (record, each))
-        known.head = snapshot.head
+            known.add(record, since_us)
+        known.head = head
         return known
-
-    def _newer(self, record: CommitRecord, head: CommitId) -> list[CommitRecord] | None:
-        """The commits from this one back to `head`, newest first; None when they are not at hand."""
-        found: list[CommitRecord] = []
-        if record.id == head:
-            return found
-        current: CommitRecord | None = record
-        while current is not None:
-            found.append(current)
-            if current.parent == head:
-                return found
-            current = None if current.parent is None else self._commits.at_hand(current.parent)
-        return None
