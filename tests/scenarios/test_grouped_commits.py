@@ -356,3 +356,51 @@ def test_a_call_with_a_key_and_a_value_of_others_leaves_alone(
     ends = sorted(row["from"] for row in rows_of(liking, "Likes").values())
     assert ends == ["a", "c"]
     assert liking.verify().ok
+
+
+# --- rules about single rows ---------------------------------------------------------------------------------
+
+PLAIN = """
+node Person { name: String @key  nick: String?  age: I32?  @range(age, 0..9) }
+"""
+AGED = "query a($name: String, $age: I32) { insert Person { name: $name, age: $age } }"
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Graph]:
+    with make_graph(tmp_path / "plain", PLAIN) as made:
+        yield made
+
+
+def test_rows_that_no_rule_relates_are_validated_once(plain: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of many calls costs what the calls cost, not the square of it."""
+    from omnigraph.engine.write import prepare
+
+    looked: list[int] = []
+    validate = prepare.validate
+
+    def counted(catalog, changes, committed) -> None:
+        looked.append(sum(each.rows.num_rows for each in changes.values()))
+        validate(catalog, changes, committed)
+
+    with behind_a_commit(plain, monkeypatch) as outcomes:
+        monkeypatch.setattr(prepare, "validate", counted)
+        results = outcomes(*(adding(plain, f"p{number}") for number in range(8)))
+    assert {each.commit.requests for each in results} == {8}
+    assert looked == [1] * 8
+
+
+def test_a_row_that_breaks_a_rule_is_refused_also_where_a_later_call_replaces_it(
+    plain: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [("a", 1), ("b", 99), ("b", 2), ("a", 3), ("c", -1)]
+    with behind_a_commit(plain, monkeypatch) as outcomes:
+        results = outcomes(
+            *((lambda n=name, a=age: plain.mutate(AGED, {"name": n, "age": a})) for name, age in given)
+        )
+    refused = [isinstance(each, ConstraintViolation) for each in results]
+    assert refused == [False, True, False, False, True]
+    assert {results[at].commit.id for at in (0, 2, 3)} == {plain.commits.list()[0].id}
+    shown = {name: row["age"] for name, row in rows_of(plain, "Person").items()}
+    assert shown == {"first": None, "a": 3, "b": 2}
+    assert plain.verify().ok

@@ -27,7 +27,7 @@ def assigned_value(
     value = ir.value_of(expr, params, now)
     if isinstance(expr, ir.Literal):
         return value  # fitted when the query was checked
-    unrestricted = replace(prop.type, enum_values=None)
+    unrestricted = prop.type if prop.type.enum_values is None else replace(prop.type, enum_values=None)
     try:
         return fit(value, unrestricted)
     except Misfit as misfit:

@@ -50,6 +50,27 @@ def test_append_becomes_merge_as_soon_as_one_op_needs_it(graph) -> None:
     assert staging.pending[PERSON].combined().column("id").to_pylist() == ["x", "y"]
 
 
+def test_rows_are_proven_until_they_are_exchanged(graph) -> None:
+    staging = staging_of(graph)
+
+    def push(name: str) -> None:
+        staging.push(person(graph), rows(id=[name]), PendingMode.MERGE, MutationOpKind.MERGE)
+
+    push("x")
+    pending = staging.pending[PERSON]
+    pending.proven = len(pending.batches)
+    push("y")
+    push("y")
+    assert pending.unproven().column("id").to_pylist() == ["y"]
+    assert pending.combined().column("id").to_pylist() == ["x", "y"]
+    saved = staging.savepoint().pending[PERSON]
+    assert (saved.proven, saved.unproven().num_rows) == (1, 1)
+    pending.join()
+    assert pending.unproven().column("id").to_pylist() == ["x", "y"]
+    saved.take_instead(saved.combined())
+    assert saved.unproven().column("id").to_pylist() == ["x", "y"]
+
+
 def test_overwrite_never_mixes_and_keeps_nothing(graph) -> None:
     staging = staging_of(graph)
     staging.push(

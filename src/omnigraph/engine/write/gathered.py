@@ -76,6 +76,8 @@ class PendingTable:
     """Bytes the rows occupy at most: buffers they share with other rows count in full."""
     pushes: int = 0
     """How often rows were added: only rows of different pushes can have the same id."""
+    proven: int = 0
+    """How many of the batches were validated already, with an earlier call of the same write."""
     _ids: set[str] | None = None
     """The ids of all batches, from the first time somebody asks for one."""
 
@@ -91,18 +93,25 @@ class PendingTable:
 
     def copy(self) -> Self:
         """The same rows in lists of its own."""
-        return replace(
-            self,
+        # Every call of a group makes one: `dataclasses.replace` would take as long as making its row.
+        return type(self)(
+            type=self.type,
+            schema=self.schema,
+            mode=self.mode,
             batches=list(self.batches),
             fragments=list(self.fragments),
+            fragment_addresses=self.fragment_addresses,
             located=list(self.located),
             generated=list(self.generated),
-            _ids=None,
+            row_count=self.row_count,
+            nbytes_max=self.nbytes_max,
+            pushes=self.pushes,
+            proven=self.proven,
         )
 
     def take_instead(self, rows: pa.Table) -> None:
         """Take these rows for `combined`, of which some values were filled in."""
-        self.batches = [rows]
+        self.batches, self.proven = [rows], 0
         self.row_count, self.nbytes_max = rows.num_rows, int(rows.get_total_buffer_size())
 
     def has(self, entity_id: str) -> bool:
@@ -122,6 +131,7 @@ class PendingTable:
         while self.batches and (not tail or self.batches[-1].num_rows <= rows):
             tail.append(self.batches.pop())
             rows += tail[-1].num_rows
+        self.proven = min(self.proven, len(self.batches))
         if tail:
             self.batches.append(tail[0] if len(tail) == 1 else pa.concat_tables(tail[::-1]).combine_chunks())
 
@@ -132,8 +142,15 @@ class PendingTable:
 
     def combined(self) -> pa.Table:
         """All pending rows; in merge mode one per id, the last pushed wins, order otherwise kept."""
-        table = pa.concat_tables(self.batches) if self.batches else self.schema.empty_table()
-        if self.mode is not PendingMode.MERGE or self.pushes < 2:
+        return self._reduced(self.batches)
+
+    def unproven(self) -> pa.Table:
+        """As `combined`, of the rows that were not validated yet."""
+        return self._reduced(self.batches[self.proven :])
+
+    def _reduced(self, batches: list[pa.Table]) -> pa.Table:
+        table = pa.concat_tables(batches) if batches else self.schema.empty_table()
+        if self.mode is not PendingMode.MERGE or self.pushes < 2 or table.num_rows < 2:
             return table
         ids = string_array(table.column("id"))
         last = last_occurrences(ids)

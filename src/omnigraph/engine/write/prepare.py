@@ -32,7 +32,7 @@ from omnigraph.engine.write.own_rows import Matched, RowFilter, scan_with_pendin
 from omnigraph.engine.write.requests import InsertedEntity
 from omnigraph.engine.write.rows import constant, pending_schema, row_table
 from omnigraph.engine.write.rules import missing_value
-from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, validate
+from omnigraph.engine.write.validate import PROBED_VALUES_MAX, TableChange, relates_rows, validate
 from omnigraph.planning.assign import assigned_value
 from omnigraph.planning.filters import filter_text, has_text, some
 from omnigraph.planning.ir import DeleteOp, InsertOp, UpdateOp, value_of
@@ -94,6 +94,8 @@ def prepare_mutation(
             if before is None:
                 raise
             raise broken.in_parameter_set(_first_guilty(session, staging, before, request)) from None
+        for pending in staging.pending.values():
+            pending.proven = len(pending.batches)
     return run.prepared
 
 
@@ -450,10 +452,14 @@ class _Run:
         return RowFilter(text, lambda rows: evaluate(predicate, rows, table_type, self.params, self.now))
 
     def changes(self) -> dict[TableKey, TableChange]:
-        """The whole change, one image per id."""
+        """What is to be validated, one image per id: all rows of the write, or those of this call where no
+        rule speaks of several rows.
+        """
+        held = self.staging.pending
+        together = any(relates_rows(pending.type) for pending in held.values())
         changed = {
-            key: TableChange(pending.type, pending.combined(), _NO_IDS)
-            for key, pending in self.staging.pending.items()
+            key: TableChange(pending.type, pending.combined() if together else pending.unproven(), _NO_IDS)
+            for key, pending in held.items()
         }
         for key, removal in self._deleted.items():
             ids, _ = removal.distinct()

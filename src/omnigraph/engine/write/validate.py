@@ -119,6 +119,11 @@ def validate(catalog: Catalog, changes: Mapping[TableKey, TableChange], committe
     violations.raise_if_any()
 
 
+def relates_rows(table_type: TableType) -> bool:
+    """Whether a rule of the type speaks of several rows: otherwise each row holds, or does not, by itself."""
+    return bool(table_type.unique) or isinstance(table_type, EdgeType)
+
+
 def _check_values(change: TableChange, violations: Violations) -> None:
     if change.rows.num_rows == 0:
         return
