@@ -20,6 +20,7 @@ from omnigraph.engine.write.calls import call_line
 from omnigraph.engine.write.requests import MutationResult
 from omnigraph.maintenance import indices
 from omnigraph.maintenance.indices import IndexWork, ensure_indices
+from omnigraph.manifest.store import LATELY_MAX, ManifestStore
 from omnigraph.recovery import lease, queues
 from omnigraph.recovery.per_root import PerRoot
 from omnigraph.storage import durability, staging
@@ -226,6 +227,62 @@ def test_calls_for_tables_the_leader_does_not_touch_come_along(
         first, second = started.join()
     assert first.commit.id == second.commit.id
     assert (set(rows_of(graph, "Person")), set(rows_of(graph, "Company"))) == ({"a"}, {"c"})
+    assert graph.verify().ok
+
+
+@pytest.mark.parametrize(("theirs", "is_behind"), [(1, True), (2, True), (LATELY_MAX, False)])
+@pytest.mark.parametrize("branch", ["main", "side"])
+def test_a_write_that_reads_nothing_reads_the_state_once_however_many_came_before_its_turn(
+    graph: Graph,
+    elsewhere: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: int,
+    is_behind: bool,  # noqa: FBT001
+    branch: str,
+) -> None:
+    graph.branches.create("side")
+    graph.mutate(COMPANY, {"name": "first"}, branch=branch)
+    approach, read, reads = graph.session.lease.approach, ManifestStore._read_head, []
+
+    def after_others() -> Any:
+        for number in range(theirs):
+            elsewhere.mutate(COMPANY, {"name": f"c{number}"}, branch=branch)
+        reads.clear()
+        return approach()
+
+    def noted(store: ManifestStore, *asked: Any) -> Any:
+        if store is graph.session.manifest:
+            reads.append(asked)
+        return read(store, *asked)
+
+    monkeypatch.setattr(ManifestStore, "_read_head", noted)
+    monkeypatch.setattr(graph.session.lease, "approach", after_others)
+    graph.session.disturbed = True
+    graph.mutate(COMPANY, {"name": "c0"}, branch=branch)
+    assert len(reads) == 1
+    assert graph.session.disturbed is is_behind
+    shown = {row["name"] for row in rows_of(graph, "Company", branch=branch).values()}
+    assert shown == {"first", *(f"c{number}" for number in range(theirs))}
+    assert graph.verify().ok
+
+
+def test_a_turn_after_a_cleanup_begins_with_the_newest_state(
+    graph: Graph, elsewhere: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this process saw last is gone, and the next one too."""
+    graph.mutate(COMPANY, {"name": "a"})
+    approach = graph.session.lease.approach
+
+    def after_others() -> Any:
+        for name in "bcd":
+            elsewhere.mutate(COMPANY, {"name": name})
+        elsewhere.cleanup(keep=1)
+        return approach()
+
+    monkeypatch.setattr(graph.session.lease, "approach", after_others)
+    graph.session.disturbed = True
+    graph.mutate(COMPANY, {"name": "b"})
+    assert set(rows_of(graph, "Company")) == set("abcd")
     assert graph.verify().ok
 
 

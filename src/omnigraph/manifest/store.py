@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from omnigraph.manifest.watch import Watch
 
 _SNAPSHOTS_KEPT_MAX: Final = 64
+LATELY_MAX: Final = 8
+"""After this many publishes by others, a state is not one of lately any more."""
 _FIRST_STATE: Final = 3
 """The manifest version that makes a graph exist: after the empty dataset and its configuration."""
 _CONFIG: Final = {"table_version_management": "true"}
@@ -268,6 +270,22 @@ class ManifestStore:
         if newest != version:
             return self._load_newest(branch, token)
         return self._keep(branch, replace(known, hint=hint))
+
+    def lately(self, branch: Branch) -> Head:
+        """A state of the branch that was its newest a few publishes ago at most: the one this process saw
+        last, if that is new enough. For who looks again before anything depends on it.
+
+        Cost: a few probes, also beside busy writers of other processes. On an object store as `head`.
+        """
+        known = self._heads.get(branch)
+        if known is None or not self.root.is_local:
+            return self.head(branch)
+        version, there = known.version, self.dataset.has_version
+        # Without the next one nothing came since, or a cleanup left a gap.
+        moved = there(branch, version + 1) and not there(branch, version + LATELY_MAX)
+        if moved and there(branch, version) and (branch is None or self._token(branch) == known.token):
+            return known
+        return self.head(branch)
 
     def at_version(self, branch: Branch, manifest_version: int) -> Snapshot:
         """What the branch showed at a manifest version.

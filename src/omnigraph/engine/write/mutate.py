@@ -35,7 +35,7 @@ from omnigraph.engine.write.requests import MutationRequest, MutationResult
 from omnigraph.recovery.sidecar import WriterKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.ids import Branch
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from omnigraph.engine.write.protocol import Finished
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.manifest.state import Snapshot
+    from omnigraph.manifest.store import Head
     from omnigraph.recovery.outcome import WriteCourse
 
 OPTIMISTIC_ATTEMPTS: Final = 3
@@ -156,7 +157,7 @@ def _run_attempts(session: GraphSession, calls: list[Call], course: WriteCourse,
             if turn is None and touched and attempt >= optimistic:
                 turn = held.enter_context(_Turn(session, branch, touched))
             try:
-                landed = _attempt(session, calls, commit_id, course, turn)
+                landed = _attempt(session, calls, commit_id, course, turn, first=attempt == 0)
             except _AttemptLost as lost:
                 moved = lost.moved
                 touched |= lost.tables
@@ -218,12 +219,21 @@ class _Landed:
 
 
 def _attempt(
-    session: GraphSession, calls: list[Call], commit_id: CommitId, course: WriteCourse, turn: _Turn | None
+    session: GraphSession,
+    calls: list[Call],
+    commit_id: CommitId,
+    course: WriteCourse,
+    turn: _Turn | None,
+    *,
+    first: bool,
 ) -> _Landed | None:
     """One attempt, in a `turn` if there is one; None when no call is left."""
     branch = calls[0].request.branch
     guards = None if turn is None else turn.guards
-    staging, gathered = _gather(session, calls, branch, course)
+    # In a turn the one before is still at work: who reads nothing need not read the state before that one's.
+    waits = first and turn is not None and all(each.request.reads_nothing for each in calls)
+    head_of = session.manifest.lately if waits else session.manifest.head
+    staging, gathered = _gather(calls, course, session, head_of)
     if not gathered:
         return None
     if guards is not None and not guards.covers(queue_keys(branch, staging.touched)):
@@ -238,14 +248,15 @@ def _attempt(
 
 
 def _gather(
-    session: GraphSession, calls: list[Call], branch: Branch, course: WriteCourse
+    calls: list[Call], course: WriteCourse, session: GraphSession, head_of: Callable[[Branch], Head]
 ) -> tuple[MutationStaging, list[_Gathered]]:
     """Prepare the calls one after the other on one staging, until nobody of them has left meanwhile.
 
     Those that cannot come along are given back, and are no part of this write any more.
     """
+    branch = calls[0].request.branch
     while True:
-        head = session.manifest.head(branch)
+        head = head_of(branch)
         staging = MutationStaging(
             head.snapshot, OperationId(new_ulid()), branch_identity=head.token or "", course=course
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from omnigraph.catalog.scalars import as_instant
 from omnigraph.core.bounds import NO_BOUNDS, Bounds
 from omnigraph.core.late_dataclass import dataclass
+from omnigraph.engine.write.validate import relates_rows
 from omnigraph.manifest.commit_record import RequestKey, commit_dict
 from omnigraph.planning.ir import InsertOp
 
@@ -67,6 +68,14 @@ class MutationRequest:
             for each in self.plan.statements
             if isinstance(each, InsertOp)
             for name, _ in each.assignments
+        )
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether no committed row decides about it: it inserts or replaces nodes that no rule relates."""
+        return all(
+            isinstance(each, InsertOp) and not each.new and not relates_rows(each.type)
+            for each in self.plan.statements
         )
 
     @property
