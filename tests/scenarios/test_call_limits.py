@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import omnigraph
 from graphs import make_graph, rows_of
 from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits
@@ -33,6 +34,10 @@ WRITING = {
         "revert",
         "ensure_indices",
         "optimize",
+        "cleanup",
+        "repair",
+        "embed",
+        "erase",
     ],
     Branches: ["create", "delete", "merge", "restore"],
     Tags: ["create", "delete"],
@@ -81,6 +86,59 @@ def test_every_call_refuses_a_keyword_it_does_not_know(graph: Graph, cls: type, 
         TypeError, match=r"unexpected keyword argument 'timeot_s'; did you mean 'timeout_s'\?"
     ):
         getattr(of(graph, cls), name)(timeot_s=1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda graph, place, **limits: omnigraph.init(place, schema="node A { k: String @key }", **limits),
+        lambda graph, _, **limits: omnigraph.open(graph.uri, **limits),
+        lambda graph, _, **limits: omnigraph.open_read_only(graph.uri, **limits),
+        lambda graph, place, **limits: omnigraph.clone(graph.uri, place, **limits),
+        lambda graph, _, **limits: omnigraph.picture(graph, "Person", "p1", **limits),
+    ],
+    ids=["init", "open", "open_read_only", "clone", "picture"],
+)
+def test_calls_without_a_handle_take_limits_too(
+    graph: Graph, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    place, stopped = tmp_path / "other", Cancellation()
+    stopped.request()
+    with pytest.raises(Cancelled):
+        call(graph, place, cancel=stopped)
+    for wrong in ({"timeout_s": 0}, {"memory_bytes": True}, {"cancel": 1}):
+        with pytest.raises(BadRequest, match=next(iter(wrong))):
+            call(graph, place, **wrong)
+    with pytest.raises(TypeError, match=r"did you mean 'timeout_s'\?"):
+        call(graph, place, timeot_s=1)
+    assert not place.exists()
+    made = call(graph, place, timeout_s=600, cancel=Cancellation())
+    if isinstance(made, Graph):
+        made.close()
+    assert current_bounds() is bounds.NO_BOUNDS
+
+
+def test_an_open_whose_time_is_over_leaves_no_settling_half_way(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
+        pytest.raises(Exception, match=r".+"),
+    ):
+        graph.mutate(PERSON, {"name": "dead"})
+    graph.close()
+    clock = Clock()
+    monkeypatch.setattr(bounds, "time", clock)
+
+    def over(_: Window) -> None:
+        clock.now = 100.0
+
+    listed = Sequence([lambda _: None, over])  # files that a power cut tore are looked for first
+    with activate(Window.RECOVERY_POST_LIST_PRE_READ, listed), pytest.raises(DeadlineExceeded):
+        omnigraph.open(graph.uri, timeout_s=5)
+    with omnigraph.open_read_only(graph.uri) as again:
+        assert "dead" in rows_of(again, "Person"), "what was begun was finished"
+        assert again.pending() == ()
 
 
 def test_a_slip_in_a_keyword_says_what_was_meant(graph: Graph) -> None:

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from omnigraph.api.arguments import text_checked, text_checked_methods
+from omnigraph.api.arguments import limited, text_checked, text_checked_methods
 from omnigraph.api.at import GraphAt
 from omnigraph.api.branches import Branches, Commits, writable_branch
 from omnigraph.api.bulk import SPARK_WHEN_LARGE
@@ -19,7 +19,7 @@ from omnigraph.api.mutations import Mutations
 from omnigraph.api.schemas import Schemas
 from omnigraph.api.texts import in_file, source_text
 from omnigraph.api.upkeep import Upkeep
-from omnigraph.core.bounds import current_bounds
+from omnigraph.core.bounds import current_bounds, unbounded
 from omnigraph.core.errors import BadRequest, SourceFailure, StorageNotFound, TargetConflict
 from omnigraph.core.ids import normalize_branch, show_branch
 from omnigraph.core.permission import Action, Question
@@ -343,6 +343,7 @@ class Graph(Upkeep, Loads, Mutations, Schemas):
         return shown.html()
 
 
+@limited
 @text_checked
 def init(
     uri: str | os.PathLike[str],
@@ -354,6 +355,7 @@ def init(
     storage_options: Mapping[str, str] | None = None,
     blob_sources: Sequence[str | os.PathLike[str]] | None = None,
     embedder: Embedder | None = None,
+    **_limits: Unpack[CallLimits],
 ) -> Graph:
     """Create a graph and open it. `schema` is schema text or a path; the rest is as in `open`.
 
@@ -366,16 +368,17 @@ def init(
     from omnigraph.engine.create import create_graph  # noqa: PLC0415 - most processes make no graph
 
     text, file = source_text(schema)
-    session = create_graph(
-        os.fspath(uri),
-        text,
-        schema_file=file,
-        actor=actor,
-        force=force,
-        settings=_with_blob_sources(settings, blob_sources),
-        storage_options=storage_options,
-        embedder=embedder,
-    )
+    with unbounded():  # a creation that stops half-way would have to be taken over
+        session = create_graph(
+            os.fspath(uri),
+            text,
+            schema_file=file,
+            actor=actor,
+            force=force,
+            settings=_with_blob_sources(settings, blob_sources),
+            storage_options=storage_options,
+            embedder=embedder,
+        )
     return Graph(session)
 
 
@@ -392,6 +395,7 @@ def _with_blob_sources(
     return replace(chosen, blob_sources=tuple(os.fspath(each) for each in blob_sources))
 
 
+@limited
 @text_checked
 def open_graph(
     uri: str | os.PathLike[str],
@@ -401,6 +405,7 @@ def open_graph(
     blob_sources: Sequence[str | os.PathLike[str]] | None = None,
     embedder: Embedder | None = None,
     policy: str | os.PathLike[str] | Policy | None = None,
+    **_limits: Unpack[CallLimits],
 ) -> Graph:
     """Open a graph for reading and writing; what dead writers left is settled first.
 
@@ -435,6 +440,7 @@ def _policy_of(given: str | os.PathLike[str] | Policy | None) -> Policy | None:
     return load_policy(Path(given))
 
 
+@limited
 @text_checked
 def open_read_only(
     uri: str | os.PathLike[str],
@@ -442,6 +448,7 @@ def open_read_only(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     embedder: Embedder | None = None,
+    **_limits: Unpack[CallLimits],
 ) -> Graph:
     """Open a graph without ever writing to it, not even to settle what dead writers left. Raises
     `GraphNotFound`.

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from omnigraph.core.bounds import check_bounds, unbounded
 from omnigraph.core.errors import ResourceBusy, SchemaDrift
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from omnigraph.engine.session import GraphSession
     from omnigraph.recovery.heal import Healed
     from omnigraph.recovery.sweep import Swept
+
+T = TypeVar("T")
 
 
 def settle_on_open(session: GraphSession) -> Swept:
     """What a read-write open does before it reads the schema, in this order.
 
-    Torn state, internal migrations, interrupted schema renames, the full sweep, the commit tables.
-    Cost when nothing is pending: a few probes and listings.
+    Torn state, internal migrations, interrupted schema renames, the full sweep, the commit tables. The bounds
+    of the call hold between them: none is left half-way. Cost when nothing is pending: a few probes and
+    listings.
     """
     # What settles is loaded by those who write.
     from omnigraph.manifest.migrations import migrate  # noqa: PLC0415
     from omnigraph.recovery.sweep import sweep  # noqa: PLC0415
     from omnigraph.recovery.torn_state import repair_torn_state  # noqa: PLC0415
 
-    repair_torn_state(session.recovery)
-    migrate(session.manifest, session.manifest.head(None))
-    _reconcile_schema(session)
-    swept = sweep(session.recovery)
-    session.commits.complete()
+    _whole(lambda: repair_torn_state(session.recovery))
+    _whole(lambda: migrate(session.manifest, session.manifest.head(None)))
+    _whole(lambda: _reconcile_schema(session))
+    swept = _whole(lambda: sweep(session.recovery))
+    _whole(session.commits.complete)
     return swept
+
+
+def _whole(step: Callable[[], T]) -> T:
+    check_bounds()
+    with unbounded():
+        return step()
 
 
 def refresh_session(session: GraphSession) -> Healed:

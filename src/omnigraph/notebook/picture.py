@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
+from omnigraph.api.arguments import limited
 from omnigraph.engine.entities.neighbourhood import Neighbourhood, PictureNode, neighbourhood
 
 if TYPE_CHECKING:
     from omnigraph.api.graph import Graph
+    from omnigraph.core.bounds import CallLimits
     from omnigraph.planning.keys import EntityKey
 
 COLOURS: Final = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
@@ -56,6 +58,7 @@ class Picture:
         return self.svg + (f"<p>{left:,} more nodes</p>" if left else "")
 
 
+@limited
 def picture(
     graph: "Graph",
     type_name: str,
@@ -64,6 +67,7 @@ def picture(
     hops: int = 1,
     branch: str = "main",
     nodes_max: int = 60,
+    **_limits: "Unpack[CallLimits]",
 ) -> Picture:
     """The surroundings of one node, for a notebook.
 
