@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs import make_graph, rows_of
+from graphs import PEOPLE, make_graph, rows_of
 from omnigraph.core import bounds
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import Cancelled, ConstraintViolation, DeadlineExceeded, KeyConflict
@@ -23,6 +23,8 @@ EDGE = "query e($from: String, $to: String) { insert Knows { from: $from, to: $t
 BOTH = """query b($name: String, $nick: String?, $to: String) {
   insert Person { name: $name, nick: $nick }
   insert Knows { from: $name, to: $to } }"""
+EVENT = "query v($event: String, $age: I32) { insert Event { name: $event, age: $age } }"
+SCHEMA = PEOPLE + "\nnode Event { name: String @key  age: I32?  @range(age, 0..1) }"
 STOPS = {"cancelled": Cancelled, "overdue": DeadlineExceeded}
 NAMES = st.sampled_from("abcd")
 NICKS = st.sampled_from([None, "x", "y"])
@@ -33,7 +35,7 @@ class Asked:
     """One call."""
 
     query: str
-    params: tuple[tuple[str, str | None], ...]
+    params: tuple[tuple[str, Any], ...]
     stopped: str = ""
     """It is cancelled, or its time is over."""
     late: bool = False
@@ -56,11 +58,16 @@ class State:
 
     people: dict[str, str | None] = field(default_factory=lambda: {"first": None})
     knows: list[tuple[str, str]] = field(default_factory=list)
+    events: dict[str, int] = field(default_factory=dict)
 
     def after(self, asked: Asked) -> "State | None":
         """What one call makes of it; None when it must be refused."""
         given_params = dict(asked.params)
-        people, knows = dict(self.people), list(self.knows)
+        people, knows, events = dict(self.people), list(self.knows), dict(self.events)
+        if asked.query == EVENT:
+            events[given_params["event"]] = given_params["age"]
+            if given_params["age"] > 1:
+                return None
         name = given_params.get("name")
         if name is not None:
             if asked.query == NEW and name in people:
@@ -73,7 +80,7 @@ class State:
         nicks = [nick for nick in people.values() if nick is not None]
         if len(set(nicks)) < len(nicks) or any(end not in people for ends in knows for end in ends):
             return None
-        return State(people, knows)
+        return State(people, knows, events)
 
 
 def params(**values: Any) -> Any:
@@ -81,7 +88,10 @@ def params(**values: Any) -> Any:
 
 
 STOPPED = st.sampled_from(["", "", "cancelled", "overdue"])
+EVENTS = st.builds(Asked, st.just(EVENT), params(event=NAMES, age=st.integers(0, 2)), STOPPED, st.booleans())
+"""Of a type whose rules speak of single rows."""
 CALLS = st.one_of(
+    EVENTS,
     st.builds(Asked, st.sampled_from([PERSON, NEW]), params(name=NAMES, nick=NICKS), STOPPED, st.booleans()),
     st.builds(Asked, st.just(EDGE), params(**{"from": NAMES, "to": NAMES}), STOPPED, st.booleans()),
     st.builds(Asked, st.just(BOTH), params(name=NAMES, nick=NICKS, to=NAMES), STOPPED, st.booleans()),
@@ -90,13 +100,13 @@ CALLS = st.one_of(
 
 @pytest.mark.model
 @settings(max_examples=20, deadline=None)
-@given(st.lists(CALLS, min_size=2, max_size=9), st.booleans())
+@given(st.one_of(st.lists(each, min_size=2, max_size=9) for each in (CALLS, EVENTS)), st.booleans())
 def test_grouped_calls_equal_some_order_of_them(calls: list[Asked], disturbed: bool) -> None:  # noqa: FBT001
     """`disturbed`: as beside another process, where a group waits for its turn."""
     with (
         tempfile.TemporaryDirectory() as place,
         pytest.MonkeyPatch.context() as monkeypatch,
-        make_graph(Path(place) / "g") as graph,
+        make_graph(Path(place) / "g", SCHEMA) as graph,
     ):
         cancels, clock = [Cancellation() for _ in calls], Clock()
         monkeypatch.setattr(bounds, "time", clock)
@@ -121,6 +131,7 @@ def test_grouped_calls_equal_some_order_of_them(calls: list[Asked], disturbed: b
                 results = outcomes(*works, before=begin)
         shown = {name: row.get("nick") for name, row in rows_of(graph, "Person").items()}
         knows = sorted((row["from"], row["to"]) for row in rows_of(graph, "Knows").values())
+        events = {name: row["age"] for name, row in rows_of(graph, "Event").items()}
         versions = {each.id: each.manifest_version for each in graph.commits.list()}
         assert graph.verify().ok
         assert graph.pending() == ()
@@ -141,6 +152,7 @@ def test_grouped_calls_equal_some_order_of_them(calls: list[Asked], disturbed: b
             state = after
         states.append(state)
     assert (shown, knows) == (states[-1].people, sorted(states[-1].knows))
+    assert events == states[-1].events
     for asked, result in zip(calls, results, strict=True):
         if isinstance(result, BaseException):
             assert isinstance(result, (*STOPS.values(), ConstraintViolation, KeyConflict)), repr(result)
