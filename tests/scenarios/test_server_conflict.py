@@ -8,9 +8,9 @@ from graphs import rows_of
 from omnigraph.api.graph import Graph
 from omnigraph.core.failpoints import Window, activate
 from scenarios.test_concurrency import all_arrive, at_once
-from server.conftest import RENAME, Serve, harbor, serve
+from server.conftest import RENAME, Serve, harbor, logged, serve
 
-__all__ = ["harbor", "serve"]  # the fixtures
+__all__ = ["harbor", "logged", "serve"]  # the fixtures
 
 
 def test_http_conflict_body_shape(serve: Serve, harbor: Graph, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,12 @@ class Running:
     application: Application
     server: Server
     tokens: Mapping[str, str]
+    thread: threading.Thread
+
+    def stopped(self) -> None:
+        """Waits until the server has ended."""
+        self.thread.join(60)
+        assert not self.thread.is_alive()
 
     def client(self, who: str | None = None, **named: Any) -> httpx2.Client:
         headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
@@ -63,6 +69,22 @@ class Running:
 Serve = Callable[..., Running]
 
 
+@contextmanager
+def kept_log() -> Iterator[list[str]]:
+    """The log lines of servers in this process, instead of on stderr: the last ones come when a test is over."""
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omnigraph.server.log.write_line", lines.append)
+        yield lines
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What the servers of a test have logged so far."""
+    with kept_log() as lines:
+        yield lines
+
+
 @pytest.fixture
 def harbor(tmp_path: Path) -> Iterator[Graph]:
     with make_graph(tmp_path / "harbor.omni", SHIPS) as graph:
@@ -71,7 +93,7 @@ def harbor(tmp_path: Path) -> Iterator[Graph]:
 
 
 @pytest.fixture
-def serve(harbor: Graph) -> Iterator[Serve]:
+def serve(harbor: Graph, logged: list[str]) -> Iterator[Serve]:
     """Starts servers of the graph `harbor`, and of others beside it; all are stopped at the end."""
     with ExitStack() as running:
 
@@ -94,11 +116,12 @@ def serve(harbor: Graph) -> Iterator[Serve]:
 
             def stop() -> None:
                 server.stop()
-                thread.join(60)
-                assert not thread.is_alive()
+                made.stopped()
                 application.close()
 
+            url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+            made = Running(url, application, server, tokens or {}, thread)
             running.callback(stop)
-            return Running(f"http://127.0.0.1:{sock.getsockname()[1]}", application, server, tokens or {})
+            return made
 
         yield start

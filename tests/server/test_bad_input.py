@@ -1,5 +1,6 @@
 """What arrives from careless and from hostile clients: each gets a typed error, and nothing is done."""
 
+import asyncio
 import gzip
 import json
 import socket
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from omnigraph.api.graph import Graph
+from omnigraph.core.errors import DeadlineExceeded
 from omnigraph.server import requests
 from server.conftest import ADD, BY_IMO, Running, Serve
 
@@ -185,6 +187,22 @@ def test_a_client_that_stops_sending_is_not_waited_for(
     assert (status, body["kind"]) == (504, "deadline_exceeded")
 
 
+def test_a_client_that_sends_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "REQUEST_PAUSE_S_MAX", 0.1)
+    monkeypatch.setattr(requests, "REQUEST_BYTES_PER_S_MIN", 2**20)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def read() -> None:
+        async for _ in requests.pieces(receive, None):
+            pass
+
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(read())
+
+
 def test_names_with_dots_and_look_alikes_are_not_other_names(server: Running) -> None:
     for graph in ("harbor%2F..", "..", "h%D0%B0rbor", "harbor%00", "HARBOR", "harbor%20", "graphs"):
         answer = server.ask("GET", f"/graphs/{graph}/branches", "act-ines")
@@ -197,14 +215,12 @@ def test_names_with_dots_and_look_alikes_are_not_other_names(server: Running) ->
         assert answer.status_code in {400, 404}, branch
 
 
-def test_a_token_in_the_address_is_refused_and_told_to_nobody(
-    server: Running, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_token_in_the_address_is_refused_and_told_to_nobody(server: Running, logged: list[str]) -> None:
     answer = server.ask("GET", "/graphs/harbor/branches?access_token=t1-secret")
     assert answer.status_code == 401
     told = server.ask("GET", "/graphs/harbor/branches?access_token=t1-secret", "act-ines")
     assert told.status_code == 400
-    assert "t1-secret" not in answer.text + told.text + "".join(capfd.readouterr())
+    assert "t1-secret" not in answer.text + told.text + "".join(logged)
 
 
 def test_a_header_that_decides_may_come_once(server: Running) -> None:

@@ -23,6 +23,7 @@ from omnigraph.server.served import ServedGraph, ServedGraphs
 from omnigraph.server.serving import Server, listening
 from omnigraph.server.stored import NO_QUERIES
 from omnigraph.server.tokens import read_tokens
+from server.conftest import kept_log
 
 pytestmark = pytest.mark.slow  # the same cases run in process among the quick ones
 
@@ -70,6 +71,7 @@ def behind() -> Iterator[Callable[[Graph], Any]]:
     """Puts graphs behind one server, and gives what a client has of each."""
     application = Application(ServedGraphs({}, (), ()), read_tokens({}))
     with listening("127.0.0.1:0") as sock, ExitStack() as held:
+        held.enter_context(kept_log())
         server = Server(application, drain_s=5)
         thread = Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()

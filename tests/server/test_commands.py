@@ -107,8 +107,7 @@ def ran(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         capfd.readouterr()
         status = running.run(arguments)
         out, err = capfd.readouterr()
-        told = [line for line in err.splitlines() if not line.startswith('{"method"')]
-        return status, out, "\n".join(line for line in told if '"event": ' not in line)
+        return status, out, err
 
     return go
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -90,7 +89,7 @@ def sent(client: httpx2.Client, asked: Asked) -> httpx2.Response:
 
 
 def test_no_body_and_no_log_line_holds_what_nobody_may_see(
-    serve: Serve, harbor: Graph, capfd: pytest.CaptureFixture[str]
+    serve: Serve, harbor: Graph, logged: list[str]
 ) -> None:
     server = serve({"act-ines": TOKEN})
     answered: set[int] = set()
@@ -112,7 +111,7 @@ def test_no_body_and_no_log_line_holds_what_nobody_may_see(
     with server.client() as client:
         look()
     assert {200, 400, 401, 404} <= answered
-    logged = "".join(capfd.readouterr())
-    assert '"event": "decision"' in logged
+    told = "".join(logged)
+    assert '"event": "decision"' in told
     for hidden in (TOKEN, OTHER, SECRET, harbor.uri):
-        assert hidden not in logged
+        assert hidden not in told

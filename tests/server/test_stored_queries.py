@@ -77,6 +77,7 @@ def test_queries_are_listed_with_their_parameters(server: Running) -> None:
     by_name = {each["name"]: each for each in told}
     assert by_name["ship_by_imo"] == {
         "name": "ship_by_imo",
+        "tool_name": "ship_by_imo",
         "description": "One ship.",
         "mutation": False,
         "params": [{"name": "imo", "kind": "string", "nullable": False}],

@@ -167,6 +167,10 @@ REQUEST_NESTING_MAX: Final = 64
 """Brackets open at one place of a JSON body."""
 REQUEST_PAUSE_S_MAX: Final = 30.0
 """A client that sends nothing of its body for so long is not waited for."""
+REQUEST_BYTES_PER_S_MIN: Final = 1 * KIB
+"""A client that sends its body more slowly, after the pause it may make, is not waited for either."""
+PARSED_AT_ONCE_BYTES_MAX: Final = 4 * KIB
+"""A JSON body up to this size is read by the event loop itself; a larger one could hold up others."""
 SERVER_READ_S_MAX: Final = 300
 """Seconds a read over a server may take, whatever it asks for."""
 SERVER_READ_ROWS_MAX: Final = 10_000_000

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -34,8 +35,8 @@ from omnigraph.server import requests
 from omnigraph.server.answers import JSON, LINES, Answer, Stream
 from omnigraph.server.calls import EVERY_BRANCH, At, Call, IfMissing
 from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
-from omnigraph.server.flat import FLAT_ROUTES, FlatRoute
-from omnigraph.server.log import log
+from omnigraph.server.flat import FLAT_ROUTES, Caller, FlatRoute
+from omnigraph.server.log import audit, log
 from omnigraph.server.routes import BY_OPERATION, GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
 from omnigraph.server.stored import NO_QUERIES, as_said
 from omnigraph.server.telemetry import Metrics, spanning
@@ -167,11 +168,12 @@ class Application:
                 if route.protected:
                     self._identify(exchange)
                 requests.parameters_in(exchange.scope, route.said)
+                caller = Caller(exchange.actor, exchange.request_id)
                 if route.blocks:
                     writers = self.workers[Lane.WRITES]
-                    await _send_whole(exchange, await writers.run(route.work, self, exchange.actor))
+                    await _send_whole(exchange, await writers.run(route.work, self, caller))
                 else:
-                    await _send_whole(exchange, route.work(self, exchange.actor))
+                    await _send_whole(exchange, route.work(self, caller))
             else:
                 await self._graph_call(exchange, route, dict(names))
 
@@ -200,6 +202,7 @@ class Application:
                 exchange.actor,
                 exchange.headers,
                 Cancellation(),
+                partial(_decided, exchange, served),
                 key=key,
                 stored=served.queries,
                 rows_max=requests.rows_max_in(exchange.headers, self._limits),
@@ -303,8 +306,7 @@ class Application:
         Raises StoredQueryNotFound, also for who may not invoke it, and BadRequest.
         """
         question = Question(Action.INVOKE_QUERY, query=name)
-        decision = served.policy.decide(exchange.actor, question)
-        _audit(exchange, question, decision)
+        decision = _decided(exchange, served, question)
         found = (served.queries if decision.allowed else NO_QUERIES).find(name)
         return BY_OPERATION["mutate" if found.mutation else "query"], as_said(found, said)
 
@@ -327,8 +329,7 @@ class Application:
                         else [asked] * (asked.target not in there)
                     )
             for question in questions:
-                decision = served.policy.decide(exchange.actor, question)
-                _audit(exchange, question, decision)
+                decision = _decided(exchange, served, question)
                 if not decision.allowed:
                     raise hidden or Forbidden(decision.message, hint="ask the operator of the server")
 
@@ -346,6 +347,13 @@ def _done(route: GraphRoute, call: Call[Any], bounds: Bounds) -> Answer | Stream
         return route.work(call)
 
 
+def _decided(exchange: Exchange, served: ServedGraph, question: Question) -> Decision:
+    """The answer to a question, which is also written down."""
+    decision = served.policy.decide(exchange.actor, question)
+    audit(exchange.actor, exchange.request_id, served.id, question, decision)
+    return decision
+
+
 def _homes_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> tuple[str, ...]:
     """The branches that what `at` names belongs to: that of the commit, and the one it is named by.
 
@@ -361,20 +369,6 @@ def _homes_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> tuple[str
         raise hidden from None
     named = at.partition("~")[0].rpartition("@")[0] or at.partition("~")[0]
     return (home, named.strip()) if named.strip() in there else (home,)
-
-
-def _audit(exchange: Exchange, question: Question, decision: Decision) -> None:
-    log().info(
-        "decision",
-        actor=exchange.actor,
-        action=str(question.action),
-        branch=question.branch,
-        target=question.target,
-        graph=exchange.graph_id,
-        allowed=decision.allowed,
-        rule=decision.rule,
-        request_id=exchange.request_id,
-    )
 
 
 def _full_path(route: AnyRoute) -> str:

@@ -12,6 +12,8 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 
 Text = Annotated[str, Meta(min_length=1)]
 Names = tuple[str, ...]
+Token = Annotated[str, Meta(max_length=4_096)]
+PageSize = Annotated[int, Meta(ge=1, description="At most 8,192.")]
 
 
 class Nothing(Body):
@@ -111,18 +113,19 @@ class ChangesFilter(Body):
 class CommitChangesParameters(ChangesFilter):
     """One page of what a commit changed."""
 
-    page_token: Annotated[str, Meta(max_length=4_096)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=8_192)] = 1_000
+    page_token: Token | None = None
+    limit: PageSize = 1_000
 
 
 class FeedParameters(ChangesFilter):
     """One page of what happened on a branch."""
 
     branch: str = "main"
-    cursor: Annotated[str, Meta(max_length=4_096)] | None = None
+    cursor: Token | None = None
     start: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=8_192)] = 1_000
-    commits: Annotated[int, Meta(ge=1, le=512)] = 100
+    page_token: Token | None = None
+    limit: PageSize = 1_000
+    commits: Annotated[int, Meta(ge=1, description="At most 512.")] = 100
 
 
 class CursorParameters(ChangesFilter):
@@ -192,14 +195,20 @@ class BranchBody(Body, kw_only=True):
     base: str = msgspec.field(default="main", name="from")
 
 
-class MergeBody(Body, kw_only=True):
-    """A merge: which branch into which, and who wins where both changed something."""
+class PreviewBody(Body, kw_only=True):
+    """A merge that is looked at: which branch into which, and who wins where both changed something."""
 
     source: Text
     target: str = "main"
     on_conflict: Literal["ours", "theirs"] | dict[str, Literal["ours", "theirs"]] | None = None
     resolve: dict[str, Any] | None = None
     """An edited list of conflicts."""
+
+
+class MergeBody(PreviewBody, kw_only=True):
+    """A merge, and whether its source is deleted afterwards."""
+
+    delete_branch: bool = False
 
 
 class TagBody(Body, kw_only=True):

@@ -11,10 +11,11 @@ from omnigraph.core.permission import Action, Question
 from omnigraph.server.stored import NO_QUERIES, StoredQueries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.cancel import Cancellation
+    from omnigraph.core.permission import Decision
     from omnigraph.server.answers import Answer, Stream
     from omnigraph.server.bodies import Body
 
@@ -33,6 +34,8 @@ class Call(Generic[Said]):
     headers: Mapping[str, str]
     """Of the request, by lower-case name."""
     cancel: Cancellation
+    decided: Callable[[Question], Decision]
+    """The answer to a question that comes up on the way. A refusal is one of a part of the work."""
     records: Any = None
     """The body of a load, as a file."""
     key: str | None = None

@@ -154,12 +154,17 @@ def _unchanged(found: Blob, headers: Mapping[str, str]) -> Answer | None:
                 hint="read it again and decide again",
                 details={"etag": f'"{found.etag}"'},
             )
-    known = headers.get("if-none-match")
-    if known is None:
-        return None
-    if known.strip() == "*" or found.etag in {tag for _, tag in _tags(known) or ()}:
+    if found.etag is not None and is_known(found.etag, headers):
         return Answer(b"", BYTES, 304, {**_about(found), "content-length": str(found.size)})
     return None
+
+
+def is_known(tag: str, headers: Mapping[str, str]) -> bool:
+    """Whether the caller says with `If-None-Match` that this is what they have."""
+    known = headers.get("if-none-match")
+    if known is None:
+        return False
+    return known.strip() == "*" or tag in {each for _, each in _tags(known) or ()}
 
 
 def _tags(header: str) -> list[tuple[bool, str | None]] | None:

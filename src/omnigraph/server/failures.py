@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 INTERNAL: Final = "the server could not do this; its log has the reason under the request id"
 RETRY_AFTER_S: Final = "1"
-_FAULTS_OF_THE_MACHINE: Final = 500
+INTERNAL_STATUS: Final = 500
 
 
 def status_of(error: OmnigraphError) -> int:
     """The HTTP status of a failure. One that is local to a client is the server's fault here."""
-    return error.http_status or _FAULTS_OF_THE_MACHINE
+    return error.http_status or INTERNAL_STATUS
 
 
 def as_typed(error: Exception) -> OmnigraphError:
@@ -46,7 +46,7 @@ def body_of(error: OmnigraphError, request_id: str, secrets: Iterable[str]) -> b
     machine get a fixed sentence, and no other text names one of the `secrets`, the places of served graphs.
     """
     said = error.to_dict()
-    if status_of(error) == _FAULTS_OF_THE_MACHINE:
+    if status_of(error) == INTERNAL_STATUS:
         said = {"error": INTERNAL, "code": "internal", "kind": error.kind, "retry": said["retry"]}
     ordered: dict[str, Any] = {name: said.pop(name) for name in ("error", "code") if name in said}
     last = {name: said.pop(name) for name in ("kind", "hint", "retry") if name in said}

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from omnigraph.api.texts import Text
+from omnigraph.branching.feed import CHANGES_PER_PAGE_MAX
 from omnigraph.core.errors import ResourceLimit, TargetConflict
 from omnigraph.manifest.commit_record import commit_dict
-from omnigraph.server.answers import ARROW, LINES, Stream, document, listed, rows_as_arrow, rows_as_json
-from omnigraph.server.entities import key_of
+from omnigraph.server.answers import (
+    ARROW,
+    JSON,
+    LINES,
+    Answer,
+    Stream,
+    document,
+    listed,
+    rows_as_arrow,
+    rows_as_json,
+)
+from omnigraph.server.entities import is_known, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from omnigraph.branching.baseline import Baseline
     from omnigraph.server import bodies
-    from omnigraph.server.answers import Answer
     from omnigraph.server.bodies import ChangesFilter, ExportBody, Nothing, QueryBody
     from omnigraph.server.calls import Call
+
+PLAIN: Final = "text/plain"
+COMMITS_PER_POLL_MAX: Final = 512
 
 
 def query(call: Call[QueryBody]) -> Answer | Stream:
@@ -61,8 +76,15 @@ def branches(call: Call[Nothing]) -> Answer:
 
 
 def schema(call: Call[Nothing]) -> Answer:
-    """The accepted schema."""
-    return document({"schema_source": call.graph.schema_source()})
+    """The accepted schema, as a JSON object or as the text alone."""
+    source = call.graph.schema_source()
+    tag = hashlib.sha256(source.encode()).hexdigest()
+    about = {"etag": f'"{tag}"'}
+    if is_known(tag, call.headers):
+        return Answer(b"", JSON, 304, about)
+    if PLAIN in call.accept:
+        return Answer(source.encode(), f"{PLAIN}; charset=utf-8", headers=about)
+    return replace(document({"schema_source": source}), headers=about)
 
 
 def explain(call: Call[bodies.ExplainBody]) -> Answer:
@@ -116,7 +138,8 @@ def commits(call: Call[bodies.CommitsParameters]) -> Answer:
         merged=said.merged,
         upkeep=said.upkeep,
     )
-    return document({"commits": [commit_dict(each) for each in found]})
+    more = {"next": found[-1].id} if len(found) == said.limit else {}
+    return document({"commits": [commit_dict(each) for each in found], **more})
 
 
 def commit(call: Call[Nothing]) -> Answer:
@@ -127,6 +150,7 @@ def commit(call: Call[Nothing]) -> Answer:
 def commit_changes(call: Call[bodies.CommitChangesParameters]) -> Answer:
     """One page of what a commit changed against its first parent."""
     said = call.said
+    _check_page(said.limit)
     page = call.graph.feed.changes(
         call.names["commit"], page_token=said.page_token, changes_max=said.limit, **_chosen(said)
     )
@@ -136,12 +160,26 @@ def commit_changes(call: Call[bodies.CommitChangesParameters]) -> Answer:
 def changes(call: Call[bodies.FeedParameters]) -> Answer:
     """One page of what happened on a branch behind a cursor."""
     said, feed = call.said, call.graph.feed
-    if said.cursor is not None and said.start is not None:
-        raise TargetConflict("give either a cursor or a start, not both")
+    _check_page(said.limit, said.commits)
+    given = [each for each in (said.cursor, said.page_token, said.start) if each is not None]
+    if len(given) > 1:
+        raise TargetConflict("give a cursor, a page token or a start, and only one of them")
     chosen = _chosen(said)
-    position = said.cursor or feed.start(said.start or "now", branch=said.branch, **chosen)
+    position = said.cursor or said.page_token or feed.start(said.start or "now", branch=said.branch, **chosen)
     page = feed.poll(position, branch=said.branch, changes_max=said.limit, commits_max=said.commits, **chosen)
     return document(page.to_dict())
+
+
+def _check_page(changes: int, commits: int = 1) -> None:
+    """Refuse a page that is larger than any. Raises ResourceLimit."""
+    for resource, asked, most in (
+        ("commit_changes_page_changes", changes, CHANGES_PER_PAGE_MAX),
+        ("change_feed_commits_per_poll", commits, COMMITS_PER_POLL_MAX),
+    ):
+        if asked > most:
+            raise ResourceLimit(
+                resource=resource, limit=most, actual=asked, hint="ask for less, page by page"
+            )
 
 
 def cursor(call: Call[bodies.CursorParameters]) -> Answer:
@@ -183,7 +221,7 @@ def tags(call: Call[Nothing]) -> Answer:
     return document({"tags": call.graph.tags.list()})
 
 
-def preview(call: Call[bodies.MergeBody]) -> Answer:
+def preview(call: Call[bodies.PreviewBody]) -> Answer:
     """What a merge would do now."""
     said = call.said
     found = call.graph.branches.preview(

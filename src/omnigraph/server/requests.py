@@ -19,7 +19,9 @@ from omnigraph.core.bounds import bounds_of
 from omnigraph.core.errors import BadRequest, DeadlineExceeded, ResourceLimit, UnsupportedMediaType
 from omnigraph.core.limits import (
     MIB,
+    PARSED_AT_ONCE_BYTES_MAX,
     REQUEST_BYTES_MAX,
+    REQUEST_BYTES_PER_S_MIN,
     REQUEST_NESTING_MAX,
     REQUEST_PAUSE_S_MAX,
     SERVER_READ_ROWS_MAX,
@@ -166,7 +168,13 @@ async def json_body(
     if not whole and empty:
         return converted({}, model, "member")
     check_media_type(headers, "application/json")
-    return converted(parsed(whole), model, "member")
+    if len(whole) > PARSED_AT_ONCE_BYTES_MAX:
+        return await asyncio.to_thread(_document, whole, model)
+    return _document(whole, model)
+
+
+def _document(text: bytes, model: type[Model]) -> Model:
+    return converted(parsed(text), model, "member")
 
 
 def parsed(text: bytes) -> Any:
@@ -231,11 +239,14 @@ def check_length(headers: Mapping[str, str], limit: int | None) -> None:
 
 
 async def pieces(receive: Receive, limit: int | None) -> AsyncGenerator[bytes, None]:
-    """The body as it comes. Raises ResourceLimit, DeadlineExceeded for a client that pauses, Disconnected."""
+    """The body as it comes. Raises ResourceLimit, DeadlineExceeded for a slow client, Disconnected."""
     seen = 0
+    clock = asyncio.get_running_loop().time
+    begun = clock()
     while True:
         try:
-            async with asyncio.timeout(REQUEST_PAUSE_S_MAX):
+            latest = min(clock(), begun + seen / REQUEST_BYTES_PER_S_MIN) + REQUEST_PAUSE_S_MAX
+            async with asyncio.timeout_at(latest):
                 message = await receive()
         except TimeoutError:
             raise DeadlineExceeded(

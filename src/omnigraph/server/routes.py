@@ -73,6 +73,7 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     GraphRoute(
         "getSchema", "GET", "/schema", "The accepted schema.",
         bodies.Nothing, Carried.PARAMETERS, Lane.READS, asking.reads_main, reading.schema,
+        gives=(JSON, reading.PLAIN), statuses=(304, 400),
     ),
     GraphRoute(
         "listBranches", "GET", "/branches", "All branches, by name.",
@@ -146,7 +147,7 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
         "getCommitChanges", "GET", "/commits/{commit:path}/changes", "What a commit changed, by pages.",
         bodies.CommitChangesParameters, Carried.PARAMETERS, Lane.READS,
         asking.reads_commit, reading.commit_changes,
-        statuses=(400, 404, 409, 410),
+        statuses=(400, 404, 409, 410, 413),
     ),
     GraphRoute(
         "getCommit", "GET", "/commits/{commit:path}", "One commit.",
@@ -156,7 +157,7 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     GraphRoute(
         "pollChanges", "GET", "/changes", "What happened on a branch behind a cursor.",
         bodies.FeedParameters, Carried.PARAMETERS, Lane.READS, asking.reads_branch, reading.changes,
-        statuses=(400, 404, 409, 410),
+        statuses=(400, 404, 409, 410, 413),
     ),
     GraphRoute(
         "startChanges", "GET", "/changes/start", "A cursor to begin a feed at.",
@@ -189,7 +190,7 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     ),
     GraphRoute(
         "previewMerge", "POST", "/branches/preview", "What a merge would do now.",
-        bodies.MergeBody, Carried.BODY, Lane.READS, asking.previews, reading.preview,
+        bodies.PreviewBody, Carried.BODY, Lane.READS, asking.previews, reading.preview,
         statuses=(400, 404, 409, 413, 415),
     ),
     GraphRoute(

@@ -52,6 +52,7 @@ class StoredQuery:
         told = {"description": self.description, "instruction": self.instruction}
         return {
             "name": self.name,
+            "tool_name": self.name,
             **{name: value for name, value in told.items() if value is not None},
             "mutation": self.mutation,
             "params": [_parameter(each) for each in self.parameters],

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omnigraph.api.texts import Text
+from omnigraph.core.errors import Forbidden, OmnigraphError
+from omnigraph.core.permission import Action, Question
 from omnigraph.server.answers import document
+from omnigraph.server.failures import INTERNAL, INTERNAL_STATUS, status_of
 
 if TYPE_CHECKING:
     from omnigraph.server import bodies
@@ -87,7 +90,21 @@ def merge(call: Call[bodies.MergeBody]) -> Answer:
         on_conflict=said.on_conflict,
         resolve=said.resolve,
     )
-    return document({**done.to_dict(), "actor_id": call.actor})
+    told = {**done.to_dict(), "actor_id": call.actor}
+    return document({**told, **_deleted(call, done.source)} if said.delete_branch else told)
+
+
+def _deleted(call: Call[bodies.MergeBody], source: str) -> dict[str, Any]:
+    """What became of the source. The merge has happened, so that a refusal here is told and not raised."""
+    decision = call.decided(Question(Action.BRANCH_DELETE, None, source))
+    try:
+        if not decision.allowed:
+            raise Forbidden(decision.message)
+        call.graph.branches.delete(source, actor=call.actor)
+    except OmnigraphError as error:
+        why = INTERNAL if status_of(error) == INTERNAL_STATUS else error.message
+        return {"branch_deleted": False, "branch_delete_error": why}
+    return {"branch_deleted": True}
 
 
 def create_tag(call: Call[bodies.TagBody]) -> Answer:
