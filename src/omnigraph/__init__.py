@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from omnigraph.catalog.blobs import BlobReference
     from omnigraph.client import aio
     from omnigraph.client.remote import RemoteGraph, connect
+    from omnigraph.client.spark import register_spark
     from omnigraph.core import errors, events
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.errors import OmnigraphError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from omnigraph.maintenance.repair import RepairReport
     from omnigraph.manifest.commit_record import CommitRecord
     from omnigraph.notebook.picture import Picture, picture
-    from omnigraph.pipeline.output.datasource import register_spark
     from omnigraph.pipeline.output.export import ExportReport
     from omnigraph.pipeline.report import LoadReport
     from omnigraph.recovery.verify import VerifyReport
@@ -75,7 +75,7 @@ _HOMES: dict[str, str] = {
     "open": "omnigraph.api.graph",
     "open_read_only": "omnigraph.api.graph",
     "picture": "omnigraph.notebook.picture",
-    "register_spark": "omnigraph.pipeline.output.datasource",
+    "register_spark": "omnigraph.client.spark",
 }
 _MODULES: dict[str, str] = {
     "aio": "omnigraph.client.aio",

@@ -1,14 +1,17 @@
 """Every route, asked by everybody about every kind of branch. The rows come from the table of routes."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from omnigraph.api.graph import Graph
 from omnigraph.policy.bundle import parse_bundle
 from omnigraph.policy.decisions import BundlePolicy
+from omnigraph.server.flat import FLAT_ROUTES
 from omnigraph.server.routes import GRAPH_ROUTES
 from omnigraph.server.stored import read_queries
 from server.conftest import BY_IMO, SHIPS, Running, Serve
@@ -91,6 +94,25 @@ def rows(branch: str) -> dict[str, Row]:
     }
 
 
+@dataclass(frozen=True)
+class Flat:
+    """How a route of the server itself is called, and what of it: nobody without a token, or who has `admin`."""
+
+    path: str
+    secured: bool = True
+    admin: bool = False
+
+
+FLAT = {
+    "health": Flat("/healthz", secured=False),
+    "ready": Flat("/readyz", secured=False),
+    "openapi": Flat("/openapi.json", secured=False),
+    "listGraphs": Flat("/graphs"),
+    "metrics": Flat("/metrics"),
+    "reload": Flat("/admin/reload", admin=True),
+}
+
+
 @pytest.fixture
 def server(serve: Serve, harbor: Graph, tmp_path: Path) -> Running:
     harbor.branches.create("topic")
@@ -102,9 +124,59 @@ def server(serve: Serve, harbor: Graph, tmp_path: Path) -> Running:
 
 def test_every_route_has_a_row() -> None:
     assert set(rows("main")) == {route.operation for route in GRAPH_ROUTES}
+    assert set(FLAT) == {route.operation for route in FLAT_ROUTES}
 
 
-@pytest.mark.parametrize("branch", ["main", "topic"])
+def test_routes_of_the_server_itself_are_for_who_has_a_token(server: Running) -> None:
+    for route in FLAT_ROUTES:
+        row = FLAT[route.operation]
+        nobody = server.ask(route.method, row.path)
+        assert nobody.status_code == (401 if row.secured else 200), route.operation
+        for who in WHO:
+            answer = server.ask(route.method, row.path, who)
+            # Who may reload is told that this server has nothing to read again.
+            wanted = (400 if who == "master" else 403) if row.admin else 200
+            assert answer.status_code == wanted, (route.operation, who, answer.text)
+            if row.path != "/graphs":
+                assert "harbor" not in answer.text.replace("/graphs/{graph_id}", ""), route.operation
+
+
+def test_hidden_states_look_alike_on_every_route_that_hides_them(server: Running, harbor: Graph) -> None:
+    """What the route says of a state that may not be read is, byte by byte, what it says of none."""
+    there, nowhere = harbor.commits.head().id, "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    asked = 0
+    for route in GRAPH_ROUTES:
+        row = rows("main")[route.operation]
+        named = {each.name for each in msgspec.structs.fields(route.said)}
+        if not row.hidden and not {"branch", "at"} <= named:
+            continue
+        seen: list[bytes] = []
+        for commit in (there, nowhere):
+            path = row.path.replace("branch=main", f"at={commit}").replace("at=main", f"at={commit}")
+            body = json.dumps(row.body).replace('"branch": "main"', f'"at": "{commit}"')
+            answer = server.ask(
+                route.method,
+                f"/graphs/harbor{path.replace('/main', f'/{commit}')}",
+                "worker",
+                headers={"X-Request-Id": "same", "Content-Type": "application/json"},
+                content=body.replace('"main"', f'"{commit}"') if row.body else None,
+            )
+            assert answer.status_code == 404, (route.operation, answer.text)
+            seen.append(answer.content.replace(commit.encode(), b"X"))
+        assert seen[0] == seen[1], route.operation
+        asked += 1
+    assert asked >= 12
+    unknown = [
+        server.ask(
+            "POST", f"/graphs/harbor/queries/{name}", "reader", headers={"X-Request-Id": "same"}, json={}
+        )
+        for name in ("one_ship", "none")
+    ]
+    assert unknown[0].content == unknown[1].content
+    assert [each.status_code for each in unknown] == [404, 404]
+
+
+@pytest.mark.parametrize("branch", ["main", "topic", "nope"])
 def test_everybody_gets_what_their_role_allows_and_nothing_else(server: Running, branch: str) -> None:
     methods = {route.operation: route.method for route in GRAPH_ROUTES}
     for operation, row in rows(branch).items():
@@ -116,14 +188,17 @@ def test_everybody_gets_what_their_role_allows_and_nothing_else(server: Running,
         if methods[operation] == "HEAD":
             # It has no body to look at; its GET twin is a row of its own.
             asked = [server.ask("HEAD", path, who).status_code for who in ("stranger", "master")]
-            assert [nobody.status_code, *asked] == [401, 403, 400]
+            assert [nobody.status_code, *asked] == [401, 403, 404 if branch == "nope" else 400]
             continue
         assert (nobody.status_code, nobody.json()["kind"]) == (401, "unauthorized"), operation
         for who in WHO:
             protected = branch == "main" or row.on_main
             may = who == "master" or (not protected and set(row.needs) <= ON_TOPIC[who])
             answer = server.ask(methods[operation], path, who, **named)
-            if may:
+            if branch == "nope" and answer.status_code == 404:
+                # A branch that is not there: said to who could read it, and to everybody where that is hidden.
+                assert may or row.hidden, (operation, who)
+            elif may:
                 assert answer.status_code not in {401, 403}, (operation, who, answer.text)
                 assert answer.status_code < 500, (operation, who, answer.text)
             elif row.hidden:

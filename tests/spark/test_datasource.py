@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 
 from graphs import hear, make_graph, run
 from omnigraph.api.graph import Graph
+from omnigraph.client.spark import AnyGraphSource, register_spark
 from omnigraph.core.errors import BadRequest, BranchNotFound, QueryTypeError, TargetConflict
 from omnigraph.core.events import Warned
-from omnigraph.pipeline.output.datasource import PUSHDOWN_SETTING, GraphSource, register_spark
+from omnigraph.pipeline.output.datasource import PUSHDOWN_SETTING
 from omnigraph.pipeline.spark.session import SparkRuntime
 
 SCHEMA = """
@@ -69,7 +70,7 @@ def pushing(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     session.conf.set(PUSHDOWN_SETTING, "true")
     session.createDataFrame([], "nothing int")
-    session.dataSource.register(GraphSource)
+    session.dataSource.register(AnyGraphSource)
     return session
 
 
@@ -173,7 +174,7 @@ def test_a_frame_is_pinned_when_it_is_made(spark: SparkSession, graph: Graph) ->
     assert source(spark, graph, at=first).count() == COUNT
     graph.tags.create("first", at=first)
     for at in ("first", "pinned~1", first[:-4]):
-        assert GraphSource({"graph": graph.uri, "type": "Thing", "at": at}).scan.commit == first, at
+        assert AnyGraphSource({"graph": graph.uri, "type": "Thing", "at": at}).scan.commit == first, at
     assert source(spark, graph).count() == COUNT
 
 
@@ -206,7 +207,7 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, graph: Graph) -> None
         ({"where": "i = 1 delete Link where weight > 1"}, BadRequest),
     ):
         with pytest.raises(error):
-            GraphSource({"graph": graph.uri, "type": "Thing", **options})
+            AnyGraphSource({"graph": graph.uri, "type": "Thing", **options})
 
 
 def test_who_evaluates_filters_is_said(spark: SparkSession, graph: Graph) -> None:

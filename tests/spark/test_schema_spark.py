@@ -3,9 +3,9 @@
 import pytest
 
 import omnigraph
+from omnigraph.client.spark import register_spark
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.settings import Settings
-from omnigraph.pipeline.output.datasource import register_spark
 
 FEW = Settings(durability="os", bulk_rows_in_process_max=1)
 SCHEMA = "node Tour { code: String @key  stops: I32?  mood: enum(fun, calm) }\nedge Next: Tour -> Tour\n"

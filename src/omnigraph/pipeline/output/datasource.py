@@ -42,19 +42,19 @@ OPTIONS: Final = ("graph", "type", "branch", "at", "columns", "where")
 STORAGE_PREFIX: Final = "storage."
 
 
-def register_spark(spark: "SparkSession | None" = None) -> "SparkSession":
+def register(
+    spark: "SparkSession | None", *, filtering: "type[GraphSource]", unfiltered: "type[GraphSource]"
+) -> "SparkSession":
     """Teach a Spark session `format("omnigraph")` and return it; without one, the session of this process.
 
-    Conditions of DataFrames run inside the scan when the setting `spark.sql.python.filterPushdown.enabled` is
-    true and this Spark keeps the filters of two uses of one frame apart; otherwise Spark evaluates them and a
-    warning event says why. The answers are the same. The option `where` always runs inside the scan.
+    Which of the two sources it gets follows from what this Spark does with the filters of a frame.
     """
     runtime = spark_runtime(session=spark)
     session = runtime.spark
     reason = _why_not_handed_over(runtime)
     if reason is None and runtime.owned:
         session.conf.set(PUSHDOWN_SETTING, "true")
-    _register(session, GraphSource if reason is None else UnfilteredGraphSource)
+    _register(session, filtering if reason is None else unfiltered)
     if reason is not None:
         emit(Warned("conditions on frames of the graph are evaluated by Spark", reason))
     return session
@@ -108,6 +108,7 @@ class GraphSource(DataSource):
     """
 
     pushes_filters = True
+    known_options: tuple[str, ...] = OPTIONS
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -117,16 +118,21 @@ class GraphSource(DataSource):
             for name in list(given)
             if name.startswith(STORAGE_PREFIX)
         }
-        _check_options(given)
+        _check_options(given, self.known_options)
         columns = given.get("columns")
-        session = open_session(given["graph"], read_only=True, storage_options=storage)
+        place, at = self.place_and_state(given)
+        session = open_session(place, read_only=True, storage_options=storage)
         try:
-            snapshot = _state(session, given.get("branch", "main"), given.get("at"))
+            snapshot = _state(session, given.get("branch", "main"), at)
             names = None if columns is None else [name.strip() for name in columns.split(",")]
             seen, self.table_type = readable_type(session, snapshot, given["type"], names)
             self.scan = plan_scan(session, seen, self.table_type, columns=names, where=given.get("where"))
         finally:
             session.close()
+
+    def place_and_state(self, given: dict[str, str]) -> tuple[str, str | None]:
+        """Where the storage is, and the state to read, unless it is the head of the branch."""
+        return given["graph"], given.get("at")
 
     @classmethod
     def name(cls) -> str:
@@ -145,22 +151,16 @@ class GraphSource(DataSource):
         return FilteringReader(scan, self.table_type) if pushed else ScanReader(scan)
 
 
-class UnfilteredGraphSource(GraphSource):
-    """The same without taking filters from Spark."""
-
-    pushes_filters = False
-
-
 def _state(session: GraphSession, branch: str, at: str | None) -> Snapshot:
     if at is None:
         return session.manifest.current(normalize_branch(branch))
     return resolve_reference(session, at)
 
 
-def _check_options(given: dict[str, str]) -> None:
+def _check_options(given: dict[str, str], known: tuple[str, ...]) -> None:
     for name in given:
-        if name not in OPTIONS:
-            raise BadRequest(f"unknown option '{name}'", hint=f"use {', '.join(OPTIONS)}, {STORAGE_PREFIX}*")
+        if name not in known:
+            raise BadRequest(f"unknown option '{name}'", hint=f"use {', '.join(known)}, {STORAGE_PREFIX}*")
     for name in ("graph", "type"):
         if not given.get(name):
             raise BadRequest(f"the option '{name}' is needed")
