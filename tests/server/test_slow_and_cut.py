@@ -80,6 +80,9 @@ class Wire:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self.cut_after: tuple[str, int] | None = None
         """Whose bytes are counted, `client` or `server`, and after how many the wire is cut, once."""
+        self.held_after: tuple[str, int] | None = None
+        """The same, but what comes then waits until `go_on`, whoever is gone by that time."""
+        self.go_on = threading.Event()
         self._threads: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept)
         self._accepting.start()
@@ -100,17 +103,22 @@ class Wire:
             far = socket.create_connection(self._there, timeout=60)
             near.settimeout(60)
             cut, self.cut_after = self.cut_after, None
+            held, self.held_after = self.held_after, None
             for who, source, sink in (("client", near, far), ("server", far, near)):
                 limit = cut[1] if cut is not None and cut[0] == who else None
-                thread = threading.Thread(target=self._hand, args=(source, sink, limit))
+                wait = held[1] if held is not None and held[0] == who else None
+                thread = threading.Thread(target=self._hand, args=(source, sink, limit, wait))
                 thread.start()
                 self._threads.append(thread)
 
-    @staticmethod
-    def _hand(source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+    def _hand(self, source: socket.socket, sink: socket.socket, limit: int | None, wait: int | None) -> None:
         left = limit
         with suppress(OSError):
             while left != 0 and (piece := source.recv(65_536 if left is None else left)):
+                if wait is not None:
+                    sink.sendall(piece[:wait])
+                    assert self.go_on.wait(60)
+                    piece, wait = piece[wait:], None
                 sink.sendall(piece)
                 left = None if left is None else left - len(piece)
         for each in (source, sink):
@@ -128,14 +136,15 @@ def wire_to(server: Running) -> Iterator[Wire]:
         wire.close()
 
 
+@pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.torture)])
 def test_a_wire_that_is_cut_at_any_byte_loses_and_doubles_nothing(
-    serve: Serve, harbor: Graph, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, harbor: Graph, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     monkeypatch.setattr("omnigraph.client.link.PAUSE_S", 0.0)
     server = serve({"act-ines": "t1"})
     wanted: set[str] = set()
     with wire_to(server) as wire:
-        for who, places in (("client", range(0, 640, 53)), ("server", range(0, 900, 61))):
+        for who, places in (("client", range(0, 640, step)), ("server", range(0, 900, step))):
             for at in places:
                 imo = f"{who}-{at}"
                 wanted.add(imo)
@@ -143,7 +152,7 @@ def test_a_wire_that_is_cut_at_any_byte_loses_and_doubles_nothing(
                 with omnigraph.connect(wire.url, graph="harbor", token="t1") as graph:
                     done = graph.mutate(ADD, {"imo": imo, "name": "Cut"}, idempotency_key=imo)
                     assert done.affected_nodes == 1
-        for at in range(0, 700, 97):
+        for at in range(0, 700, 2 * step):
             wire.cut_after = ("server", at)
             with omnigraph.connect(wire.url, graph="harbor", token="t1") as graph:
                 # Without a key it is sent once: it happened or it did not, and the error says that nobody knows.
@@ -155,6 +164,46 @@ def test_a_wire_that_is_cut_at_any_byte_loses_and_doubles_nothing(
     counted = Counter(each for each in rows if not each.startswith("unkeyed"))
     assert counted == Counter(wanted)
     assert harbor.verify().ok
+
+
+@pytest.mark.parametrize(
+    "at", [0, 90, 330, *(pytest.param(at, marks=pytest.mark.torture) for at in range(1, 420, 7))]
+)
+def test_a_request_that_is_late_by_any_number_of_bytes_is_done_once(
+    serve: Serve, harbor: Graph, at: int
+) -> None:
+    """Its sender gave up and sent it again elsewhere; then the first one arrives after all."""
+    server = serve({"act-ines": "t1"})
+    with wire_to(server) as wire:
+        wire.held_after = ("client", at)
+        with omnigraph.connect(wire.url, graph="harbor", token="t1", timeout_s=0.5) as graph:
+            with pytest.raises(NetworkError) as lost:
+                graph.mutate(ADD, {"imo": "D1", "name": "Late"}, idempotency_key="late")
+            assert lost.value.writing
+        with omnigraph.connect(server.url, graph="harbor", token="t1") as graph:
+            done = graph.mutate(ADD, {"imo": "D1", "name": "Late"}, idempotency_key="late")
+        wire.go_on.set()
+    server.server.stop()  # it ends when everything that reached it has been answered
+    server.stopped()
+    assert done.commit is not None
+    assert [each.id for each in harbor.commits.list(actor="act-ines")] == [done.commit.id]
+    assert harbor.query(BY_IMO, {"imo": "D1"})["s.name"] == ["Late"]
+
+
+def test_an_answer_that_is_late_is_no_reason_to_write_again(serve: Serve, harbor: Graph) -> None:
+    server = serve({"act-ines": "t1"})
+    with wire_to(server) as wire:
+        wire.held_after = ("server", 20)
+        with (
+            omnigraph.connect(wire.url, graph="harbor", token="t1", timeout_s=0.5) as graph,
+            pytest.raises(NetworkError),
+        ):
+            graph.mutate(ADD, {"imo": "D1", "name": "Late"}, idempotency_key="late")
+        with omnigraph.connect(wire.url, graph="harbor", token="t1") as graph:
+            again = graph.mutate(ADD, {"imo": "D1", "name": "Late"}, idempotency_key="late")
+        wire.go_on.set()
+    assert again.repeated
+    assert len(harbor.commits.list(actor="act-ines")) == 1
 
 
 def test_a_request_that_is_repeated_on_the_wire_is_done_once(serve: Serve, harbor: Graph) -> None:
