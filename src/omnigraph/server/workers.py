@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from omnigraph.core.errors import ResourceBusy, TooManyRequests
 from omnigraph.core.limits import SERVER_WAITING_PER_WORKER, WRITES_PER_ACTOR_MAX
@@ -17,14 +19,23 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", "Callable[[], Any]"]
 
 
 class Workers:
-    """A pool of threads with a name. Used from the event loop only."""
+    """A pool of threads with a name. Used from the event loop only.
+
+    An executor of the standard library does the same for a third more: it has locks of its own, and the loop
+    already has one place where answers arrive.
+    """
 
     def __init__(self, name: str, count: int) -> None:
-        self._pool: Final = ThreadPoolExecutor(count, thread_name_prefix=f"omnigraph-{name}")
+        self._jobs: Final[SimpleQueue[_Job | None]] = SimpleQueue()
+        self._threads: Final[list[threading.Thread]] = []
+        self._count: Final = count
         self._most: Final = count * (1 + SERVER_WAITING_PER_WORKER)
+        self._given = 0
+        """Jobs that were given to threads and have not been answered."""
         self.name: Final = name
         self.under_way = 0
         """Requests that were admitted and have not ended."""
@@ -46,13 +57,46 @@ class Workers:
         self, work: Callable[Parameters, Returned], *given: Parameters.args, **named: Parameters.kwargs
     ) -> Returned:
         """What the work gives. It ends even when nobody waits for it any more."""
-        here = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._pool, lambda: here.run(work, *given, **named)))
+        answer: asyncio.Future[Returned] = loop.create_future()
+        self._given += 1
+        if self._given > len(self._threads) < self._count:
+            name = f"omnigraph-{self.name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        here = contextvars.copy_context()
+        self._jobs.put((loop, answer, partial(here.run, work, *given, **named)))
+        return await answer
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            loop, answer, work = job
+            value, failure = None, None
+            try:
+                value = work()
+            except BaseException as error:  # noqa: BLE001  whoever asked gets it
+                failure = error
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(self._settle, answer, value, failure)
+            # A thread that waits for its next job keeps nothing of the last one.
+            del job, answer, work, value, failure
+
+    def _settle(self, answer: asyncio.Future[Any], value: object, failure: BaseException | None) -> None:
+        self._given -= 1
+        if answer.done():
+            return
+        if failure is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(failure)
 
     def close(self) -> None:
         """Wait for what is under way, then let the threads go."""
-        self._pool.shutdown(wait=True)
+        for _ in self._threads:
+            self._jobs.put(None)
+        for each in self._threads:
+            each.join()
 
 
 class Admission:
