@@ -363,3 +363,29 @@ def test_work_that_blocks_and_bodies_that_are_long_do_not_hold_others_up(
     assert loops.isdisjoint(set.union(*seen.values()))
     assert server.post("/query", {"query": BY_IMO, "params": {"imo": "S1"}}, "ines").status_code == 200
     assert not loops.isdisjoint(seen["parsed"]), "a short body costs no thread"
+
+
+def test_every_operation_has_a_span_where_somebody_takes_them(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry import trace
+
+    from omnigraph.server import telemetry
+
+    class Provider(trace.NoOpTracerProvider):
+        """Takes spans, as that of a program with an exporter does."""
+
+    class Tracer(trace.NoOpTracer):
+        def start_as_current_span(self, name: str, *given: Any, **named: Any) -> Any:
+            spans.append(name)
+            return super().start_as_current_span(name, *given, **named)
+
+    spans: list[str] = []
+    monkeypatch.setattr(telemetry, "_TRACER", Tracer())
+    server = serve()
+    assert got(server, "/branches").status_code == 200
+    assert spans == []
+    monkeypatch.setattr(trace, "get_tracer_provider", Provider)
+    assert got(server, "/branches").status_code == 200
+    assert server.ask("GET", "/healthz").status_code == 200
+    assert spans == ["listBranches", "health"]

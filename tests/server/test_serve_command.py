@@ -52,7 +52,7 @@ def test_it_says_where_it_listens_and_ends_well_when_told_to(harbor: Graph) -> N
     for how in (signal.SIGTERM, signal.SIGINT):
         with serving(harbor.uri, "--graph-id", "harbor", "--unauthenticated") as (process, url):
             body = {"query": BY_IMO, "params": {"imo": "S1"}}
-            answer = httpx2.post(f"{url}/graphs/harbor/query", json=body, trust_env=False)
+            answer = httpx2.post(f"{url}/graphs/harbor/query", json=body, trust_env=False, timeout=60)
             assert answer.json()["row_count"] == 1
             rc, out, err = stopped(process, how)
         assert (rc, out) == (0, "")
@@ -66,7 +66,9 @@ def test_a_log_line_names_the_request_and_nothing_of_its_content(harbor: Graph) 
     ) as (process, url):
         body = {"query": ADD, "params": {"imo": "S77", "name": "Secretive"}}
         headers = {"Authorization": "Bearer s3cret", "X-Request-Id": "req-1"}
-        done = httpx2.post(f"{url}/graphs/harbor/mutate", json=body, headers=headers, trust_env=False)
+        done = httpx2.post(
+            f"{url}/graphs/harbor/mutate", json=body, headers=headers, trust_env=False, timeout=60
+        )
         assert done.status_code == 200
         assert done.json()["actor_id"] == "default"
         _, _, err = stopped(process)
@@ -140,16 +142,22 @@ def test_a_token_may_be_known_by_its_digest_only(harbor: Graph, tmp_path: Path) 
     with serving(harbor.uri, "--default", "read", **environ) as (_, url):
         for token, status in (("s3cret", 200), (f"sha256:{digest}", 401)):
             headers = {"Authorization": f"Bearer {token}"}
-            assert httpx2.get(f"{url}/graphs", headers=headers, trust_env=False).status_code == status
+            assert (
+                httpx2.get(f"{url}/graphs", headers=headers, trust_env=False, timeout=60).status_code
+                == status
+            )
 
 
 def test_a_read_only_server_refuses_writes(harbor: Graph) -> None:
     with serving(harbor.uri, "--graph-id", "harbor", "--unauthenticated", "--read-only") as (_, url):
         body = {"query": ADD, "params": {"imo": "S9", "name": "x"}}
-        refused = httpx2.post(f"{url}/graphs/harbor/mutate", json=body, trust_env=False)
+        refused = httpx2.post(f"{url}/graphs/harbor/mutate", json=body, trust_env=False, timeout=60)
         assert refused.status_code in {400, 403}, refused.text
         read = httpx2.post(
-            f"{url}/graphs/harbor/query", json={"query": BY_IMO, "params": {"imo": "S1"}}, trust_env=False
+            f"{url}/graphs/harbor/query",
+            json={"query": BY_IMO, "params": {"imo": "S1"}},
+            trust_env=False,
+            timeout=60,
         )
         assert read.status_code == 200
 

@@ -74,6 +74,21 @@ def test_a_broken_graph_is_left_out_and_the_others_are_served(place: Path) -> No
     assert str(place) not in err
 
 
+def test_a_server_that_needs_all_graphs_does_not_start_without_one(place: Path) -> None:
+    import subprocess
+
+    done = subprocess.run(
+        [COMMAND, "serve", "--config", str(place / "server.yaml"), "--require-all-graphs", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**clean_environment(), "OMNIGRAPH_SERVER_BEARER_TOKENS_FILE": str(place / "tokens.json")},
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (6, "")
+    assert json.loads(done.stderr.splitlines()[-1])["kind"] == "graph_not_found"
+
+
 def test_tokens_and_policies_are_read_again_and_a_bad_file_changes_nothing(place: Path) -> None:
     tokens = {"OMNIGRAPH_SERVER_BEARER_TOKENS_FILE": str(place / "tokens.json")}
     with serving("--config", str(place / "server.yaml"), **tokens) as (process, url):

@@ -223,4 +223,4 @@ def test_a_request_that_is_repeated_on_the_wire_is_done_once(serve: Serve, harbo
     assert answers.count(b"HTTP/1.1 200") == 3
     assert len(harbor.commits.list(upkeep=False)) == before + 1
     assert len(harbor.query(BY_IMO, {"imo": "R1"})) == 1
-    assert httpx2.get(f"{server.url}/healthz", trust_env=False).status_code == 200
+    assert httpx2.get(f"{server.url}/healthz", trust_env=False, timeout=60).status_code == 200
