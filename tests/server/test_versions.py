@@ -12,6 +12,18 @@ from server.conftest import ADD, BY_IMO, RENAME
 from server.test_client_faults import Between, between, remote  # noqa: F401  fixtures
 
 LATER = {"of_a_later_version": {"more": [1]}}
+NEWER = (
+    "merged",
+    "upkeep",
+    "at",
+    "name_of",
+    "delete_branch",
+    "resolve",
+    "on_conflict",
+    "if_commit",
+    "analyze",
+)
+"""Words that earlier servers do not have, or that a call may leave out."""
 OPTIONAL = {"repeated", "requests", "hint", "retry", "request_id", "kind", "merged_parent_commit_id"}
 
 
@@ -109,6 +121,28 @@ def test_a_kind_nobody_knows_yet_is_an_error_with_its_text_and_advice(
         remote.query(BY_IMO, {"imo": "S1"})
     error = caught.value
     assert (error.kind, error.message, error.hint) == ("not_known_yet", "of a later version", "h")
+
+
+def test_what_is_not_asked_for_is_not_sent(remote: RemoteGraph) -> None:  # noqa: F811
+    """An earlier server refuses what it does not know, so a call sends no more than it says."""
+    asked: list[str] = []
+    remote._link.client.event_hooks = {
+        "request": [lambda request: asked.append(f"{request.url.query.decode()} {request.content.decode()}")]
+    }
+    remote.commits.list()
+    remote.commits.list(merged=True, upkeep=False)
+    remote.query(BY_IMO, {"imo": "S1"})
+    remote.mutate(ADD, {"imo": "N1", "name": "x"})
+    remote.branches.create("topic")
+    remote.branches.merge("topic")
+    remote.feed.start()
+    assert [
+        sorted(word for word in NEWER if f"{word}=" in each or f'"{word}"' in each) for each in asked
+    ] == [
+        [],
+        ["merged", "upkeep"],
+        *[[]] * 5,
+    ]
 
 
 def test_a_route_that_an_earlier_version_lacks_is_told(between: Between, remote: RemoteGraph) -> None:  # noqa: F811

@@ -134,8 +134,9 @@ class RemoteCommits(Part):
                 before=found[-1].id if found else before,
                 since=since_us,
                 until=until_us,
-                merged=str(merged).lower(),
-                upkeep=str(upkeep).lower(),
+                # An earlier server knows neither, and refuses what it does not know.
+                merged="true" if merged else None,
+                upkeep=None if upkeep else "false",
             )
             page = told(answer, lambda said: [commit_of(each) for each in said["commits"]])
             found += page
