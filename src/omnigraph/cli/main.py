@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 
-OBJECTS_BEFORE_COLLECTING = 50_000
+OBJECTS_BEFORE_COLLECTING = 200_000
 """Loading modules makes only objects that stay; the collector would look through them again and again for
 nothing.
 """

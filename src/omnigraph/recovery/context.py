@@ -1,5 +1,7 @@
 """What recovery needs of one graph, handed in by whoever opened it."""
 
+from enum import StrEnum
+
 from omnigraph.core.clock import Clock
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.settings import Settings
@@ -14,6 +16,15 @@ from omnigraph.storage.durability import DurabilityMode
 from omnigraph.storage.layout import GraphRoot
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.tables import TableStorage
+
+
+class RecoveryMode(StrEnum):
+    """What a pass may do."""
+
+    FULL = "full"
+    """Everything; needs the lease alone, because a restore drops commits it does not know."""
+    ROLL_FORWARD_ONLY = "roll_forward_only"
+    """Whatever needs no restore; the rest waits for the next read-write open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from omnigraph.core.errors.base import said
 from omnigraph.core.ids import Branch, TableKey, show_branch
 from omnigraph.manifest.state import Snapshot, TableEntry
 from omnigraph.recovery.context import RecoveryContext
-from omnigraph.recovery.settle import waits_for_open
 from omnigraph.recovery.sidecar import Sidecar
 
 _SEND_AGAIN = "a pending recovery sidecar is rolled forward by the next write — send the write again"
@@ -61,6 +60,8 @@ def drift_failure(
 
 
 def _waits_for_open(context: RecoveryContext, sidecar: Sidecar) -> bool:
+    from omnigraph.recovery.settle import waits_for_open  # noqa: PLC0415  only a write that is refused asks
+
     try:
         return waits_for_open(context, sidecar)
     except Exception:  # noqa: BLE001  what cannot be judged beside live writers is judged by an open

@@ -8,9 +8,8 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord
-from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.context import RecoveryContext, RecoveryMode
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY, QueueKey
-from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
 from omnigraph.recovery.sidecar import Sidecar, WriterKind, operation_of
 
 
@@ -67,6 +66,9 @@ class _Found:
 
 
 def _heal(context: RecoveryContext, noted: Sidecar, found: _Found, *, wait_s_max: float | None) -> None:
+    # Almost every write finds nothing to settle, and does not load what settles.
+    from omnigraph.recovery.settle import settle_or_wait  # noqa: PLC0415
+
     with (
         context.queues.acquire_many(queue_keys(noted), wait_s_max=wait_s_max),
         context.lease.hold(wait_s_max=wait_s_max),

@@ -1,7 +1,6 @@
 """Settling one sidecar: observe, decide, act. The caller holds the queues of its pins and the lease."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final, assert_never
 
 from omnigraph.core.errors import (
@@ -20,23 +19,13 @@ from omnigraph.core.ids import Branch
 from omnigraph.manifest.recoveries import RecoveryKind, RecoveryRecord, TableOutcome
 from omnigraph.manifest.state import Snapshot
 from omnigraph.recovery.audit import finish, finish_from_record, publish_recovery
-from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.context import RecoveryContext, RecoveryMode
 from omnigraph.recovery.decide import Decision, RollBackPath, decide, roll_back_path
 from omnigraph.recovery.observe import Observation, observe, published_record
 from omnigraph.recovery.roll_back import remove_added_tables, roll_back
 from omnigraph.recovery.roll_forward import converged, roll_forward
 from omnigraph.recovery.schema_state import staged_by
 from omnigraph.recovery.sidecar import Sidecar, WriterKind
-
-
-class RecoveryMode(StrEnum):
-    """What a pass may do."""
-
-    FULL = "full"
-    """Everything; needs the lease alone, because a restore drops commits it does not know."""
-    ROLL_FORWARD_ONLY = "roll_forward_only"
-    """Whatever needs no restore; the rest waits for the next read-write open."""
-
 
 BROKEN: Final = (
     StorageNotFound,

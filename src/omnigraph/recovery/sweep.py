@@ -13,10 +13,9 @@ from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX, LEASE_WAIT_S_MAX
 from omnigraph.manifest.branches import BranchStore
 from omnigraph.manifest.recoveries import RecoveryRecord
-from omnigraph.recovery.context import RecoveryContext
+from omnigraph.recovery.context import RecoveryContext, RecoveryMode
 from omnigraph.recovery.heal import queue_keys
 from omnigraph.recovery.queues import SCHEMA_APPLY_KEY
-from omnigraph.recovery.settle import RecoveryMode, settle_or_wait
 from omnigraph.recovery.sidecar import Sidecar
 
 UNFINISHED_AGE_S_MIN: Final = 2 * LEASE_WAIT_S_MAX
@@ -49,6 +48,8 @@ def sweep(context: RecoveryContext, *, wait_s_max: float = LEASE_OPEN_WAIT_S_MAX
 def _settle_all(context: RecoveryContext, names: Sequence[str], deadline: float) -> Swept:
     if not names:
         return Swept()
+    from omnigraph.recovery.settle import settle_or_wait  # noqa: PLC0415  there is something to settle
+
     failpoint(Window.RECOVERY_POST_LIST_PRE_READ)
     settled: list[RecoveryRecord] = []
     pending: list[OperationId] = []

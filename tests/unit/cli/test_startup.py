@@ -30,3 +30,55 @@ def test_every_function_of_arrow_is_there_and_works() -> None:
         "assert pa.table({'a': [1]}).to_pandas().shape == (1, 1)\n"
     )
     run(SPARED + program)
+
+
+def test_masked_arrays_are_there_for_whoever_makes_one() -> None:
+    run(
+        SPARED
+        + "import sys, numpy as np, pyarrow as pa\n"
+        + "assert pa.array(np.arange(3)).to_pylist() == [0, 1, 2]\n"
+        + "assert 'numpy.ma' not in sys.modules\n"
+        + "masked = np.ma.masked_array([1, 2], mask=[False, True])\n"
+        + "assert pa.array(masked).to_pylist() == [1, None]\n"
+        + "import numpy.ma\n"
+        + "assert np.ma is sys.modules['numpy.ma'] and np.ma.arange.__doc__ and np.arange.__doc__\n"
+    )
+
+
+def test_the_functions_of_arrow_that_have_two_names_and_options_work() -> None:
+    run(
+        SPARED
+        + "import pyarrow as pa, pyarrow.compute as pc\n"
+        + "for fill in (pc.utf8_zero_fill, pc.utf8_zfill):\n"
+        + "    assert fill(pa.array(['7']), 3).to_pylist() == ['007']\n"
+        + "assert pc.equal(pc.field('a'), 1).equals(pc.field('a') == 1)\n"
+    )
+
+
+LANCE = (
+    "import dataclasses, sys, lance\n"
+    "from lance.fragment import DataFile, FragmentMetadata\n"
+    "usual = dataclasses.dataclass\n"
+    "file = DataFile('a.lance', [0], [0], 2, 1, 10)\n"
+    "found = [repr(file), file == DataFile('a.lance', [0], [0], 2, 1, 10), usual.__module__]\n"
+    "for place in (sys.modules['lance.dataset'], sys.modules['lance.fragment'], lance.LanceOperation):\n"
+    "    for name, cls in sorted(vars(place).items()):\n"
+    "        if isinstance(cls, type) and dataclasses.is_dataclass(cls):\n"
+    "            found.append((name, [(f.name, str(f.type), f.init) for f in dataclasses.fields(cls)]))\n"
+    "assert len(found) > 25\n"
+    "print(*found, sep='\\n')\n"
+)
+
+
+def test_data_classes_of_lance_are_what_they_are_elsewhere() -> None:
+    assert run(SPARED + LANCE) == run(LANCE)
+
+
+def test_modules_of_the_package_are_those_that_the_import_system_finds() -> None:
+    program = (
+        "import omnigraph.cli.tables as module, omnigraph.api as package\n"
+        "for each in (module, package):\n"
+        "    spec = each.__spec__\n"
+        "    print(each.__file__, spec.cached, spec.loader.name, each.__package__, getattr(each, '__path__', 0))\n"
+    )
+    assert run(SPARED + program) == run(program)

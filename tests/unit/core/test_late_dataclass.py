@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import pytest
 
 import omnigraph
-from omnigraph.core.late_dataclass import dataclass
+from omnigraph.core import late_dataclass
+from omnigraph.core.late_dataclass import OBJECTS_BEFORE_COMPILING, dataclass
 
 Make = Callable[..., Any]
 
@@ -161,6 +162,10 @@ def test_an_object_behaves_as_in_the_standard_library(
 ) -> None:
     late, usual = family(dataclass)[name], family(dataclasses.dataclass)[name]
     assert described(late, given, named) == described(usual, given, named)
+    compiled = family(dataclass)[name]
+    assert callable(compiled.__init__)  # whoever looks for it gets it
+    assert "__init__" not in unmade(compiled)
+    assert described(compiled, given, named) == described(usual, given, named)
 
 
 @pytest.mark.parametrize("name", list(family(dataclass)))
@@ -189,7 +194,10 @@ def test_nothing_is_made_before_it_is_needed() -> None:
     assert {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__dataclass_fields__"} <= waiting()
     before = waiting()
     one = point(1)
+    assert waiting() == before  # the fields of a few objects are set one by one
+    many = [point(1, name="abc") for _ in range(OBJECTS_BEFORE_COMPILING)]
     assert waiting() == before - {"__init__"}
+    assert {each.length for each in many} == {3}
     assert one == point(1)
     assert waiting() == set()
     assert one == point(1)
@@ -248,6 +256,7 @@ def test_an_interrupt_is_heard_and_leaves_a_class_that_can_be_finished(
 ) -> None:
     one = family(dataclass)["Plain"](1)
     real = dataclasses.dataclass
+    assert late_dataclass._STANDARD is real
 
     def interrupted(**how: bool) -> Any:
         def made(cls: type) -> type:
@@ -256,7 +265,7 @@ def test_an_interrupt_is_heard_and_leaves_a_class_that_can_be_finished(
 
         return made
 
-    monkeypatch.setattr(dataclasses, "dataclass", interrupted)
+    monkeypatch.setattr(late_dataclass, "_STANDARD", interrupted)
     with pytest.raises(KeyboardInterrupt):
         use(one)
     monkeypatch.undo()
