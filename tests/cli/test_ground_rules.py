@@ -69,6 +69,8 @@ def test_the_table_of_commands_is_the_tree_of_commands(run: Run) -> None:
         (["schema", "get"], "schema show"),
         (["verfy"], "verify"),
         (["schema", "plam"], "schema plan"),
+        (["restore", "main"], "branch restore"),
+        (["merge", "review"], "branch merge"),
     ],
 )
 def test_an_unknown_command_names_the_near_one(run: Run, given: list[str], meant: str) -> None:

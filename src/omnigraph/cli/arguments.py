@@ -195,8 +195,11 @@ def command_path(rest: Sequence[str]) -> tuple[str, ...] | None:
 def _unknown(given: str, renamed: str | None, known: Sequence[str]) -> UsageError:
     from omnigraph.language.diagnostics import near_names
 
-    near = (renamed,) if renamed else near_names(given, sorted(set(known)))
-    hint = f"did you mean `omnigraph {near[0]}`?" if near else "`omnigraph --help` lists the commands"
+    # People leave the group out: `restore` for `branch restore`.
+    grouped = tuple(" ".join(path) for path in COMMANDS if len(path) > 1 and path[-1] == given)
+    near = (renamed,) if renamed else grouped or near_names(given, sorted(set(known)))
+    meant = " or ".join(f"`omnigraph {each}`" for each in (grouped or near[:1]))
+    hint = f"did you mean {meant}?" if near else "`omnigraph --help` lists the commands"
     details = {"candidates": list(near)} if near else None
     return UsageError(f"there is no command `{given}`", hint=hint, details=details)
 

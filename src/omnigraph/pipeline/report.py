@@ -152,16 +152,17 @@ class LoadReport:
     def _repr_html_(self) -> str:
         from omnigraph.core import html  # noqa: PLC0415  only a notebook needs it
 
-        columns = ("type", "loaded", "inserted", "replaced", "refused")
+        columns = ("type", "loaded", "inserted", "replaced", "superseded", "refused")
+        types = (*self.nodes, *self.edges)
         rows = [
-            (each.name, each.entities_loaded, each.inserted, each.replaced, each.refused)
-            for each in (*self.nodes, *self.edges)
+            (each.name, each.kept, each.inserted, each.replaced, each.superseded, each.refused)
+            for each in types
         ]
         about = {
             "mode": self.mode,
             "branch": self.branch,
             "engine": self.engine,
-            "entities": self.total_entities,
+            "entities": sum(each.kept for each in types),
             "seconds": round(sum(self.seconds.values()), 1),
             "refused": self.records_refused or None,
             "rejects": self.rejects,

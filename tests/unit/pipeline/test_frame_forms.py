@@ -58,8 +58,11 @@ def test_days_of_pandas_are_dates(graph):
     days = pd.to_datetime(["2026-01-31", None])
     found = load(graph, pd.DataFrame({"k": ["a", "b"], "day": days, "at": days}))
     assert [row["day"] for row in found] == ["2026-01-31", None]
-    with pytest.raises(LoadFormatError, match=r"T\.day"):
+    with pytest.raises(LoadFormatError, match=r"T\.day: '2026-01-31T10:00:00' is not a date"):
         load(graph, pd.DataFrame({"k": ["c"], "day": pd.to_datetime(["2026-01-31 10:00"])}))
+    moment = pa.array([1_769_853_600_500], pa.timestamp("ms", "UTC"))
+    with pytest.raises(LoadFormatError, match=r"T\.day: '2026-01-31T10:00:00\.5Z' is not a date"):
+        load(graph, pa.table({"k": ["c"], "day": moment}))
 
 
 def test_a_day_of_a_zone_is_the_day_there(graph):

@@ -74,9 +74,12 @@ def type_to_replace(catalog: Catalog, name: str) -> TableType:
     )
 
 
-def type_named(
-    catalog: Catalog, name: str, *, hint: str = "name the type of the file: type_name (--type)"
-) -> TableType:
+_NAMED_LIKE_ITS_TYPE: Final = (
+    "a file of one type, and a frame, is named like its type; of a file --type (type_name=) can say it"
+)
+
+
+def type_named(catalog: Catalog, name: str, *, hint: str = _NAMED_LIKE_ITS_TYPE) -> TableType:
     """The node or edge type a one-type source holds. Raises LoadFormatError."""
     found = catalog.node(name) or catalog.edge(name)
     if found is None:

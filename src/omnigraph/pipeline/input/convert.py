@@ -30,6 +30,8 @@ _SPELLINGS: Final = (
 """What else `catalog.scalars.parse_datetime` takes, and the one form Arrow reads."""
 _ZONE: Final = r"T.*(Z|[+-]\d{2}:\d{2})$"
 _DAY_MS: Final = 86_400_000
+_PER_DAY: Final = {"D": 1, "s": 86_400, "ms": _DAY_MS, "us": _DAY_MS * 1_000, "ns": _DAY_MS * 1_000_000}
+"""How many of a unit make a day."""
 _UNITS_PER_DAY: Final = {ScalarKind.DATE: 1, ScalarKind.DATETIME: _DAY_MS}
 _DAYS: Final = (-719_162, 2_932_897)
 """The first day of the year 1 and that of the year 10000, counted from 1970-01-01."""
@@ -153,10 +155,9 @@ def _in_units(values: pa.Array, target: pa.DataType) -> tuple[pa.Array, NDArray[
     if not pa.types.is_timestamp(kind):
         bad = _outside_years(values, 1 if pa.types.is_date32(kind) else _DAY_MS)
         return (_without(values, bad) if bad.any() else values).cast(target), bad
-    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
-    bad = _outside_years(values, 86_400 * per_second)
+    bad = _outside_years(values, _PER_DAY[kind.unit])
     fit = _without(values, bad) if bad.any() else values
-    if per_second > 1_000:
+    if kind.unit in {"us", "ns"}:
         fit = pc.floor_temporal(fit, unit="millisecond")
     return fit.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(target), bad
 
@@ -343,11 +344,28 @@ def expectation(type_: PropertyType) -> str:
 
 
 def _one_value(values: pa.Array, row: int) -> Any:
-    """One value for a message. A moment that is refused has no text, but a number."""
+    """One value for a message. A moment outside the years that have a text is shown as its number."""
     one = values.slice(row, 1)
-    if pa.types.is_temporal(one.type):
-        one = one.cast(pa.int32() if pa.types.is_date32(one.type) else pa.int64())
-    return one[0].as_py()
+    unit = _unit(one.type)
+    if unit is None:
+        found = one[0].as_py()
+        return str(found) if pa.types.is_temporal(one.type) else found
+    number = one.cast(pa.int32() if pa.types.is_date32(one.type) else pa.int64())[0].as_py()
+    if number is None or _outside_years(one, _PER_DAY[unit]).any():
+        return number
+    zone = "Z" if getattr(one.type, "tz", None) else ""
+    text, _, fraction = str(np.datetime64(number, unit)).partition(".")
+    fraction = fraction.rstrip("0")
+    return (f"{text}.{fraction}" if fraction else text) + zone
+
+
+def _unit(type_: pa.DataType) -> Any:
+    """What a moment of this type counts; None where it is no moment but a time or a duration."""
+    if pa.types.is_date32(type_):
+        return "D"
+    if str(type_) == "date64[ms]":
+        return "ms"
+    return type_.unit if pa.types.is_timestamp(type_) else None
 
 
 def shown(value: Any) -> str:
