@@ -63,6 +63,39 @@ def test_mended_rejects_of_csv_are_loaded_with_their_type(graph, tmp_path):
     ]
 
 
+def test_mended_rejects_need_no_options_of_the_load_that_refused_them(tmp_path):
+    with graphs.make_graph(
+        tmp_path / "g", "node T { k: I32 @key  n: I32?  day: Date?  at: DateTime? }"
+    ) as graph:
+        (tmp_path / "t.dat").write_text(
+            "1;x;2020-01-31 00:00:00;2020-01-31 10:00:00;NA;more\n2;2;;2020-01-31;5;more\n"
+        )
+        named = {
+            "type_name": "T",
+            "format": "csv",
+            "delimiter": ";",
+            "columns": ["code", "n", "day", "at", "note", "other"],
+            "rename": {"code": "k"},
+            "nulls": ["NA"],
+            "ignore_extra": True,
+        }
+        load(graph, tmp_path / "t.dat", tmp_path / "first", **named)
+        assert rejects(tmp_path / "first")[0]["record"].keys() == {"k", "n", "day", "at"}
+        assert load(graph, mend(tmp_path / "first", n=7), tmp_path / "second").records_refused == 0
+        assert rows(graph)[0]["data"] == {
+            "id": "1",
+            "k": 1,
+            "n": 7,
+            "day": "2020-01-31",
+            "at": "2020-01-31T10:00:00.000Z",
+        }
+        pq.write_table(pa.table({"code": [3], "n": [2**40], "note": ["x"]}), tmp_path / "T.parquet")
+        named = {"rename": {"code": "k"}, "ignore_extra": True}
+        load(graph, tmp_path / "T.parquet", tmp_path / "third", **named)
+        assert load(graph, mend(tmp_path / "third", n=8), tmp_path / "fourth").records_refused == 0
+        assert [row["data"]["k"] for row in rows(graph)] == [1, 2, 3]
+
+
 def test_mended_rejects_of_other_files_are_loaded(graph, tmp_path):
     (tmp_path / "t.jsonl").write_text(
         '{"type":"T","data":{"k":"a","n":"x"}}\n{"type":"T","data":{"k":"b"}}\n'

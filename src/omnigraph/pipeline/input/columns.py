@@ -74,6 +74,21 @@ def type_to_replace(catalog: Catalog, name: str) -> TableType:
     )
 
 
+def meant_columns(table: pa.Table, form: ColumnForm, table_type: TableType, *, marked: bool) -> pa.Table:
+    """The columns by the names they mean, without those that are passed over."""
+    renamed = dict(form.rename)
+    if renamed:
+        table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
+    if not form.ignore_extra:
+        return table
+    return table.select([name for name in table.column_names if _is_known(name, table_type, marked=marked)])
+
+
+def _is_known(name: str, table_type: TableType, *, marked: bool) -> bool:
+    ends = isinstance(table_type, EdgeType) and name in {*_SOURCE_NAMES, *_TARGET_NAMES}
+    return name == "id" or ends or (marked and name.startswith(MARK)) or table_type.get(name) is not None
+
+
 _NAMED_LIKE_ITS_TYPE: Final = (
     "a file of one type, and a frame, is named like its type; of a file --type (type_name=) can say it"
 )
@@ -164,19 +179,15 @@ class ColumnReader:
         for name in renamed.values():
             if not self._is_known(name, table_type):
                 raise BadRequest(f"a column cannot be renamed: {unknown_field(name, table_type)}")
-        if renamed:
-            table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
-        known = [name for name in table.column_names if self._is_known(name, table_type)]
+        known = [name for name in table.column_names if self._is_known(renamed.get(name, name), table_type)]
         if table.column_names and not known and self.cells_are_text and self.form.names is None:
             raise without_columns(
                 table.column_names, table_type, lambda name: self._is_known(name, table_type)
             )
-        return table.select(known) if self.form.ignore_extra else table
+        return meant_columns(table, self.form, table_type, marked=self.marked)
 
     def _is_known(self, name: str, table_type: TableType) -> bool:
-        ends = isinstance(table_type, EdgeType) and name in {*_SOURCE_NAMES, *_TARGET_NAMES}
-        marks = self.marked and name.startswith(MARK)
-        return name == "id" or ends or marks or table_type.get(name) is not None
+        return _is_known(name, table_type, marked=self.marked)
 
     def _check_names(self, table: pa.Table, table_type: TableType) -> None:
         seen: set[str] = set()

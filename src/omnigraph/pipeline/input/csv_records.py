@@ -255,11 +255,18 @@ def _piece(found: Records, names: Sequence[str], first_line: int, form: ColumnFo
         fits[at] = False
         number = int(where[at])
         message = _wrong_count(cells, len(names), form)
-        refused.append(RefusedText(int(lines[number]), message, found.text(number)))
+        hint = None if form.names is None else _EVERY_COLUMN
+        refused.append(RefusedText(int(lines[number]), message, found.text(number), hint=hint))
     if int(fits.sum()) != table.num_rows:
         raise InternalError(f"{len(where)} CSV records were read as {table.num_rows}")
     refused.sort(key=lambda each: each.line)
     return Piece(table, lines[where[fits]], tuple(refused), int(found.end - found.starts[0]))
+
+
+_EVERY_COLUMN: Final = (
+    "--columns (columns=) names every column of the file; --ignore-extra (ignore_extra=) passes over those"
+    " that the type does not have"
+)
 
 
 def _wrong_count(cells: int, expected: int, form: ColumnForm) -> str:

@@ -1,5 +1,6 @@
 """Lines of `rejects.jsonl` as input: a record that was set aside is loaded again once it is mended."""
 
+from datetime import date
 from typing import Any, Final, cast
 
 import orjson
@@ -12,7 +13,7 @@ from omnigraph.pipeline.input.csv_cells import from_cells
 BEGINNING: Final = b'{"file":'
 """How such a line begins."""
 _ENDS: Final = {"from": "from", "src": "from", "to": "to", "dst": "to"}
-_TYPED: Final = frozenset({ScalarKind.BOOL, *INTEGER_BOUNDS, *FLOAT_KINDS})
+_TYPED: Final = frozenset({ScalarKind.BOOL, ScalarKind.DATE, *INTEGER_BOUNDS, *FLOAT_KINDS})
 
 
 def mended(line: bytes, catalog: Catalog) -> bytes | None:
@@ -56,5 +57,7 @@ def _value(name: str, value: Any, table_type: TableType) -> Any:
         return value
     if prop.type.is_scalar and prop.type.kind not in _TYPED:
         return value
-    converted = from_cells(pa.array([value], pa.string()), prop).column
-    return value if converted[0].as_py() is None else converted[0].as_py()
+    converted = from_cells(pa.array([value], pa.string()), prop).column[0].as_py()
+    # A day with a midnight behind it is one in a cell only.
+    spelled = converted.isoformat() if isinstance(converted, date) else converted
+    return value if spelled is None else spelled

@@ -8,13 +8,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from omnigraph.catalog.schema import Catalog
 from omnigraph.core.errors import BadRequest, IoFailure
 from omnigraph.core.ids import new_ulid
 from omnigraph.core.load_options import SourceFormat
 from omnigraph.engine.entities.lines import object_lines
-from omnigraph.pipeline.input.columns import without_marks
+from omnigraph.pipeline.input.columns import meant_columns, without_marks
 from omnigraph.pipeline.input.csv_records import read_csv
 from omnigraph.pipeline.input.record_rules import RecordRefused, decode
 from omnigraph.pipeline.input.sources import read_chunks, read_tables
@@ -55,6 +57,7 @@ class RejectsFile:
         places: Places,
         refused: NDArray[np.int64],
         reasons: "Reasons",
+        catalog: Catalog,
     ) -> None:
         """Write one line per refused record: file, line, reasons and the record itself.
 
@@ -64,7 +67,7 @@ class RejectsFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as out:
-                _write_records(out, places, refused, reasons)
+                _write_records(out, places, refused, reasons, catalog)
             if not self.own:
                 # Another load may have begun with the same directory: only one of the two makes the file.
                 self.path.open("xb").close()
@@ -96,6 +99,7 @@ def _write_records(
     places: Places,
     refused: NDArray[np.int64],
     reasons: "Reasons",
+    catalog: Catalog,
 ) -> None:
     affected = {split_of(int(order)) for order in refused}
     for split in places.splits:
@@ -103,7 +107,7 @@ def _write_records(
             continue
         base = order_of(split.number, 0)
         wanted = {line_of(int(order)) for order in refused if split_of(int(order)) == split.number}
-        for line, record in _records(split, wanted):
+        for line, record in _records(split, wanted, catalog):
             entry: dict[str, Any] = {"file": split.name, "line": places.line(base + line)}
             if split.format is not SourceFormat.JSON_LINES:
                 entry["type"] = split.type_name or ""
@@ -143,29 +147,40 @@ def _reason(problem: Problem) -> dict[str, Any]:
     return {name: members[name] for name in ("kind", "message", "property", "entity_id") if name in members}
 
 
-def _records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+def _records(split: Split, wanted: set[int], catalog: Catalog) -> Iterator[tuple[int, bytes]]:
     """Each wanted record with its line, as JSON."""
     if split.format is SourceFormat.JSON_LINES:
         yield from _json_records(split, wanted)
         return
     if split.format is SourceFormat.CSV:
-        yield from _csv_records(split, wanted)
+        yield from _csv_records(split, wanted, catalog)
         return
     passed = 0
     for table in read_tables(split):
         rows = [line - passed for line in sorted(wanted) if passed <= line < passed + table.num_rows]
         if rows:
-            texts = object_lines(showable(without_marks(table.take(rows)))).splitlines()
+            chosen = without_marks(_meant(table.take(rows), split, catalog))
+            texts = object_lines(showable(chosen)).splitlines()
             yield from zip((passed + row for row in rows), texts, strict=True)
         passed += table.num_rows
 
 
-def _csv_records(split: Split, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+def _meant(table: pa.Table, split: Split, catalog: Catalog) -> pa.Table:
+    """Columns as the load took them, so that the file is an input without its options."""
+    name = split.type_name or ""
+    table_type = catalog.node(name) or catalog.edge(name)
+    return (
+        table if table_type is None else meant_columns(table, split.columns, table_type, marked=split.marked)
+    )
+
+
+def _csv_records(split: Split, wanted: set[int], catalog: Catalog) -> Iterator[tuple[int, bytes]]:
     """A record by its columns; one that has none, as text."""
     asked = np.array(sorted(wanted), np.int64)
     for piece in read_csv(split):
         rows = np.flatnonzero(np.isin(piece.lines, asked))
-        texts = object_lines(showable(piece.table.take(rows))).splitlines() if len(rows) else []
+        chosen = _meant(piece.table.take(rows), split, catalog)
+        texts = object_lines(showable(chosen)).splitlines() if len(rows) else []
         found = dict(zip(piece.lines[rows].tolist(), texts, strict=True))
         for each in piece.refused:
             found[each.line] = orjson.dumps(each.text.decode("utf-8", "replace"))

@@ -410,7 +410,8 @@ class Load:
         if self.rejects is None or not len(self.refused):
             return
         places = Places.of(self.splits, staged.results)
-        self.rejects.write(places, self.refused, Reasons(self.log, self.faults, places))
+        reasons = Reasons(self.log, self.faults, places)
+        self.rejects.write(places, self.refused, reasons, staged.plan.catalog)
 
     def _stage_again(self, staged: _Staged, left_out: Orders) -> None:
         """Stage the splits that hold left-out records once more, without them."""
