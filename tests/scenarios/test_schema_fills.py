@@ -17,7 +17,7 @@ from omnigraph.core.errors import (
     QuerySyntaxError,
     QueryTypeError,
 )
-from omnigraph.core.events import TableStaged, listen
+from omnigraph.core.events import TableRead, TableStaged, listen
 from recovery_graph import FAST
 
 CHILD = Path(__file__).with_name("fault_child.py")
@@ -91,6 +91,23 @@ def test_a_fill_is_a_value_a_property_of_the_row_or_computed_from_it(graph, adde
     assert graph.apply_schema(added(added_property), fills=[f"Tour.tier = {fill}"]).applied
     assert shown(graph, "tier") == {code: (each,) for code, each in zip("abc", values, strict=True)}
     assert graph.verify(deep=True).violations == ()
+
+
+@pytest.mark.parametrize(
+    ("added_property", "fill", "looks"),
+    [
+        ("tier: I32  @range(tier, 0..9)", "2", False),
+        ("tier: enum(a, b)", '"b"', False),
+        ("tier: String", "$row.code", True),
+        ("tier: I32? @unique", "null", True),
+    ],
+)
+def test_rules_about_a_constant_are_asked_of_the_constant(graph, added_property, fill, looks):
+    read = []
+    with listen(lambda event: read.append(event.table_key) if isinstance(event, TableRead) else None):
+        graph.apply_schema(added(added_property), fills=[f"Tour.tier = {fill}"], dry_run=True)
+    assert read == ["node:Tour"] * len(read)
+    assert bool(read) is looks
 
 
 def test_a_fill_of_now_is_one_moment(graph):

@@ -18,7 +18,7 @@ from omnigraph.catalog.codes import NULLABLE_TO_REQUIRED
 from omnigraph.catalog.schema import EdgeType, NodeType
 from omnigraph.core.errors import ConstraintViolation
 from omnigraph.core.late_dataclass import dataclass
-from omnigraph.engine.evolve.filled import tell_misfits
+from omnigraph.engine.evolve.filled import tell_misfits, with_fills
 from omnigraph.engine.evolve.new_rules import new_rules
 from omnigraph.engine.evolve.rows import NewRows, bytes_of
 from omnigraph.engine.write.rules import (
@@ -85,9 +85,11 @@ def row_checks(
 def check_rows(check: RowCheck, run: Run) -> None:
     """Raise `ConstraintViolation` with the rows that break a new rule; return when none does.
 
-    Cost: one pass over the columns of the rules,
-    one more over those of a uniqueness that is broken.
+    Cost: one pass over the columns of the rules, one more over those of a uniqueness that is broken; nothing
+    where only constants are given.
     """
+    if _are_constants_that_fit(check):
+        return
     pieces = check.rows.pieces()
     violations = Violations()
     if any(fill.follows_row for fill in check.rows.fills):
@@ -106,6 +108,17 @@ def check_rows(check: RowCheck, run: Run) -> None:
             counted = run(count_sources, [KeyTask(piece, ("src",), bucket, buckets) for piece in pieces])
             _check_counts(edge, counted, violations)
     _stop_if_any(violations, check.rows.fills)
+
+
+def _are_constants_that_fit(check: RowCheck) -> bool:
+    """Whether all that is asked is asked of constants, and these keep the rules: then no row is read."""
+    rules, fills = check.rules, check.rows.fills
+    constant = {fill.name for fill in fills if not fill.follows_row}
+    asked = {prop.name for prop in rules.values.properties}
+    if rules.unique or rules.key or rules.counts_edges or not asked <= constant:
+        return False
+    row = with_fills(pa.table({"id": [""]}), check.rows.type, fills, sorted(asked))
+    return next(value_findings(row, rules.values), None) is None
 
 
 def _stop_if_any(violations: Violations, fills: Sequence[Fill]) -> None:
