@@ -206,7 +206,9 @@ def ensure_indices(command):
 def apply_schema(command):
     """Change the schema."""
     graph = omnigraph.open(command["path"], storage_options=command.get("options"))
-    graph.apply_schema(command["schema"], actor="ana", fills=command.get("fills", ()))
+    loses = command.get("allow_data_loss", False)
+    fills = command.get("fills", ())
+    graph.apply_schema(command["schema"], actor="ana", fills=fills, allow_data_loss=loses)
     graph.close()
 
 

@@ -76,6 +76,7 @@ ENDING_PROCESSES = (
     "test_clone_stopped.py",
     "test_cleanup_stopped.py",
     "test_erase_stopped.py",
+    "test_schema_adoption.py",
     "test_schema_apply_recovery.py",
     "test_schema_generations.py",
 )

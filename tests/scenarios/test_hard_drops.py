@@ -1,9 +1,14 @@
 """Hard drops: what is dropped goes out of the files, but for what a tag asked for, which is named."""
 
+from pathlib import Path
+
 import pytest
 
 import omnigraph
+from crash.harness import CUT, run_child
 from omnigraph.core.errors import OmnigraphError
+from omnigraph.core.events import TableStaged, listen
+from omnigraph.core.failpoints import Window
 from recovery_graph import FAST
 
 SCHEMA = """node Tour { code: String @key  secret: String? @index  stops: I32? }
@@ -12,6 +17,7 @@ edge Uses: Tour -> Bus { note: String? }
 """
 LESS = SCHEMA.replace("secret: String? @index  ", "")
 ALONE = "node Tour { code: String @key  secret: String? @index  stops: I32? }\n"
+SMALL = "node Tour { code: String @key  stops: I32? }\n"
 SECRET, DRIVER, NOTE = "hush-Ada-Lune", "wheel-Ben-Alder", "scribble-Cyd-Park"
 
 
@@ -29,8 +35,6 @@ def graph(tmp_path):
 
 def holding(graph, text: str) -> list[str]:
     """The files of the graph that hold a text."""
-    from pathlib import Path
-
     place = Path(graph.uri)
     return [
         str(path.relative_to(place))
@@ -116,4 +120,70 @@ def test_the_graph_goes_on_after_a_hard_drop(graph):
     assert [
         row["t.secret"] for row in graph.query("query q() { match { $t: Tour } return { $t.secret } }")
     ] == [None] * 3
+    assert graph.verify(deep=True).violations == ()
+
+
+DEATHS = (
+    Window.SCHEMA_APPLY_AFTER_MANIFEST_COMMIT,
+    Window.SCHEMA_APPLY_BEFORE_LOCK_RELEASE,
+    Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX,
+    Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT,
+    Window.CLEANUP_POST_NOTE_PRE_STATES,
+    Window.CLEANUP_STATES_GC,
+    Window.CLEANUP_TABLE_GC,
+    Window.CLEANUP_POST_VERSIONS_PRE_FILES,
+    Window.CLEANUP_POST_FILES_PRE_END,
+)
+"""After each of them the schema is the new one, and something may be left of the values."""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("window", DEATHS)
+def test_a_hard_drop_that_was_killed_is_completed_by_the_same_call(graph, window):
+    path = graph.uri
+    graph.close()
+    command = {"command": "apply_schema", "path": path, "schema": SMALL, "allow_data_loss": True}
+    status, errors = run_child(command, failpoints=f"{window}=kill")
+    assert status == CUT, errors
+    with omnigraph.open(path, settings=FAST) as again:
+        assert again.schema_source() == SMALL
+        assert tours(again) == [("a", 1), ("b", 2)]
+        assert again.verify(deep=True).violations == ()
+        done = again.apply_schema(SMALL, allow_data_loss=True)
+        assert (done.applied, done.steps, done.kept_by) == (False, (), ())
+        for text in (SECRET, DRIVER, NOTE):
+            assert holding(again, text) == []
+        again.mutate('query q() { insert Tour { code: "c", stops: 3 } }')
+        assert tours(again) == [("a", 1), ("b", 2), ("c", 3)]
+        assert again.verify(deep=True).violations == ()
+
+
+def test_what_is_reclaimed_is_not_reclaimed_again(graph):
+    graph.apply_schema(LESS, allow_data_loss=True)
+    head, files, staged = graph.commits.head().id, set(Path(graph.uri).glob("nodes/**/*")), []
+    with listen(lambda event: staged.append(event) if isinstance(event, TableStaged) else None):
+        done = graph.apply_schema(LESS, allow_data_loss=True)
+    assert (done.applied, done.kept_by, staged, graph.commits.head().id) == (False, (), [], head)
+    assert set(Path(graph.uri).glob("nodes/**/*")) == files
+    # What the first one superseded beside the tables went with the second.
+    assert (
+        graph.apply_schema(LESS, allow_data_loss=True)
+        .to_dict()
+        .keys()
+        .isdisjoint({"reclaimed_bytes", "kept_by"})
+    )
+
+
+def test_a_soft_drop_becomes_hard_by_the_same_schema(graph):
+    graph.tags.create("v1")
+    graph.apply_schema(LESS)
+    graph.mutate('query q() { insert Tour { code: "c", stops: 3 } }')
+    assert graph.apply_schema(LESS, allow_data_loss=True, dry_run=True).kept_by == ()
+    assert graph.apply_schema(LESS, allow_data_loss=True).kept_by == ("tag v1",)
+    graph.tags.delete("v1")
+    done = graph.apply_schema(LESS, allow_data_loss=True)
+    assert (done.applied, done.kept_by) == (False, ())
+    assert done.to_dict()["reclaimed_bytes"] > 0
+    assert holding(graph, SECRET) == []
+    assert tours(graph) == [("a", 1), ("b", 2), ("c", 3)]
     assert graph.verify(deep=True).violations == ()

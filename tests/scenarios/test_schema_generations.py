@@ -334,24 +334,6 @@ def test_an_empty_plan_and_a_dry_run_publish_nothing(graph):
     assert graph.commits.head().id == before
 
 
-@pytest.mark.parametrize(
-    "window", [Window.SCHEMA_ADOPT_POST_SIDECAR_PRE_COMMIT, Window.SCHEMA_ADOPT_POST_COMMIT_PRE_PUBLISH]
-)
-@pytest.mark.parametrize("branch", ["lazy", "owner"])
-def test_a_killed_adoption_is_settled_and_repeated(graph, window, branch):
-    graph.apply_schema(GUIDED)
-    path = graph.session.root.uri
-    graph.close()
-    command = {"command": "merge", "path": path, "source": "main", "target": branch}
-    status, errors = run_child(command, failpoints=f"{window}=kill")
-    assert status == CUT, errors
-    with omnigraph.open(path, settings=FAST) as again:
-        assert again.verify().violations == ()
-        again.mutate('query q() { insert Tour { code: "n", mood: "fun", guide: "Ann" } }', branch=branch)
-        assert "n" in codes(again, branch=branch)
-        assert again.verify().violations == ()
-
-
 def test_a_required_property_is_refused_where_rows_would_lack_it_and_its_default_fills_them(tmp_path):
     with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as graph:
         graph.mutate('query q() { insert Tour { code: "a", mood: "fun" } }')

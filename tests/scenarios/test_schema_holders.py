@@ -5,7 +5,15 @@ import threading
 import pytest
 
 import omnigraph
-from omnigraph.core.errors import EmbedderError, LoadNotResumable, QueryTypeError
+from omnigraph.core.errors import (
+    ConstraintViolation,
+    EmbedderError,
+    LoadNotResumable,
+    PreconditionFailed,
+    QueryTypeError,
+    ReadSetConflict,
+)
+from omnigraph.core.failpoints import Pause, Window, activate
 from omnigraph.engine.search.offline_embedder import OfflineEmbedder
 from recovery_graph import FAST
 
@@ -98,3 +106,82 @@ def test_a_writer_that_holds_the_former_schema_writes_by_the_new_one(place):
         one.load_frames({"Page": [{"slug": "d", "marks": 4}]}, mode="append", engine="local")
         assert [tuple(row.values()) for row in other.query(MARKS)] == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
         assert other.verify().violations == ()
+
+
+class Halfway:
+    """A write that has staged its rows when another handle changes the schema, and goes on then."""
+
+    def __init__(self, place, window, wanted, write):
+        self.result = self.error = None
+        with omnigraph.open(place, settings=FAST) as one, omnigraph.open(place, settings=FAST) as other:
+            with activate(window, Pause()) as pause:
+                going = threading.Thread(target=self.go, args=(one, write))
+                going.start()
+                pause.wait_until_reached()
+                assert other.apply_schema(wanted).applied
+                self.applied = other.commits.head().id
+                pause.release()
+                going.join(60)
+            self.newer = [each.id for each in other.commits.list()]
+            self.newer = self.newer[: self.newer.index(self.applied)]
+            assert other.verify(deep=True).violations == ()
+
+    def go(self, graph, write):
+        try:
+            self.result = write(graph)
+        except omnigraph.errors.OmnigraphError as error:
+            self.error = error
+
+
+STAGED = Window.MUTATION_POST_STAGE_PRE_QUEUE
+
+
+def inserts(graph, **options):
+    return graph.mutate('query q() { insert Doc { slug: "b", stars: 7 } }', **options)
+
+
+def test_a_mutation_that_meets_a_schema_change_is_carried_out_by_the_new_schema(place):
+    tiered = SCHEMA.replace("stars: I32?", 'stars: I64?  tier: String @default("basic")')
+    assert Halfway(place, STAGED, tiered, inserts).result.affected_nodes == 1
+    with omnigraph.open(place, settings=FAST) as graph:
+        rows = graph.query("query q() { match { $d: Doc } return { $d.slug, $d.stars, $d.tier } }")
+        assert sorted(map(tuple, map(dict.values, rows))) == [("a", 1, "basic"), ("b", 7, "basic")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "says"),
+    [
+        (RENAMED, QueryTypeError, "Doc"),
+        (SCHEMA.replace("stars: I32?", "stars: I32?  @range(stars, ..5)"), ConstraintViolation, "above 5"),
+    ],
+    ids=["names that are gone", "a rule it breaks"],
+)
+def test_a_mutation_that_the_new_schema_does_not_take_is_told_so(place, wanted, error, says):
+    met = Halfway(place, STAGED, wanted, inserts)
+    assert isinstance(met.error, error)
+    assert says in str(met.error)
+    assert met.newer == []
+
+
+def test_a_condition_on_the_head_holds_also_when_the_schema_changes(place):
+    with omnigraph.open(place, settings=FAST) as graph:
+        head = graph.commits.head().id
+    met = Halfway(place, STAGED, MORE, lambda graph: inserts(graph, if_commit=head))
+    assert isinstance(met.error, PreconditionFailed)
+    assert met.newer == []
+
+
+@pytest.mark.parametrize("wanted", [MORE, RENAMED], ids=["added", "renamed"])
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_a_load_that_meets_a_schema_change_is_told_and_changes_nothing(place, tmp_path, wanted, mode):
+    (tmp_path / "in.jsonl").write_text('{"type":"Doc","data":{"slug":"b","stars":7}}\n')
+    met = Halfway(
+        place,
+        Window.LOAD_POST_STAGE,
+        wanted,
+        lambda graph: graph.load(tmp_path / "in.jsonl", mode=mode, engine="local"),
+    )
+    assert isinstance(met.error, ReadSetConflict)
+    assert "the schema changed" in str(met.error)
+    assert met.error.hint
+    assert met.newer == []

@@ -84,6 +84,7 @@ QUIET: dict[str, Callable[[TableStorage, SnapshotHandle], object]] = {
     "take": lambda t, h: t.take(h, [0, 1]),
     "addresses_of": lambda t, h: t.addresses_of(h, pa.array(["k1"])),
     "fragments": lambda t, h: t.fragments(h),
+    "outlived_fragments": lambda t, h: t.outlived_fragments(h),
     "rows_with": lambda t, h: t.rows_with(t.fragments(h)[0].files[0], ["id"], "k1"),
     "used_files": lambda t, h: t.used_files(PLACE, None, h.version),
     "dead_rows": lambda t, h: t.dead_rows(h, t.fragments(h)[0]),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from omnigraph.api.arguments import text_checked_methods
 from omnigraph.api.branches import writable_branch
 from omnigraph.api.texts import in_file, source_text
 from omnigraph.core.bounds import current_bounds
-from omnigraph.core.errors import OmnigraphError, SourceFailure
+from omnigraph.core.errors import OmnigraphError, ReadSetConflict, SourceFailure
 from omnigraph.core.ids import CommitId, show_branch
 from omnigraph.core.permission import Action, Question
 from omnigraph.engine.write.entering import entering_write
@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from omnigraph.engine.write.requests import MutationResult
     from omnigraph.planning.ir import MutationPlan
     from omnigraph.planning.values import Value
+
+    _Call = tuple[
+        str | os.PathLike[str],
+        Sequence[Mapping[str, Any] | None],
+        str | None,
+        str,
+        str | None,
+        str | None,
+        str | None,
+    ]
+    """Source, parameter sets, name, branch, actor, `if_commit` and idempotency key."""
+
+SCHEMAS_MET_MAX: Final = 3
+"""How many schemas a mutation is compiled against when the schema changes while it is prepared."""
 
 
 @text_checked_methods
@@ -83,7 +97,17 @@ class Mutations:
         """
         return self._mutate(source, list(parameter_sets), name, branch, actor, if_commit, idempotency_key)
 
-    def _mutate(
+    def _mutate(self, *call: *_Call) -> MutationResult:
+        """Carry a call out. When the schema changes before it had an effect, it is compiled anew."""
+        for _ in range(SCHEMAS_MET_MAX - 1):
+            try:
+                return self._mutate_once(*call)
+            except ReadSetConflict as conflict:
+                if conflict.member != "schema":
+                    raise
+        return self._mutate_once(*call)
+
+    def _mutate_once(
         self,
         source: str | os.PathLike[str],
         parameter_sets: Sequence[Mapping[str, Any] | None],

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.schema import Catalog
     from omnigraph.core.bounds import CallLimits
+    from omnigraph.core.ids import CommitId
     from omnigraph.engine.evolve.apply import AppliedSchema
     from omnigraph.engine.evolve.costs import GraphPlan
     from omnigraph.engine.session import GraphSession
@@ -82,10 +83,11 @@ class Schemas:
         `schema` is the text or a path, as bytes always the text; `file` names it in messages. With `dry_run`
         everything is checked and nothing changed. With `allow_data_loss` drops are hard: the values go out of
         the files as well, with the older states of these tables, but for those that a tag, a branch or a
-        clone names; `kept_by` lists them. `fills` say what rows that exist get in an added property, as
-        `Person.tier = "basic"` or `Person.label = $row.name`. Raises `MigrationUnsupported`,
-        `MigrationBlocked` while branches are in the way, `ConstraintViolation` with the rows that break a new
-        rule, `RecoveryRequired`, and the errors of schema texts.
+        clone names; `kept_by` lists them. Given with the schema that the graph has, it does so for what the
+        last change dropped: a hard drop that was stopped half-way is completed like this. `fills` say what
+        rows that exist get in an added property, as `Person.tier = "basic"` or `Person.label = $row.name`.
+        Raises `MigrationUnsupported`, `MigrationBlocked` while branches are in the way, `ConstraintViolation`
+        with the rows that break a new rule, `RecoveryRequired`, and the errors of schema texts.
         """
         from omnigraph.engine.evolve.apply import APPLY, SchemaRequest, apply_schema  # noqa: PLC0415  rarely used
 
@@ -97,9 +99,12 @@ class Schemas:
         )
         with WriteCourse(APPLY) as course:
             applied = apply_schema(self._session, request, course=course, bulk=SPARK_WHEN_LARGE)
-        return self._reclaimed(applied, actor) if applied.has_hard_drops else applied
+        if applied.has_hard_drops:
+            return self._reclaimed(applied, applied.commit, actor)
+        again = allow_data_loss and not dry_run and not applied.steps
+        return self._reclaimed(applied, None, actor) if again else applied
 
-    def _reclaimed(self, applied: AppliedSchema, actor: str | None) -> AppliedSchema:
+    def _reclaimed(self, applied: AppliedSchema, commit: CommitId | None, actor: str | None) -> AppliedSchema:
         """The report of a change with hard drops, once their values are out of the files."""
         from omnigraph.maintenance.hard_drops import reclaim_dropped  # noqa: PLC0415  rarely used
         from omnigraph.pipeline.load.abandoned import JournaledLoads  # noqa: PLC0415
@@ -108,7 +113,7 @@ class Schemas:
             with WriteCourse("the reclaiming of dropped values") as course:
                 done = reclaim_dropped(
                     self._session,
-                    applied.commit,
+                    commit,
                     JournaledLoads(self._session),
                     actor=actor,
                     course=course,
@@ -117,5 +122,5 @@ class Schemas:
                 )
         except OmnigraphError as error:
             # The schema has changed: what could not be reclaimed is as after a soft drop.
-            return replace(applied, kept_by=(f"all of it: {error.message}",))
+            return replace(applied, kept_by=(f"all of it: {error.message}; apply it again later",))
         return replace(applied, reclaimed_bytes=done.bytes, kept_by=done.kept_by)

@@ -63,9 +63,9 @@ def apply(
         output.line("no change")
     elif done.applied:
         output.line(f"applied {output.counted(len(done.steps), 'step')} as commit {done.commit}")
-        if done.has_hard_drops:
-            output.line(f"reclaimed {done.reclaimed_bytes:,} bytes")
-        for what in done.kept_by:
-            output.line(f"kept by {what}")
     else:
         output.line(f"{output.counted(len(done.steps), 'step')}, nothing was changed")
+    if done.tells_reclaimed:
+        output.line(f"reclaimed {done.reclaimed_bytes:,} bytes")
+    for what in done.kept_by:
+        output.line(f"kept by {what}")

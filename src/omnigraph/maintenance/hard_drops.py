@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.bounds import lift_bounds
-from omnigraph.core.errors import InternalError, SnapshotNotFound
+from omnigraph.core.errors import SnapshotNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.maintenance.cleanup import only_cleanup, refuse_unsettled
 from omnigraph.maintenance.cleanup_marks import Forgotten
@@ -21,6 +21,8 @@ from omnigraph.maintenance.erase_rewrite import rewrite_files
 from omnigraph.maintenance.forgetting import clear_caches, reclaim_forgotten
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from omnigraph.catalog.schema import TableType
     from omnigraph.core.cancel import Cancellation
     from omnigraph.core.ids import CommitId
@@ -43,7 +45,7 @@ class Reclaimed:
 
 def reclaim_dropped(
     session: GraphSession,
-    commit: CommitId,
+    commit: CommitId | None,
     loads: StagedLoads,
     *,
     actor: str | None,
@@ -53,24 +55,23 @@ def reclaim_dropped(
 ) -> Reclaimed:
     """Take what a schema change dropped out of the files, as far as nobody asked for an older state.
 
-    Raises as a cleanup does; the change stays as it is then. Cost: the tables that lost a property are
-    written anew; a cleanup.
+    `commit=None`: the change that made the accepted schema. What an earlier call has done is not done again,
+    so that one that was stopped is completed. Raises as a cleanup does; the change stays as it is then.
+    Cost: the files with dropped values are written anew; a cleanup.
     """
     with only_cleanup(session):
         refuse_unsettled(session)
         cancel.raise_if_requested()
         lift_bounds()  # from here on it stops at its own places only
-        dropped = _Dropped.by(session, session.manifest.at_commit(commit))
-        lost = dropped.lost
         shown = session.manifest.current(None)
-        files = {
-            name
-            for entry in shown.entries.values()
-            if entry.location in lost
-            for fragment in session.storage.fragments(session.open_entry(entry))
-            for name in fragment.files
-        }
-        after = rewrite_files(session, None, lost, files, actor=actor, course=course, bulk=bulk)
+        dropped = _Dropped.by(session, shown if commit is None else session.manifest.at_commit(commit))
+        lost = dropped.lost
+        if not dropped.properties:
+            return Reclaimed(0, ())
+        files = _files_with_dropped(session, shown, lost)
+        after = shown
+        if files:
+            after = rewrite_files(session, None, lost, files, actor=actor, course=course, bulk=bulk)
         since = {
             (entry.location, entry.branch): entry.version
             for entry in after.entries.values()
@@ -81,6 +82,18 @@ def reclaim_dropped(
         done = reclaim_forgotten(session, forgotten, loads, cancel)
         kept = dropped.shown_by(session, done.look)
         return Reclaimed(done.bytes, tuple(sorted(kept)))
+
+
+def _files_with_dropped(session: GraphSession, shown: Snapshot, lost: Collection[str]) -> set[str]:
+    """The data files of these tables that hold values of columns which are gone."""
+    files: set[str] = set()
+    for entry in shown.entries.values():
+        if entry.location in lost:
+            handle = session.open_entry(entry)
+            outlived = set(session.storage.outlived_fragments(handle))
+            found = session.storage.fragments(handle)
+            files.update(name for each in found if each.id in outlived for name in each.files)
+    return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +108,17 @@ class _Dropped:
 
     @classmethod
     def by(cls, session: GraphSession, after: Snapshot) -> _Dropped:
-        """What the commit of a state dropped."""
-        parent = after.commit.parent
-        if parent is None:
-            raise InternalError("the first commit of a graph drops nothing")
-        before = session.manifest.at_commit(parent)
-        change = catalog_change(session.catalog_of(before), session.catalog_of(after))
+        """What the change that made the schema of a state dropped."""
+        catalog = session.catalog_of(after)
+        if catalog.parent is None:
+            return cls(frozenset(), frozenset(), frozenset())
+        change = catalog_change(session.schemas.catalog(catalog.parent), catalog)
         lost = {each.new_key: _numbers(each.before) - _numbers(each.after) for each in change.kept}
+        shown = {entry.location for entry in after.entries.values()}
+        gone = {after.registrations[TableKey(each.table_key)] for each in change.dropped}
         return cls(
             frozenset(after.entries[key].location for key, numbers in lost.items() if numbers),
-            frozenset(before.entries[TableKey(each.table_key)].location for each in change.dropped),
+            frozenset(gone - shown),
             frozenset[int]().union(*lost.values(), *(_numbers(each) for each in change.dropped)),
         )
 

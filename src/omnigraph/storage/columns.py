@@ -132,6 +132,18 @@ def write_columns(
     )
 
 
+def outlived_fragments(handle: SnapshotHandle) -> list[int]:
+    """The fragments with files that hold values of columns which the version does not have any longer."""
+    dataset = lance_dataset(handle)
+    _, _, written = _parts(dataset.lance_schema)
+    known = {int(_Message.parsed(each).get(_ID, 0)) for each in written}
+    return [
+        int(each.fragment_id)
+        for each in dataset.get_fragments()
+        if any(not known.issuperset(file.fields) for file in each.metadata.files)
+    ]
+
+
 def _merged(
     dataset: "LanceDataset", schema: "LanceSchema", change: ColumnMap, written: Sequence[Fragment]
 ) -> "LanceOperation.BaseOperation":

@@ -224,6 +224,10 @@ class TableStorage:
         with substrate(self._about(handle)):
             return dead_rows(self, self._root, handle, fragment)
 
+    def outlived_fragments(self, handle: SnapshotHandle) -> list[int]:
+        """The fragments whose files still hold values of dropped columns. Cost: metadata only."""
+        return columns.outlived_fragments(handle)
+
     def rows_with(self, name: str, columns: Sequence[str], value: str) -> int:
         """How many rows of a data file, deleted ones too, have the text in one of these columns."""
         return file_rows.rows_with(self._root, name, columns, value)

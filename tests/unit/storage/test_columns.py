@@ -153,3 +153,18 @@ def test_a_column_cannot_change_its_type_by_its_name_alone(
     change = ColumnMap(pa.schema([ID, pa.field("age", pa.int64())]), {"id": "id", "age": "age"})
     with pytest.raises(InternalError, match="the columns would be"):
         tables.stage_columns(base, change, STAMP)
+
+
+def test_fragments_that_hold_dropped_columns_are_known_until_they_are_written_anew(
+    tables: TableStorage, base: SnapshotHandle
+) -> None:
+    assert tables.outlived_fragments(base) == []
+    renamed = changed(tables, base, [ID, pa.field("years", pa.int32()), TAGS], years="age")
+    assert tables.outlived_fragments(renamed) == []
+    gone = changed(tables, renamed, [ID, TAGS])
+    later = tables.commit_staged(gone, tables.stage_append(gone, ROWS.drop(["age"]), STAMP))
+    first, second = later.fragment_ids
+    assert tables.outlived_fragments(later) == [first]
+    rewritten = tables.commit_staged(later, tables.stage_rewrite(later, [first], STAMP))
+    assert second in rewritten.fragment_ids
+    assert tables.outlived_fragments(rewritten) == []

@@ -81,6 +81,11 @@ class AppliedSchema:
         """Whether it dropped something for good."""
         return self.applied and any(step.to_dict().get("mode") == DropMode.HARD for step in self.steps)
 
+    @property
+    def tells_reclaimed(self) -> bool:
+        """Whether it says what became of dropped values: its own, or those of the change before."""
+        return self.has_hard_drops or bool(self.reclaimed_bytes or self.kept_by)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
@@ -95,7 +100,7 @@ class AppliedSchema:
             "generation": self.generation,
             **(
                 {"reclaimed_bytes": self.reclaimed_bytes, "kept_by": list(self.kept_by)}
-                if self.has_hard_drops
+                if self.tells_reclaimed
                 else {}
             ),
         }
