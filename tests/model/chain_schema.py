@@ -26,29 +26,37 @@ class Prop:
 
 @dataclass(frozen=True)
 class Type:
-    """One node type with its key `code` and some properties."""
+    """One node type with its key `code` and some properties, and perhaps edges of each row to itself."""
 
     number: int
     name: str
     props: tuple[Prop, ...] = ()
     formerly: str | None = None
+    edge: str | None = None
+    edge_formerly: str | None = None
 
     @property
     def text(self) -> str:
         hint = f' @rename_from("{self.formerly}")' if self.formerly else ""
         props = "  ".join(each.text for each in self.props)
-        return f"node {self.name}{hint} {{ code: String @key  {props} }}\n"
+        return f"node {self.name}{hint} {{ code: String @key  {props} }}\n{self.edge_text}"
+
+    @property
+    def edge_text(self) -> str:
+        hint = f' @rename_from("{self.edge_formerly}")' if self.edge_formerly else ""
+        return f"edge {self.edge}: {self.name} -> {self.name}{hint}\n" if self.edge else ""
 
     def settled(self) -> "Type":
         """Without the hints of one change."""
-        return replace(self, formerly=None, props=tuple(replace(each, formerly=None) for each in self.props))
+        props = tuple(replace(each, formerly=None) for each in self.props)
+        return replace(self, formerly=None, edge_formerly=None, props=props)
 
 
 Schema = tuple[Type, ...]
 Rows = dict[tuple[int, str], dict[int, int]]
 """By the number of the type and the code: the values that are there, by the number of their property."""
 
-FIRST = Type(1, "T")
+FIRST = Type(1, "T", edge="Link")
 
 
 def text_of(schema: Schema) -> str:

@@ -16,6 +16,7 @@ from recovery_graph import FAST
 NAMES = ("p", "q", "r", "s")
 TYPE_NAMES = ("T", "U", "V")
 OTHER_TYPE = "B"
+EDGE_NAMES = ("Link", "Tie")
 BRANCHES = ("ana", "ben")
 KILLS_MAX = 3
 """Processes that die in one chain: each costs as much as many steps."""
@@ -171,6 +172,11 @@ class Chain:
         name = next(each for each in TYPE_NAMES[one % 2 :] if each != owner.name)
         self.apply((replace(owner, name=name, formerly=owner.name), *self.schema[1:]), two)
 
+    def rename_edge(self, one: int, two: int) -> None:
+        owner = self.schema[0]
+        name = next(each for each in EDGE_NAMES if each != owner.edge)
+        self.apply((replace(owner, edge=name, edge_formerly=owner.edge), *self.schema[1:]), two)
+
     def other_type(self, one: int, two: int) -> None:
         if len(self.schema) > 1:
             self.apply(self.schema[:1], two)
@@ -194,8 +200,8 @@ class Chain:
         command = {"command": "apply_schema", "schema": text, "fills": fills}
         happened = two % 5 == 0 and self.killed(APPLY, two, command)
         assert (self.graph.schema_source() == text) is happened
-        if not happened:
-            assert self.graph.apply_schema(text, fills=fills).applied
+        # Whoever was killed sends the same call again, and it succeeds.
+        assert self.graph.apply_schema(text, fills=fills).applied is not happened
         self.count("change")
         self.schema = tuple(each.settled() for each in wanted)
         self.rows["main"] = rows
@@ -245,6 +251,8 @@ class Chain:
         new = {**(old or {}), **{prop.number: value for prop, value in given.items()}}
         if old is None:
             statement = f'insert {owner.name} {{ code: "{key[1]}"{", " if members else ""}{members} }}'
+            if owner.edge:
+                statement += f' insert {owner.edge} {{ from: "{key[1]}", to: "{key[1]}" }}'
         elif two % 4 == 0:
             statement, new = f'delete {owner.name} where code = "{key[1]}"', None
         elif new == old:
@@ -386,6 +394,7 @@ class Chain:
         for owner in self.schema:
             self.check_rows(owner.name, {each.name: each.number for each in owner.props}, owner.number,
                             self.rows[name], branch=name)  # fmt: skip
+        self.check_edges(self.schema[0], self.rows[name], branch=name)
 
     def check_past(self, past: Past) -> None:
         then = {each.name: each for each in past.schema}
@@ -402,6 +411,15 @@ class Chain:
                 named = (named if same else {}) | {each.name: each.number for each in own.props}
             number = own.number if own else owner.number
             self.check_rows(owner.name, named, number, past.rows, at=past.commit)
+        for owner in (past.schema[0], self.schema[0]):
+            self.check_edges(owner, past.rows, at=past.commit)
+
+    def check_edges(self, owner: Type, rows: Rows, **where: str):
+        """Each row of the first type has one edge to itself, by the names of then and of now."""
+        edge = owner.edge[0].lower() + owner.edge[1:]
+        text = f"query q() {{ match {{ $t: {owner.name} $t {edge} $u }} return {{ $t.code, $u.code }} }}"
+        shown = sorted(tuple(row.values()) for row in self.graph.query(text, **where))
+        assert shown == sorted((code, code) for number, code in rows if number == owner.number), where
 
     def check_rows(self, type_name: str, names: dict[str, int], number: int, rows: Rows, **where: str):
         asked = ", ".join(f"$t.{name}" for name in ("code", *names))
@@ -419,11 +437,27 @@ class Chain:
         names = {each.number: each.name for each in (*old.schema, *new.schema)}
         expected = [("delete", names[key[0]], key[1]) for key in old.rows if key not in new.rows]
         expected += [("insert", names[key[0]], key[1]) for key in new.rows if key not in old.rows]
-        found = self.graph.diff(old.commit, new.commit, ops=["insert", "delete"])
+        found = [
+            each
+            for each in self.graph.diff(old.commit, new.commit, ops=["insert", "delete"])
+            if each.type_name not in EDGE_NAMES
+        ]
         assert sorted((each.op.value, each.type_name, each.id) for each in found) == sorted(expected)
 
 
-CHANGES = ("add", "add", "drop", "rename", "widen", "require", "bound", "index", "rename_type", "other_type")
+CHANGES = (
+    "add",
+    "add",
+    "drop",
+    "rename",
+    "widen",
+    "require",
+    "bound",
+    "index",
+    "rename_type",
+    "rename_edge",
+    "other_type",
+)
 MEANWHILE = ("write", "write", "write", "branch", "merge", "merge", "catch_up", "revert", "optimize", "look")
 
 

@@ -11,7 +11,7 @@ import omnigraph
 from crash.harness import CUT, run_child
 from graphs import pins_of
 from invariants import assert_healthy
-from omnigraph.core.errors import ConflictError, RecoveryRequired, SchemaSyntaxError
+from omnigraph.core.errors import ConflictError, MigrationUnsupported, RecoveryRequired, SchemaSyntaxError
 from omnigraph.core.failpoints import Callback, Pause, Raise, Window, activate
 from omnigraph.core.ids import TableKey
 from omnigraph.manifest.branches import BranchStore
@@ -160,6 +160,29 @@ def test_a_kill_between_the_commits_of_one_table_undoes_the_first(path, passed):
         rows = graph.query("query q() { match { $p: Person } return { $p.age, $p.tier } }")
         assert {tuple(row.values()) for row in rows} == {(1, "basic")}
         graph.mutate('query q() { insert Person { name: "dov", age: 2 } }')
+        assert graph.verify(deep=True).violations == ()
+
+
+@pytest.mark.parametrize(
+    ("window", "done"),
+    [
+        (Window.SCHEMA_APPLY_AFTER_COLUMN_FILES, False),
+        (Window.SCHEMA_APPLY_AFTER_STAGING_WRITE, True),
+        (Window.SCHEMA_APPLY_BEFORE_LOCK_RELEASE, True),
+    ],
+)
+def test_a_killed_fill_is_repeated_by_the_same_call(path, window, done):
+    labelled, fills = SCHEMA.replace("age: I32?", "age: I32?  label: String"), ["Person.label = $row.name"]
+    command = {"command": "apply_schema", "path": str(path), "schema": labelled, "fills": fills}
+    status, errors = run_child(command, failpoints=f"{window}=kill")
+    assert status == CUT, errors
+    with omnigraph.open(path, settings=FAST) as graph:
+        assert graph.plan_schema(labelled, fills=fills).plan.is_empty is done
+        assert graph.apply_schema(labelled, fills=fills).applied is not done
+        found = graph.query("query q() { match { $p: Person } return { $p.name, $p.label } }")
+        assert sorted(map(tuple, map(dict.values, found))) == [("ada", "ada"), ("bob", "bob")]
+        with pytest.raises(MigrationUnsupported, match=r"does not add 'Person.age'"):
+            graph.apply_schema(labelled, fills=[*fills, "Person.age = 1"])
         assert graph.verify(deep=True).violations == ()
 
 

@@ -56,12 +56,14 @@ class Schemas:
         The arguments are those of `apply_schema`. No row is read. Raises the errors of schema texts.
         """
         from omnigraph.engine.evolve.costs import plan_on_graph  # noqa: PLC0415  rarely used
+        from omnigraph.engine.evolve.request import SchemaRequest  # noqa: PLC0415
 
         self._session.check_open()
         if not isinstance(schema, bytes):
             schema, named = source_text(schema)
             file = file or named
-        return plan_on_graph(self._session, schema, file=file, allow_data_loss=allow_data_loss, fills=fills)
+        request = SchemaRequest(schema, file, allow_data_loss=allow_data_loss, fills=tuple(fills))
+        return plan_on_graph(self._session, request)
 
     def apply_schema(
         self,
@@ -89,7 +91,8 @@ class Schemas:
         Raises `MigrationUnsupported`, `MigrationBlocked` while branches are in the way, `ConstraintViolation`
         with the rows that break a new rule, `RecoveryRequired`, and the errors of schema texts.
         """
-        from omnigraph.engine.evolve.apply import APPLY, SchemaRequest, apply_schema  # noqa: PLC0415  rarely used
+        from omnigraph.engine.evolve.apply import APPLY, apply_schema  # noqa: PLC0415  rarely used
+        from omnigraph.engine.evolve.request import SchemaRequest  # noqa: PLC0415
 
         if not isinstance(schema, bytes):
             schema, named = source_text(schema)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from omnigraph.catalog.diff import plan_schema, require_supported
+from omnigraph.catalog.diff import require_supported
 from omnigraph.catalog.ir import schema_hash
 from omnigraph.catalog.plan import DropMode
 from omnigraph.catalog.scalars import as_instant
@@ -21,7 +21,7 @@ from omnigraph.core.late_dataclass import dataclass
 from omnigraph.core.permission import Action, Question
 from omnigraph.engine.evolve.checks import check_rows, row_checks
 from omnigraph.engine.evolve.costs import StepCost, step_costs
-from omnigraph.engine.evolve.planned_fills import fill_texts, planned_fills
+from omnigraph.engine.evolve.planned_fills import planned_fills
 from omnigraph.engine.evolve.rows import runner
 from omnigraph.engine.evolve.tables import reshape, table_writes
 from omnigraph.engine.schema_contract import SchemaContract, stage_contract
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from omnigraph.catalog.plan import SchemaPlan, SchemaStep
     from omnigraph.core.cancel import Cancellation
+    from omnigraph.engine.evolve.request import SchemaRequest
     from omnigraph.engine.evolve.rows import BulkWork
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.state import Snapshot
@@ -106,19 +107,6 @@ class AppliedSchema:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaRequest:
-    """What a caller asks for."""
-
-    source: str | bytes
-    file: str | None = None
-    actor: str | None = None
-    dry_run: bool = False
-    allow_data_loss: bool = False
-    fills: tuple[str, ...] = ()
-    """`Type.property = expression`: what rows that exist get in an added property."""
-
-
 def apply_schema(
     session: GraphSession,
     request: SchemaRequest,
@@ -171,16 +159,10 @@ class _Planned:
 
 
 def _plan(session: GraphSession, contract: SchemaContract, request: SchemaRequest) -> _Planned:
-    plan = plan_schema(
-        contract.catalog,
-        request.source,
-        file=request.file,
-        allow_data_loss=request.allow_data_loss,
-        fills=fill_texts(request.fills),
-    )
+    plan, fills = request.plan(session, contract.catalog)
     require_supported(plan)
     now = as_instant(dt.datetime.fromtimestamp(session.clock.now_us() / 1_000_000, dt.UTC))
-    return _Planned(plan, planned_fills(contract.catalog, plan, request.fills, now))
+    return _Planned(plan, planned_fills(contract.catalog, plan, fills, now))
 
 
 def _refuse_unready(

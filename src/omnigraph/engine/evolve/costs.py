@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from omnigraph.catalog.diff import plan_schema
 from omnigraph.catalog.plan import (
     AddConstraint,
     AddProperty,
@@ -21,13 +20,11 @@ from omnigraph.catalog.schema import ConstraintKind
 from omnigraph.catalog.table_changes import catalog_change
 from omnigraph.core.ids import TableKey
 from omnigraph.core.late_dataclass import dataclass
-from omnigraph.engine.evolve.planned_fills import fill_texts
 from omnigraph.engine.evolve.rows import bytes_of, is_large
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from omnigraph.catalog.schema import Catalog
+    from omnigraph.engine.evolve.request import SchemaRequest
     from omnigraph.engine.session import GraphSession
 
 
@@ -56,17 +53,10 @@ class GraphPlan:
     """The branches that stand in the way of the plan."""
 
 
-def plan_on_graph(
-    session: GraphSession,
-    source: str | bytes,
-    *,
-    file: str | None = None,
-    allow_data_loss: bool = False,
-    fills: Sequence[str] = (),
-) -> GraphPlan:
+def plan_on_graph(session: GraphSession, request: SchemaRequest) -> GraphPlan:
     """What a change would do to main. Reads metadata only. Raises the schema error of an invalid text."""
     accepted = session.contract().catalog
-    plan = plan_schema(accepted, source, file=file, allow_data_loss=allow_data_loss, fills=fill_texts(fills))
+    plan, _ = request.plan(session, accepted)
     blocking = () if plan.is_additive else tuple(session.manifest.branches())
     return GraphPlan(plan, step_costs(session, accepted, plan), blocking)
 
