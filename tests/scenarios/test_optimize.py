@@ -178,6 +178,15 @@ def test_tables_with_blobs_are_compacted_with_their_bytes(graph) -> None:
     assert graph.blob("Doc", "large", "file").read() == b"ABC" * 4096
 
 
+def test_what_was_only_tried_leaves_no_file(graph) -> None:
+    for number in range(3):
+        add(graph, f"p{number}")
+        graphs.run(graph, f'insert Doc {{ name: "d{number}" }}')
+    assert committed(graph.optimize()) == {"P", "Doc"}
+    fates = graph.cleanup(keep=1, dry_run=True).fates
+    assert [each.name for each in fates if each.why.startswith("younger")] == []
+
+
 def test_indexes_of_many_segments_become_one(graph) -> None:
     for number in range(INDEX_SEGMENTS_MAX + 3):
         add(graph, f"p{number}")

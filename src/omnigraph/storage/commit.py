@@ -149,7 +149,10 @@ def _landed(pool: DatasetPool, base: SnapshotHandle, transaction_uuid: str, oper
 
 
 def commit_beside(
-    pool: DatasetPool, handle: SnapshotHandle, operation: "LanceOperation.BaseOperation"
+    pool: DatasetPool,
+    handle: SnapshotHandle,
+    operation: "LanceOperation.BaseOperation",
+    transaction_uuid: str,
 ) -> "LanceDataset":
     """The version that the operation would make, under a number of its own: the HEAD stays where it is."""
     from lance import LanceDataset  # noqa: PLC0415  a heavy package
@@ -158,7 +161,7 @@ def commit_beside(
     with substrate(lambda: circumstances(pool, handle, writes=True)):
         return LanceDataset.commit(
             lance_dataset(handle),
-            Transaction(handle.version, operation),
+            Transaction(handle.version, operation, uuid=transaction_uuid),
             detached=True,
             storage_options=pool.storage_options,
         )

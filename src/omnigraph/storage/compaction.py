@@ -7,6 +7,7 @@ are; else it reads and writes rows again, in batches that are bounded by bytes.
 import contextlib
 import itertools
 import json
+import uuid
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +30,7 @@ from omnigraph.storage.handles import (
 from omnigraph.storage.layout import branch_directory
 from omnigraph.storage.manifest_files import manifest_name
 from omnigraph.storage.staging import staged_rewrite
-from omnigraph.storage.version_files import circumstances
+from omnigraph.storage.version_files import circumstances, transaction_name
 
 if TYPE_CHECKING:
     from lance import LanceOperation
@@ -156,12 +157,15 @@ def beside(
 ) -> Generator[SnapshotHandle]:
     """The version that an operation would make.
 
-    It lies beside the versions of the table under a name that no reader looks for, and is removed at the end.
+    It lies beside the versions of the table under a name that no reader looks for, and is removed at the end,
+    with the transaction that Lance keeps of it.
     """
-    dataset = commit_beside(pool, handle, operation)
+    transaction = str(uuid.uuid4())
+    dataset = commit_beside(pool, handle, operation, transaction)
     version = int(dataset.version)
     try:
         yield SnapshotHandle(handle.table_key, handle.location, handle.branch, version, dataset)
     finally:
-        versions = f"{branch_directory(handle.location, handle.branch)}/_versions"
-        pool.adapter.delete(f"{versions}/{manifest_name(version)}")
+        within = branch_directory(handle.location, handle.branch)
+        pool.adapter.delete(f"{within}/_versions/{manifest_name(version)}")
+        pool.adapter.delete(f"{within}/{transaction_name(handle.version, transaction)}")

@@ -119,13 +119,18 @@ def used_files(root: GraphRoot, dataset: "LanceDataset") -> UsedFiles:
         for segment in index.segments
     ]
     made_by = dataset.read_transaction(dataset.version)
-    transaction = None if made_by is None else f"_transactions/{made_by.read_version}-{made_by.uuid}.txn"
+    transaction = None if made_by is None else transaction_name(made_by.read_version, made_by.uuid)
     return UsedFiles(
         data=data,
         deletions=tuple(deletions),
         indexes=tuple(dict.fromkeys(indexes)),
         transaction=None if transaction is None else below_root(f"{own}/{transaction}"),
     )
+
+
+def transaction_name(read_version: int, transaction_uuid: str) -> str:
+    """Where Lance writes a commit a second time, as seen from the dataset."""
+    return f"_transactions/{read_version}-{transaction_uuid}.txn"
 
 
 def describe_fragments(
