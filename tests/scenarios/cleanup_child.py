@@ -4,10 +4,12 @@ A writer prints one JSON line for each act: the commit it made with a digest of 
 tag it made, the rows of main that nobody takes away. A reader prints how much it read.
 """
 
+import base64
 import hashlib
 import json
 import random
 import sys
+import tempfile
 from contextlib import suppress
 from typing import Any
 
@@ -55,8 +57,8 @@ class Writer:
         return self.random.choice(["main", *self.mine()])
 
     def act(self) -> None:
-        acts = [self.insert, self.change, self.branch, self.tag, self.merge, self.drop, self.tidy]
-        chosen = self.random.choices(acts, [8, 3, 3, 1, 2, 1, 1])[0]
+        acts = [self.insert, self.load, self.change, self.branch, self.tag, self.merge, self.drop, self.tidy]
+        chosen = self.random.choices(acts, [6, 2, 3, 3, 1, 2, 1, 1])[0]
         try:
             chosen()
         except RecoveryRequired:  # another writer died; an open settles what it left
@@ -74,13 +76,24 @@ class Writer:
 
     def insert(self) -> None:
         branch, name = self.anywhere(), self.name()
-        blob = ', face: "base64:QUJDRA=="' if self.number % 3 == 0 else ""
+        large = base64.b64encode(name.encode() * 10_000).decode()
+        blob = f', face: "base64:{self.random.choice(["QUJDRA==", large])}"' if self.number % 3 == 0 else ""
         tell(begins=name)
         text = (
             f'insert P {{ name: "{name}"{blob} }} insert Q {{ name: "{name}" }}'
             f' insert Likes {{ from: "{name}", to: "{name}" }}'
         )
         done = self.graph.mutate(f"query m() {{ {text} }}", branch=branch)
+        self.shown(done.commit.id, **({"row": name} if branch == "main" else {}))
+
+    def load(self) -> None:
+        branch, name = self.anywhere(), self.name()
+        tell(begins=name)
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            for of in ("P", "Q"):
+                file.write(json.dumps({"type": of, "data": {"name": name}}) + "\n")
+            file.flush()
+            done = self.graph.load(file.name, mode="append", branch=branch, engine="local")
         self.shown(done.commit.id, **({"row": name} if branch == "main" else {}))
 
     def change(self) -> None:

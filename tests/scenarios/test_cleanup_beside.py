@@ -83,7 +83,7 @@ class Beside:
 
     def round(self, number: int, acts: int) -> None:
         """Writers and a reader at work, one of them killed, cleanups meanwhile; then everything is judged."""
-        dying = {"OMNIGRAPH_FAILPOINTS": f"{self.random.choice(DEATHS).value}=pass,pass,kill"}
+        dying = {"OMNIGRAPH_FAILPOINTS": self.random.choice(DEATHS)}
         writers = [
             Child(self.store, "write", f"s{self.seed}r{number}a", acts),
             Child(self.store, "write", f"s{self.seed}r{number}b", 10_000),
@@ -187,9 +187,11 @@ class Beside:
 
 
 DEATHS = (
-    Window.MUTATION_POST_STAGE_PRE_QUEUE,
-    Window.MUTATION_POST_TABLE_COMMIT,
-    Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER,
+    f"{Window.MUTATION_POST_STAGE_PRE_QUEUE.value}=pass,pass,kill",
+    f"{Window.MUTATION_POST_TABLE_COMMIT.value}=pass,pass,kill",
+    f"{Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER.value}=pass,pass,kill",
+    f"{Window.LOAD_POST_STAGE.value}=kill",
+    f"{Window.LOAD_POST_VERIFY.value}=kill",
 )
 
 

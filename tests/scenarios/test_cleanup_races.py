@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from omnigraph.core.clock import SYSTEM_CLOCK
 from omnigraph.core.errors import (
     Cancelled,
     LoadNotFound,
-    OmnigraphError,
     ReadSetConflict,
     ResourceBusy,
     SnapshotNotFound,
@@ -372,157 +370,3 @@ def test_three_kept_states_of_312_commits_need_few_files(tmp_path, more) -> None
         assert len(after) <= 350, (len(before), len(after))
         assert {name: graph.export(at=name) for name in shown} == shown
         is_sound(graph)
-
-
-# --- at random ------------------------------------------------------------------------------------------
-
-
-class Life:
-    """A graph that lives at random, and what every state of it must show."""
-
-    def __init__(self, graph: Graph, seed: int) -> None:
-        self.graph = graph
-        self.random = random.Random(seed)
-        self.states: dict[str, str] = {}
-        self.tags: dict[str, str] = {}
-        self.gone: set[str] = set()
-        self.number = 0
-
-    def step(self) -> None:
-        act = self.random.choices(
-            [
-                self.insert,
-                self.change,
-                self.branch,
-                self.tag,
-                self.merge,
-                self.drop,
-                self.die,
-                self.tidy,
-                self.clean,
-            ],
-            [8, 4, 2, 1, 2, 1, 1, 1, 3],
-        )[0]
-        act()
-
-    def name(self) -> str:
-        self.number += 1
-        return f"x{self.number}"
-
-    def anywhere(self) -> str:
-        return self.random.choice(self.graph.branches.list())
-
-    def remember(self, branch: str) -> None:
-        self.states[self.graph.commits.head(branch=branch).id] = self.graph.export(branch=branch)
-
-    def insert(self) -> None:
-        branch, name = self.anywhere(), self.name()
-        blob = ', face: "base64:QUJDRA=="' if self.number % 5 == 0 else ""
-        run(
-            self.graph,
-            f'insert P {{ name: "{name}"{blob} }} insert Q {{ name: "{name}" }}'
-            f' insert Likes {{ from: "{name}", to: "{name}" }}',
-            branch=branch,
-        )
-        self.remember(branch)
-
-    def change(self) -> None:
-        branch = self.anywhere()
-        names = sorted(rows_of(self.graph, "P", branch=branch))
-        if names:
-            name = self.random.choice(names)
-            what = self.random.choice(
-                [
-                    f'delete P where name = "{name}"',
-                    f'update P set {{ n: {self.number} }} where name = "{name}"',
-                ]
-            )
-            run(self.graph, what, branch=branch)
-            self.remember(branch)
-
-    def branch(self) -> None:
-        if len(self.graph.branches.list()) < 6:
-            name = self.name()
-            self.graph.branches.create(name, from_branch=self.anywhere())
-
-    def tag(self) -> None:
-        branch, name = self.anywhere(), self.name()
-        self.graph.tags.create(name, at=branch)
-        self.tags[name] = self.graph.export(branch=branch)
-
-    def merge(self) -> None:
-        source, target = self.anywhere(), self.anywhere()
-        if source != target:
-            self.graph.branches.merge(source, into=target, on_conflict="theirs")
-            self.remember(target)
-
-    def drop(self) -> None:
-        branch = self.anywhere()
-        if branch != "main":
-            try:
-                with activate(Window.BRANCH_DELETE_BEFORE_TABLE_CLEANUP, Raise()):
-                    self.graph.branches.delete(branch)
-            except OmnigraphError:
-                return  # others need it
-
-    def die(self) -> None:
-        """A writer that stops half-way; the next open settles what it left."""
-        branch, name = self.anywhere(), self.name()
-        window = self.random.choice([Window.MUTATION_POST_STAGE_PRE_QUEUE, Window.MUTATION_POST_TABLE_COMMIT])
-        with activate(window, Raise()), pytest.raises((InjectedFailure, OmnigraphError)):
-            run(self.graph, f'insert P {{ name: "{name}" }} insert Q {{ name: "{name}" }}', branch=branch)
-        with reopened(self.graph):
-            pass
-
-    def tidy(self) -> None:
-        self.graph.optimize(branch=self.anywhere())
-
-    def clean(self) -> None:
-        keep = self.random.randint(1, 4)
-        dry = self.graph.cleanup(keep=keep, dry_run=True)
-        before = objects(self.graph)
-        assert {each.name: each.bytes for each in dry.fates if each.name in before} == before
-        done = self.graph.cleanup(keep=keep)
-        assert done.removed == dry.removed
-        went = {each.name for each in done.removed}
-        now = objects(self.graph)
-        assert {n: s for n, s in now.items() if "_graph_commit" not in n} == {
-            n: s for n, s in before.items() if n not in went and "_graph_commit" not in n
-        }
-        self.judge(keep)
-
-    def judge(self, keep: int) -> None:
-        """Every state that has to be there shows what it showed; what is gone says so."""
-        with reopened(self.graph) as fresh:
-            for branch in fresh.branches.list():
-                history = fresh.commits.list(branch=branch)
-                own = [each.id for each in history if each.branch == branch][:keep]
-                for commit in own:
-                    if commit in self.states and commit not in self.gone:
-                        assert fresh.export(at=commit) == self.states[commit], (branch, commit)
-            for tag, rows in self.tags.items():
-                assert fresh.export(at=tag) == rows, tag
-            for commit, rows in self.states.items():
-                try:
-                    assert fresh.export(at=commit) == rows
-                except SnapshotNotFound:
-                    self.gone.add(commit)
-            is_sound(fresh)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_lives_at_random_keep_every_state_they_should(graph, seed) -> None:
-    life = Life(graph, seed)
-    for _ in range(40):
-        life.step()
-    life.clean()
-
-
-@pytest.mark.s3
-def test_a_life_at_random_on_an_object_store(tmp_path) -> None:
-    (case,) = [each.values[0] for each in TABLE_STORES if hasattr(each, "values")]
-    with made(case.make(tmp_path)) as graph:
-        life = Life(graph, 11)
-        for _ in range(20):
-            life.step()
-        life.clean()
