@@ -212,6 +212,45 @@ def test_an_edge_is_erased_alone(store: Store) -> None:
     assert held == []
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["then only", "then and now"])
+def test_a_subject_of_a_type_that_was_dropped_and_came_back(tmp_path: Path, *, again: bool) -> None:
+    rest = "node City { name: String @key }"
+    schema = f"node Person {{ handle: String @key  nick: String? }}\n{rest}\nedge LivesIn: Person -> City"
+    with omnigraph.init(tmp_path / "g", schema=schema, settings=FAST) as graph:
+        run(
+            graph,
+            f'insert Person {{ handle: "{SUBJECT}", nick: "zqxnick" }} insert City {{ name: "c" }}'
+            f' insert LivesIn {{ from: "{SUBJECT}", to: "c" }}',
+        )
+        for text in (rest, schema):
+            graph.apply_schema(text)
+        if again:
+            run(graph, f'insert Person {{ handle: "{SUBJECT}" }}')
+        receipt = graph.erase("Person", SUBJECT)
+        assert receipt.complete
+        assert receipt.branches[0].rows == int(again)
+        assert '"c"' in graph.export()
+        assert graph.verify(deep=True).ok
+        with pytest.raises(EntityNotFound):
+            graph.erase("Person", SUBJECT)
+    assert erased_everywhere(tmp_path / "g")
+
+
+def test_an_edge_whose_type_was_dropped_is_forgotten_with_its_end(tmp_path: Path) -> None:
+    rest = "node Person { handle: String @key }\nnode City { name: String @key }"
+    with omnigraph.init(
+        tmp_path / "g", schema=f"{rest}\nedge LivesIn: Person -> City", settings=FAST
+    ) as graph:
+        run(
+            graph,
+            f'insert Person {{ handle: "{SUBJECT}" }} insert City {{ name: "c" }}'
+            f' insert LivesIn {{ from: "{SUBJECT}", to: "c" }}',
+        )
+        graph.apply_schema(rest)
+        assert graph.erase("Person", SUBJECT).complete
+    assert erased_everywhere(tmp_path / "g")
+
+
 def test_an_edge_that_must_stay_refuses_the_erasure_of_its_end(tmp_path: Path) -> None:
     schema = "node P { k: String @key }\nnode Q { k: String @key }\nedge Has: P -> Q @card(1..)"
     with omnigraph.init(tmp_path / "g", schema=schema, settings=FAST) as graph:

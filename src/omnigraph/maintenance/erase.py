@@ -329,7 +329,7 @@ class Erasure:
         adopt_schema(session, branch)
         for attempt in range(1, ATTEMPTS + 1):
             snapshot = session.manifest.current(branch)
-            own = type_at(session, snapshot, subject.location)
+            own = type_at(session, snapshot, subject.own)
             if own is None:
                 return 0, 0, None
             statement = DeleteOp(own, OneOf("id", (subject.id,)))

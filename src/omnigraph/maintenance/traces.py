@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omnigraph.catalog.schema import NodeType
-from omnigraph.core.errors import StorageNotFound
+from omnigraph.core.errors import SnapshotNotFound, StorageNotFound
 from omnigraph.core.ids import TableKey
 from omnigraph.engine.entities.lookup import named_type
-from omnigraph.maintenance.stored_files import part_of
+from omnigraph.maintenance.stored_files import location_of, part_of
 from omnigraph.planning.filters import filter_text, has_text, some
 from omnigraph.planning.keys import id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from omnigraph.catalog.schema import TableType
     from omnigraph.core.ids import Branch
@@ -34,7 +35,8 @@ class Subject:
 
     type_name: str
     id: str
-    location: str
+    own: frozenset[str]
+    """The tables of its type: that of main, and those of types of this name that were dropped before it."""
     columns: Mapping[str, tuple[str, ...]]
     """The tables that may name it, by location, and the columns that would: its own, and those of edges."""
 
@@ -51,28 +53,49 @@ def subject_of(
 ) -> Subject:
     """The entity that a caller names by a type of main and an id or key, and the tables that may name it.
 
-    Raises `TypeNotFound`, `BadRequest`.
+    A name that was dropped and declared again is another table: older states show the former one.
+    Raises `TypeNotFound`, `BadRequest`. Cost: metadata; where types were dropped, a state of each schema.
     """
     main = heads[None]
     wanted = named_type(session.catalog_of(main), type_name)
-    location = main.entries[TableKey(wanted.table_key)].location
-    columns: dict[str, set[str]] = defaultdict(set, {location: {"id"}})
-    for snapshot in heads.values():
-        own = type_at(session, snapshot, location)
-        if isinstance(own, NodeType):
+    states = [*heads.values(), *_former_states(session, heads)]
+    elsewhere = {entry.location for entry in main.entries.values()}
+    named = (each.entries.get(TableKey(wanted.table_key)) for each in states)
+    own = frozenset(entry.location for entry in named if entry is not None) - elsewhere
+    own |= {main.entries[TableKey(wanted.table_key)].location}
+    columns: dict[str, set[str]] = defaultdict(set, {location: {"id"} for location in own})
+    for snapshot in states:
+        its = type_at(session, snapshot, own)
+        if isinstance(its, NodeType):
             for edge in session.catalog_of(snapshot).edges.values():
                 ends = {"src": edge.source, "dst": edge.target}
                 entry = snapshot.entries.get(TableKey(edge.table_key))
-                if entry is not None and own.name in ends.values():
-                    columns[entry.location] |= {end for end, name in ends.items() if name == own.name}
-    named = {place: tuple(sorted(names)) for place, names in columns.items()}
-    return Subject(wanted.name, id_of(wanted, given), location, named)
+                if entry is not None and its.name in ends.values():
+                    columns[entry.location] |= {end for end, name in ends.items() if name == its.name}
+    found = {place: tuple(sorted(names)) for place, names in columns.items()}
+    return Subject(wanted.name, id_of(wanted, given), own, found)
 
 
-def type_at(session: GraphSession, snapshot: Snapshot, location: str) -> TableType | None:
-    """The type whose rows a table holds on a branch; None where the branch does not show the table."""
+def _former_states(session: GraphSession, heads: Mapping[Branch, Snapshot]) -> Iterator[Snapshot]:
+    """A state of each schema that branches followed, where there are tables that no branch shows any more."""
+    shown = {entry.location for head in heads.values() for entry in head.entries.values()}
+    stored = {location_of(name) for name in session.adapter.stored()}
+    if not any(location and "/" in location for location in stored - shown):
+        return
+    seen: set[tuple[Branch, str, str]] = set()
+    records = session.commits.behind([head.head for head in heads.values()])
+    for record in sorted(records, key=lambda each: each.id, reverse=True):
+        schema = (record.home, record.incarnation, record.schema_hash)
+        if schema not in seen:
+            with suppress(SnapshotNotFound):
+                yield session.manifest.at_commit(record.id)
+                seen.add(schema)
+
+
+def type_at(session: GraphSession, snapshot: Snapshot, locations: Collection[str]) -> TableType | None:
+    """The type whose rows one of these tables holds on a branch; None where the branch shows none of them."""
     for key, entry in snapshot.entries.items():
-        if entry.location == location:
+        if entry.location in locations:
             return session.catalog_of(snapshot).type_of(key)
     return None
 
@@ -90,7 +113,7 @@ def live_rows(session: GraphSession, subject: Subject, snapshot: Snapshot) -> tu
     for entry in tables_of(subject, snapshot):
         tests = [has_text(column, [subject.id]) for column in subject.columns[entry.location]]
         count = session.storage.count_rows(session.open_entry(entry), filter_text(some(tests)))
-        if entry.location == subject.location:
+        if entry.location in subject.own:
             own += count
         else:
             edges += count
