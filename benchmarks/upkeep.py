@@ -13,6 +13,8 @@ What grows with commits, and why little does:
 - An open follows the hint that the table format writes beside the versions, on a local disk; on an object
   store it asks for one page of names, of which the newest come first. It reads the newest commit records, at
   most 2,048 rows however many there are; all of them only where a branch has been silent for that long.
+- The first write of a process lists the versions of each table that it writes, a microsecond each: 0.1 s
+  after 100,000 commits of one table without a cleanup.
 - Reads and writes open versions by their numbers and follow what the newest one names, not the history. The
   upkeep after writes keeps fragments few: fewer than 32 of each size, so below 128 for 100,000 rows that came
   one by one.

@@ -262,15 +262,14 @@ def _act(
     check_bounds()  # what was published above has lifted them
     lift_bounds()
     for each in by_action.get(Action.RESTORED, ()):
+        entry = entries[TableKey(each.table_key)]
         with session.lease.hold():
-            if (
-                session.storage.head_version(entries[TableKey(each.table_key)].location, ground.branch)
-                != each.lance_head_version
-            ):
+            newest = session.storage.head_version(entry.location, ground.branch, at_least=entry.version)
+            if newest != each.lance_head_version:
                 raise RecoveryRequired(f"'{each.table_key}' moved again meanwhile")
             restore_published(
                 session.recovery,
-                entries[TableKey(each.table_key)],
+                entry,
                 ground.branch,
                 kind=WriterKind.MUTATION,
                 actor=ACTOR,
