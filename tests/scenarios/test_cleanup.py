@@ -17,6 +17,7 @@ from omnigraph.core.errors import (
     Corrupt,
     DriftError,
     RecoveryRequired,
+    SnapshotNotFound,
     StoragePermanent,
     VersionReclaimed,
 )
@@ -434,6 +435,33 @@ def test_a_state_that_goes_after_it_was_found_is_named(tmp_path, monkeypatch, re
                 READS[read](reader)
             assert caught.value.oldest == graph.commits.head().id
             READS[read](reader)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda graph: graph.export(branch="short"),
+        lambda graph: graph.query(
+            "query q() { match { $p: P } return { $p.name } }", branch="short"
+        ).to_arrow(),
+    ],
+    ids=["export", "query"],
+)
+def test_a_state_that_goes_with_its_branch_while_it_is_read_is_named(graph, monkeypatch, read) -> None:
+    graph.branches.create("short")
+    insert(graph, "a", branch="short")
+    with graphs.reopen(graph) as reader:
+        state = reader._state
+
+        def find(*given):
+            found = state(*given)
+            if "short" in graph.branches.list():
+                graph.branches.delete("short")
+            return found
+
+        monkeypatch.setattr(reader, "_state", find)
+        with pytest.raises(SnapshotNotFound, match="short@"):
+            read(reader)
 
 
 def test_a_scan_of_a_task_says_that_its_state_is_gone(graph) -> None:

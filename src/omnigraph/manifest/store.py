@@ -347,14 +347,19 @@ class ManifestStore:
 
     @contextmanager
     def reading(self, snapshot: Snapshot) -> Generator[None]:
-        """Around what reads a state: a file that is missing is VersionReclaimed when the state is gone."""
+        """Around what reads a state: a file that is missing is an error of the state when that is gone."""
         try:
             yield
         except StorageNotFound as error:
             raise self.gone(snapshot.branch, snapshot.manifest_version, error) from error
 
     def gone(self, branch: Branch, version: int, error: OmnigraphError) -> OmnigraphError:
-        """What a failure to read a state means: VersionReclaimed when its version is not there any more."""
+        """What a failure to read a state means.
+
+        VersionReclaimed when its version is not there any more, SnapshotNotFound when its branch is not.
+        """
+        if not self.branch_exists(branch):
+            return SnapshotNotFound(f"{show_branch(branch)}@{version}")
         if self.dataset.has_version(branch, version):
             return error
         for number in self.dataset.versions(branch):
