@@ -9,7 +9,9 @@
 - the longest wait of another process that writes while a large table is optimized;
 - opening a forked table, in its place and moved, beside an open that does not look where its bases lie.
 
-What grows with commits, and why little does:
+What grows with commits. In one run of the simulation, by processor time, reads and a mutation did not; an
+open took 7.5 times as long after 100,000 commits without a cleanup, and it is not known yet what of it grows,
+or whether the made-up history is to blame.
 - An open follows the hint that the table format writes beside the versions, on a local disk; on an object
   store it asks for one page of names, of which the newest come first. It reads the newest commit records, at
   most 2,048 rows however many there are; all of them only where a branch has been silent for that long.
