@@ -29,6 +29,10 @@ QUERIES = [
     "query q() { match { $a: A $a $e: e $b $e.w > 0 } return { $a.k, $b.k, $e.w } }",
     "query q() { match { $a: A not { $a f $b } } return { $a.k } }",
     'query q() { match { $a: A maybe { $a f $b } $a.s = "x" } return { $a.k, $b.k } }',
+    "query q() { match { $a e $b $b e $c $a <e> $c } return { count($a) as c } }",
+    "query q() { match { $c e $a $b e $c $a e $b not { $a f $d } } return { $a.k, $b.k, $c.k } }",
+    "query q() { match { $a e $b $b e $c $c e $d $a.k != $c.k } return { $b.s, count($d) as c } }",
+    "query q() { match { $a: A $b: A $a e $c $b <e> $c not { $a e $b } } return distinct { $a.n, $b.k } }",
 ]
 PLANS = [as_read(compile_query(text, CATALOG)) for text in QUERIES]
 
