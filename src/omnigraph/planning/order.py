@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.language.query_tree import Operator
 from omnigraph.planning import ir, mentions
-from omnigraph.planning.steps import Direction, Move, pushable, written_order
+from omnigraph.planning.steps import Direction, Move, is_plain, pushable, written_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
 
@@ -28,6 +28,8 @@ PROBE_COST: Final = 2.0
 """What it costs to ask whether two nodes are connected, a made pair being 1."""
 PATH_COST: Final = 2.0
 """What it costs to find the path to an end, for each node that is as near as it."""
+CONDITION_COST: Final = 1.0
+"""What it costs to compare values of one row."""
 SCAN_COST: Final = 0.05
 """What it costs to look at a row of a table."""
 GAIN_MIN: Final = 0.9
@@ -64,6 +66,8 @@ class _State:
     left: frozenset[int]
     """The traversals that are not done, by position."""
     open: tuple[ir.Condition, ...]
+    denied: tuple[ir.Block, ...]
+    """The conditions and negations that could not be asked yet."""
     rows: float
     cost: float
     turned: int = 0
@@ -92,14 +96,19 @@ class _Search:
         self.extent = {name: max(measures.rows(node.type), 1.0) for name, node in self.nodes.items()}
         later = frozenset[str]().union(*(inner.binds for inner in block.optionals))
         conditions = tuple(c for c in block.conditions if not mentions.variables_of(c) & later)
-        self.first = _State(bound, {}, (), frozenset(range(len(block.traversals))), conditions, 1.0, 0.0)
+        left = frozenset(range(len(block.traversals)))
+        self.first = _State(bound, {}, (), left, conditions, block.negations, 1.0, 0.0)
 
     def best(self) -> _State:
-        states = [self.first]
+        states, finished = [self.first], list[_State]()
         while True:
-            following = [after for state in states for after in self._after(state)]
+            following: list[_State] = []
+            for state in states:
+                after = self._after(state)
+                following += after
+                finished += [] if after else [state]
             if not following:
-                return min(states, key=lambda state: (_rough(state.cost), state.turned))
+                return min(finished, key=lambda state: (_rough(state.cost), state.turned))
             cheapest: dict[tuple[frozenset[str], frozenset[int]], _State] = {}
             for state in following:
                 key = (state.bound, state.left)
@@ -108,7 +117,7 @@ class _Search:
                     cheapest[key] = state
             states = sorted(cheapest.values(), key=lambda state: state.rank)[:STATES_KEPT]
 
-    def _after(self, state: _State) -> Iterable[_State]:
+    def _after(self, state: _State) -> list[_State]:
         ready = [
             number
             for number in sorted(state.left)
@@ -133,10 +142,10 @@ class _Search:
         """What a given order would make."""
         state = self.first
         for move in moves:
-            if isinstance(move, ir.Traversal):
-                state = self.follow(state, self.hops.index(move))
-            else:
+            if not isinstance(move, ir.Traversal):
                 state = self.scan(state, move)
+            elif (number := self.hops.index(move)) in state.left:
+                state = self.follow(state, number)
         return state
 
     def scan(self, state: _State, node: ir.NodeVariable) -> _State:
@@ -149,7 +158,7 @@ class _Search:
         # A row that is found by its key costs next to nothing, whatever the size of its table.
         looked = 0.0 if extent * share <= 1.5 else extent * SCAN_COST
         return self._settled(
-            state, state.bound | {node.name}, state.via, node, state.left, tuple(rest), rows, looked + rows
+            state, state.bound | {node.name}, state.via, (node,), state.left, tuple(rest), rows, looked + rows
         )
 
     def follow(self, state: _State, number: int) -> _State:
@@ -157,7 +166,7 @@ class _Search:
         left = state.left - {number}
         if hop.is_empty:
             return self._settled(
-                state, state.bound | set(hop.ends), state.via, hop, left, state.open, 0.0, 0.0
+                state, state.bound | set(hop.ends), state.via, (hop,), left, state.open, 0.0, 0.0
             )
         forward = hop.source in state.bound
         start, end = hop.ends if forward else hop.ends[::-1]
@@ -173,12 +182,14 @@ class _Search:
         if hop.path is not None:  # without weights it is sought from both ends
             sought = PATH_COST * (reached if hop.weight is not None else reached**0.5)
         if hop.source in state.bound and hop.target in state.bound:
-            share = min(reached / (extent or max(reached * 3, 1.0)), 1.0)
+            share = _connected_share(reached, extent)
             probed = high == 1 and hop.edge_variable is None
             cost = state.rows * (sought if hop.path is not None else PROBE_COST if probed else reached)
             bound = state.bound | set(_named_by(hop))
-            return self._settled(state, bound, state.via, hop, left, state.open, state.rows * share, cost)
-        made = state.rows * reached
+            return self._settled(state, bound, state.via, (hop,), left, state.open, state.rows * share, cost)
+        others = self._arms(state, number, end)
+        degrees = sorted([reached, *(self._degree(self.hops[other], end) for other in others)])
+        made = state.rows * degrees[0]
         share, rest = 1.0, list(state.open)
         node = self.nodes.get(end)
         if node is not None:
@@ -186,23 +197,46 @@ class _Search:
             tests, rest = pushable(node, rest)
             for test in tests:
                 share *= self.measures.share(node.type, test)
+        kept = made * share
+        for degree in degrees[1:]:
+            kept *= _connected_share(degree, extent)
         return self._settled(
             state,
             state.bound | {end, *_named_by(hop)},
             {**state.via, start: hop.edge.name, end: hop.edge.name},
-            hop,
-            left,
+            (hop, *(self.hops[other] for other in others)),
+            left.difference(others),
             tuple(rest),
-            made * share,
-            made + made * share * sought,
+            kept,
+            made * (1.0 + PROBE_COST * len(others)) + made * share * sought,
         )
+
+    def _arms(self, state: _State, number: int, end: str) -> list[int]:
+        """The other hops that lead to a variable from what is bound: it is bound by all of them at once."""
+        if not is_plain(self.hops[number]):
+            return []
+        return [
+            other
+            for other in sorted(state.left - {number})
+            if is_plain(self.hops[other])
+            and end in self.hops[other].ends
+            and state.bound.intersection(self.hops[other].ends)
+        ]
+
+    def _degree(self, hop: ir.Traversal, end: str) -> float:
+        """How many nodes a hop leads to at its end, on average: of several lists the shortest is followed,
+        so how busy the others are does not matter.
+        """
+        one_way = Direction.FORWARD if end == hop.target else Direction.BACKWARD
+        direction = Direction.EITHER if hop.undirected else one_way
+        return self.measures.degree(hop.edge, direction, reached=False)
 
     def _settled(
         self,
         state: _State,
         bound: frozenset[str],
         via: dict[str, str],
-        move: Move,
+        moves: tuple[Move, ...],
         left: frozenset[int],
         conditions: tuple[ir.Condition, ...],
         rows: float,
@@ -212,18 +246,26 @@ class _Search:
         waiting: list[ir.Condition] = []
         for condition in conditions:
             if mentions.variables_of(condition) <= bound:
+                cost += rows * CONDITION_COST
                 rows *= _share(condition)
             else:
                 waiting.append(condition)
+        denied: list[ir.Block] = []
+        for inner in state.denied:
+            if inner.outer & self.nodes.keys() <= bound:
+                cost += rows * PROBE_COST * len(inner.traversals)
+            else:
+                denied.append(inner)
         if self.wanted is not None:
             rows = min(rows, self._distinct(bound, left, waiting))
-        turned = isinstance(move, ir.Traversal) and move.source not in state.bound
+        turned = sum(isinstance(move, ir.Traversal) and move.source not in state.bound for move in moves)
         return _State(
             bound,
             via,
-            (*state.done, move),
+            (*state.done, *moves),
             left,
             tuple(waiting),
+            tuple(denied),
             rows,
             state.cost + cost,
             state.turned + turned,
@@ -245,6 +287,11 @@ class _Search:
 def _rough(cost: float) -> float:
     """A cost without what the order of its additions makes of it."""
     return float(f"{cost:.9g}")
+
+
+def _connected_share(degree: float, extent: float | None) -> float:
+    """The share of pairs that an edge connects, when a node has so many neighbours among all."""
+    return min(degree / (extent or max(degree * 3, 1.0)), 1.0)
 
 
 def _sorted_by(hop: ir.Traversal) -> tuple[str, ...]:

@@ -379,9 +379,9 @@ class _Maker:
         end = hop.target if hop.source in self.bound else hop.source
         node = self.block.node(end)
         arms = [hop]
-        if _is_plain(hop):
+        if is_plain(hop):
             for move in list(moves):
-                if isinstance(move, ir.Traversal) and _is_plain(move) and self._leads_to(move, end):
+                if isinstance(move, ir.Traversal) and is_plain(move) and self._leads_to(move, end):
                     moves.remove(move)
                     arms.append(move)
         if len(arms) == 1:
@@ -415,7 +415,7 @@ class _Maker:
         )
 
 
-def _is_plain(hop: ir.Traversal) -> bool:
+def is_plain(hop: ir.Traversal) -> bool:
     """Whether it is one hop without a variable for its edge."""
     named = hop.edge_variable is not None or hop.path is not None
     return hop.low == 1 and hop.high == 1 and not named and not hop.is_empty
