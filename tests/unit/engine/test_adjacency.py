@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import graphs
 from omnigraph.engine.edges import adjacency
 from omnigraph.engine.edges.adjacency import AdjacencyCache, EdgeTables
-from omnigraph.engine.edges.traverse import connected, expand, expand_edges
+from omnigraph.engine.edges.traverse import connected, expand, expand_edges, lengths_of
 from omnigraph.engine.read.query import read_caches
 from omnigraph.engine.tables.cache_work import BACKGROUND
 from omnigraph.engine.tables.column_cache import ColumnCache
@@ -62,12 +62,16 @@ def near(index, nodes, ends):
     every = [each.tolist() for each in expand(index, nodes, claim)]
     single = [expand(index, nodes[at : at + 1], claim)[1].tolist() for at in range(len(nodes))]
     assert sorted(every[1]) == sorted(tail for tails in single for tail in tails)
+    twice = np.append(nodes, nodes[::-1])  # a node may be asked about in several rows
+    assert lengths_of(index, twice).tolist() == [len(tails) for tails in single + single[::-1]]
     heads, tails = np.repeat(nodes, len(ends)), np.tile(ends, len(nodes))
     return [sorted(zip(*every, strict=True)), single, connected(index, heads, tails).tolist()]
 
 
 def around(index, nodes):
     every = [each.tolist() for each in expand_edges(index, nodes, claim)]
+    counts = np.bincount(every[0], minlength=len(nodes))
+    assert lengths_of(index, nodes).tolist() == counts.tolist()
     return [list(zip(*every, strict=True)), expand_edges(index, nodes[::-1][:2], claim)[2].tolist()]
 
 

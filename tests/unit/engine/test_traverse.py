@@ -5,11 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnigraph.engine.edges.traverse import connected, expand, expand_edges, incidence, neighbours, reach
+from omnigraph.arrays.pair_filter import PairFilter
+from omnigraph.engine.edges.traverse import (
+    connected,
+    expand,
+    expand_edges,
+    incidence,
+    intersect,
+    neighbours,
+    reach,
+)
 
 NODES = 6
 edge_lists = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=14)
 starts = st.lists(st.integers(-1, NODES - 1), max_size=5)
+pair_lists = st.lists(st.tuples(st.integers(-1, NODES - 1), st.integers(-1, NODES - 1)), max_size=8)
 
 
 def unlimited(count: int) -> None:
@@ -52,11 +62,36 @@ def test_bound_hops_keep_parallel_edges(edges, nodes):
     assert sorted(got) == expected
 
 
-@given(edge_lists, st.lists(st.tuples(st.integers(-1, NODES - 1), st.integers(-1, NODES - 1)), max_size=8))
+@given(edge_lists, pair_lists)
 def test_connected_asks_for_the_pair_itself(edges, pairs):
     heads, tails = columns(pairs)
     got = connected(neighbours(*columns(edges), NODES), heads, tails)
     assert got.tolist() == [pair in set(edges) for pair in pairs]
+
+
+@given(edge_lists, pair_lists, st.booleans())
+def test_a_filter_of_pairs_spares_the_search_and_changes_no_answer(edges, pairs, each_tail_once):
+    """Where no node has two edges to it, the filter alone knows the answer."""
+    known = {b: (a, b) for a, b in edges}.values() if each_tail_once else set(edges)
+    heads, tails = columns(sorted(known))
+    filtered = PairFilter.of(heads, tails, NODES)
+    assert filtered.is_exact or not each_tail_once
+    got = connected(neighbours(heads, tails, NODES), *columns(pairs), filtered)
+    assert got.tolist() == [pair in known for pair in pairs]
+
+
+@given(edge_lists, edge_lists, pair_lists)
+def test_an_intersection_has_the_nodes_that_all_heads_lead_to(first, second, rows):
+    """Whichever arm leads, for all rows or for each by itself, in the order of the rows."""
+    indexes = [neighbours(*columns(edges), NODES) for edges in (first, second)]
+    at, found = intersect(indexes, columns(rows), unlimited, [None, None])
+    expected = [
+        (row, node)
+        for row, (a, b) in enumerate(rows)
+        for node in range(NODES)
+        if (a, node) in first and (b, node) in second
+    ]
+    assert list(zip(at.tolist(), found.tolist(), strict=True)) == expected
 
 
 @given(edge_lists, starts, st.integers(1, 4), st.integers(0, 3))

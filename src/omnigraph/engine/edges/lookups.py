@@ -92,6 +92,9 @@ class _Probed:
     """Nodes looked up before the index is used; None: all are looked up."""
     nodes_seen: int = field(default=0, init=False)
 
+    def lengths(self, _: Ordinals) -> None:
+        """See `traverse.lengths_of`: that would take the lookups themselves."""
+
     def _asked(self, nodes: Ordinals) -> Ordinals | None:
         """The distinct nodes to look up; None when the index is due."""
         asked = distinct(nodes[nodes >= 0])

@@ -22,9 +22,12 @@ from omnigraph.engine.edges.traverse import (
     connected,
     expand,
     expand_edges,
+    lengths_of,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.engine.edges.traverse import Claim
 
@@ -113,6 +116,7 @@ class _Heads:
     """Ascending."""
     extent: int
     _map: Mask | None = field(default=None, init=False)
+    _lengths: Ordinals | None = field(default=None, init=False)
 
     def among(self, nodes: Ordinals) -> Mask | None:
         """Which of the nodes are in the set; None when none is."""
@@ -128,6 +132,17 @@ class _Heads:
         else:
             found = is_among(nodes, self.nodes)
         return found if found.any() else None
+
+    def corrected(self, lengths: Ordinals, nodes: Ordinals, rows: Callable[[Ordinals], Ordinals]) -> Ordinals:
+        """The lengths with those of the set as they are; `rows` makes the entries of nodes."""
+        mine = self.among(nodes)
+        if mine is None:
+            return lengths
+        known = self._lengths
+        if known is None:
+            known = self._lengths = np.bincount(rows(self.nodes), minlength=len(self.nodes))
+        lengths[mine] = known[np.searchsorted(self.nodes, nodes[mine])]
+        return lengths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +190,12 @@ class OverlaidNeighbours:
         which, positions = _ranges(begin, end - begin)
         return pack(rows[which], tails_of(self.added[positions]))
 
+    def lengths(self, nodes: Ordinals) -> Ordinals:
+        """See `traverse.lengths_of`. Cost: at first, what the nodes that commits touched lead to is made."""
+        found = lengths_of(self.base, self.heads.to_base(nodes))
+        assert found is not None  # noqa: S101 - the base is in memory
+        return self.touched.corrected(found, nodes, lambda nodes: self.expand(nodes, _uncounted)[0])
+
     def connected(self, heads: Ordinals, tails: Ordinals) -> Mask:
         """See `traverse.connected`."""
         base_heads, base_tails = self.heads.to_base(heads), self.tails.to_base(tails)
@@ -207,6 +228,12 @@ class OverlaidIncidence:
         """Bytes held beside the base."""
         return 3 * self.added_heads.nbytes + self.dead.nbytes + self.touched.nodes.nbytes
 
+    def lengths(self, nodes: Ordinals) -> Ordinals:
+        """See `traverse.lengths_of`. Cost: at first, what the nodes that commits touched lead to is made."""
+        found = lengths_of(self.base, self.heads.to_base(nodes))
+        assert found is not None  # noqa: S101 - the base is in memory
+        return self.touched.corrected(found, nodes, lambda nodes: self.expand_edges(nodes, _uncounted)[0])
+
     def expand_edges(self, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals, Ordinals]:
         """See `traverse.expand_edges`."""
         rows, base_tails, edges = expand_edges(self.base, self.heads.to_base(nodes), claim)
@@ -232,6 +259,10 @@ class OverlaidIncidence:
         edges = np.concatenate([edges, self.added_edges[positions]])
         order = np.lexsort((edges, rows))
         return rows[order], tails[order], edges[order]
+
+
+def _uncounted(_: int) -> None:
+    """Takes the size of what is only counted."""
 
 
 def _ranges(begins: Ordinals, lengths: Ordinals) -> tuple[Ordinals, Ordinals]:

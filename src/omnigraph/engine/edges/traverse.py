@@ -19,6 +19,8 @@ from omnigraph.core.late_dataclass import dataclass
 Claim = Callable[[int], None]
 """Told how many pairs a step is about to hold, before it holds them; raises when that is too much."""
 
+ONE_ARM_SHARE = 1.2
+"""Of lists that are intersected one arm leads for all rows when it makes at most so many times the pairs."""
 FEW_NODES = 8
 """Up to this many nodes are expanded one by one: a vectorised step costs as much as this many slices."""
 
@@ -61,12 +63,20 @@ class FollowedNeighbours(Protocol):
         """What `connected` gives."""
         ...
 
+    def lengths(self, nodes: Ordinals, /) -> Ordinals | None:
+        """What `lengths_of` gives."""
+        ...
+
 
 class FollowedIncidence(Protocol):
     """As `FollowedNeighbours`, for edges."""
 
     def expand_edges(self, nodes: Ordinals, claim: Claim) -> tuple[Ordinals, Ordinals, Ordinals]:
         """What `expand_edges` gives."""
+        ...
+
+    def lengths(self, nodes: Ordinals, /) -> Ordinals | None:
+        """What `lengths_of` gives."""
         ...
 
 
@@ -216,6 +226,8 @@ def connected(
     """
     if filtered is not None and isinstance(index, Neighbours):
         mask = filtered.may_have(heads, tails)
+        if filtered.is_exact:
+            return mask
         left = np.flatnonzero(mask)
         mask[left] = connected(index, heads[left], tails[left])
         return mask
@@ -253,11 +265,16 @@ def intersect(
     shortest = _shortest(indexes, heads)
     parts: list[tuple[Ordinals, Ordinals]] = []
     for lead, index in enumerate(indexes):
-        chosen = np.flatnonzero(shortest == lead)
-        if not len(chosen):
-            continue
-        rows, found = expand(index, heads[lead][chosen], claim)
-        rows = chosen[rows]
+        if isinstance(shortest, int):
+            if shortest != lead:
+                continue
+            rows, found = expand(index, heads[lead], claim)
+        else:
+            chosen = np.flatnonzero(shortest == lead)
+            if not len(chosen):
+                continue
+            rows, found = expand(index, heads[lead][chosen], claim)
+            rows = chosen[rows]
         for other, asked in enumerate(indexes):
             if other != lead:
                 mask = connected(asked, heads[other][rows], found, filters[other])
@@ -273,27 +290,30 @@ def intersect(
 
 
 def lengths_of(index: AnyNeighbours | AnyIncidence, nodes: Ordinals) -> Ordinals | None:
-    """How many entries each node has; None of an index that is not in memory as it is."""
+    """How many entries each node has; None of an index that is not in memory."""
     if not isinstance(index, Neighbours | Incidence):
-        return None
+        return index.lengths(nodes)
     if not len(nodes) or len(index.offsets) == 1:
         return np.zeros(len(nodes), dtype=np.int64)
     return _spans(index.offsets, nodes)[1]
 
 
-def _shortest(indexes: Sequence[AnyNeighbours], heads: Sequence[Ordinals]) -> Ordinals:
-    """For each row the arm with the fewest neighbours; the first where that is not known."""
-    best = np.zeros(len(heads[0]), dtype=np.int64)
-    fewest = lengths_of(indexes[0], heads[0])
-    if fewest is None:
-        return best
-    for arm in range(1, len(indexes)):
-        lengths = lengths_of(indexes[arm], heads[arm])
-        if lengths is None:
-            continue
-        less = lengths < fewest
-        best[less] = arm
-        fewest = np.minimum(fewest, lengths)
+def _shortest(indexes: Sequence[AnyNeighbours], heads: Sequence[Ordinals]) -> Ordinals | int:
+    """For each row the arm with the fewest neighbours; one arm for all where that is not known, or where it
+    has few more than the fewest of all rows.
+    """
+    lengths = [lengths_of(index, nodes) for index, nodes in zip(indexes, heads, strict=True)]
+    if lengths[0] is None:
+        return 0
+    best, fewest = np.zeros(len(heads[0]), dtype=np.int64), lengths[0]
+    for arm, mine in enumerate(lengths):
+        if mine is not None and arm:
+            best[mine < fewest] = arm
+            fewest = np.minimum(fewest, mine)
+    most = int(fewest.sum()) * ONE_ARM_SHARE
+    for arm, mine in enumerate(lengths):
+        if mine is not None and int(mine.sum()) <= most:
+            return arm
     return best
 
 

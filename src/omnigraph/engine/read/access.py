@@ -264,7 +264,7 @@ def pair_filter(reading: Reading, step: steps.Expand, index: AnyNeighbours, rows
 
     def make() -> PairFilter:
         heads = np.repeat(np.arange(len(index.offsets) - 1, dtype=np.int64), np.diff(index.offsets))
-        return PairFilter.of(heads, index.tails)
+        return PairFilter.of(heads, index.tails, tables.tails(step.direction).extent)
 
     return derived.get(key, PairFilter, make)
 
