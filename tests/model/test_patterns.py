@@ -15,7 +15,7 @@ from model.test_queries import compare
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import ResourceLimit
 from omnigraph.core.settings import Settings
-from omnigraph.engine.read import aggregate, flow, match, prepared
+from omnigraph.engine.read import aggregate, flow, match, prepared, threads
 from omnigraph.planning.compile import as_read, compile_query
 
 CATALOG = compile_schema(SCHEMA)
@@ -25,7 +25,10 @@ numbers = itertools.count()
 
 @pytest.fixture
 def smallest_pieces(monkeypatch):
-    """Every step is cut wherever it can be, and equal rows are put together wherever they can be."""
+    """Every step is cut wherever it can be, its pieces run side by side, and equal rows are put together
+    wherever they can be.
+    """
+    monkeypatch.setattr(threads, "THREADS", 3)
     monkeypatch.setattr(flow, "FLOW_ROWS", 2)
     monkeypatch.setattr(flow, "UNKNOWN_ROWS", 1)
     monkeypatch.setattr(flow, "UNCUT_ROWS", 0)

@@ -2,7 +2,8 @@
 
 A step is run for so many rows at a time that what it makes fits a piece. The pieces are put together again
 while that stays small; otherwise the steps that follow are run for what there is before the next piece is
-made. So no step holds all that it makes, however much that is.
+made. So no step holds all that it makes, however much that is. Pieces of a step over indexes in memory run
+side by side (`engine.read.threads`).
 
 Where nothing but counts and exact sums is wanted, a row whose variables are equal to another's need not exist
 twice: it has a weight. Variables that nobody reads any more are dropped at once, and what was several rows
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import itertools
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from omnigraph.arrays.weights import summed, times, total
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.engine.edges.traverse import Incidence, Neighbours, lengths_of, spans
+from omnigraph.engine.read import threads
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.frame import WEIGHT, Frame
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
     from omnigraph.engine.edges.traverse import AnyIncidence, AnyNeighbours
     from omnigraph.engine.read.match import Matcher
 
-FLOW_ROWS: Final = 1 << 18
-"""About how many rows a step makes at a time."""
+FLOW_ROWS: Final = 1 << 17
+"""About how many rows a step makes at a time. What threads make and forget of twice as many, the memory
+allocator gives back to the system and takes again, which costs a third more.
+"""
 ROW_ORDINALS: Final = 8
 """What a row is taken to have, for the size of a piece."""
 UNKNOWN_ROWS: Final = 1 << 16
@@ -61,6 +65,14 @@ class Mode(StrEnum):
     ROWS = "each counts by itself"
     COUNTS = "they are one row with a weight"
     SET = "they are one row"
+
+
+class Parts(NamedTuple):
+    """Consecutive rows that a step is given at a time."""
+
+    slices: list[slice]
+    side_by_side: bool = False
+    """Whether it is arithmetic over arrays in memory, which threads do at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,9 +101,9 @@ class Flow:
             made: list[Frame] = []
             rows = 0
             self.matcher.whole = frame.rows
-            for part in parts:
-                made.append(self._run(number, frame.part(part)))
-                rows += made[-1].rows
+            for after in self._made(number, frame, parts):
+                made.append(after)
+                rows += after.rows
                 if rows <= self.piece:
                     continue
                 merged = self._merged(made)
@@ -107,7 +119,24 @@ class Flow:
 
     # --- pieces ------------------------------------------------------------------------------------------
 
-    def _parts(self, step: plan.Step, frame: Frame) -> list[slice] | None:
+    def _made(self, number: int, frame: Frame, parts: Parts) -> Iterator[Frame]:
+        """What a step makes of each part, in order."""
+        matcher = self.matcher
+        one_by_one = matcher.beside or matcher.reading.trace is not None or threads.THREADS == 1
+        if one_by_one or not parts.side_by_side or len(parts.slices) == 1:
+            for part in parts.slices:
+                yield self._run(number, frame.part(part))
+            return
+
+        def beside(part: slice) -> Frame:
+            flow = Flow(matcher.aside(threads.THREADS), self.steps, self.needed, self.mode)
+            return flow._run(number, frame.part(part))
+
+        yield from threads.side_by_side(
+            parts.slices, beside, lambda part: self._run(number, frame.part(part))
+        )
+
+    def _parts(self, step: plan.Step, frame: Frame) -> Parts | None:
         """The rows to give to a step at a time; None: all of them."""
         if frame.rows <= UNCUT_ROWS:
             return None
@@ -117,7 +146,7 @@ class Flow:
                     return None
                 return self._product(step, frame)
             case plan.Expand(closes=True) if step.edge_variable is None and step.single:
-                return None
+                return self._asked(step, frame)
             case plan.Expand() if step.single:
                 if frame.rows * self._degree(step) * SKEW < self.piece:
                     return None
@@ -125,7 +154,8 @@ class Flow:
             case plan.Intersect():
                 lengths = [self._lengths(arm, frame) for arm in step.arms]
                 known = [each for each in lengths if each is not None]
-                return self._cuts(frame, np.minimum.reduce(known) if known else None)
+                cuts = self._cuts(frame, np.minimum.reduce(known) if known else None)
+                return cuts if cuts is None or len(known) == len(lengths) else Parts(cuts.slices)
             case plan.Expand() | plan.Maybe():
                 return _slices(frame.rows, UNKNOWN_ROWS)
             case plan.Paths():
@@ -133,7 +163,13 @@ class Flow:
             case _:
                 return None
 
-    def _product(self, step: plan.Scan, frame: Frame) -> list[slice] | None:
+    def _asked(self, step: plan.Expand, frame: Frame) -> Parts | None:
+        """Many rows that are asked whether they are connected: as many parts as there are threads."""
+        if frame.rows <= self.piece // 2 or self._lengths(step, frame) is None:
+            return None
+        return _slices(frame.rows, -(-frame.rows // threads.THREADS), side_by_side=True)
+
+    def _product(self, step: plan.Scan, frame: Frame) -> Parts | None:
         """The rows to join with all that a scan finds at a time. Refused when it would be too many in all:
         looking at every pair takes longer than anybody waits.
         """
@@ -142,15 +178,18 @@ class Flow:
         limits.claim(frame.rows * found)
         return _slices(frame.rows, max(self.piece // found, 1))
 
-    def _cuts(self, frame: Frame, lengths: Ordinals | None) -> list[slice] | None:
+    def _cuts(self, frame: Frame, lengths: Ordinals | None) -> Parts | None:
         if lengths is None:
             return _slices(frame.rows, UNKNOWN_ROWS)
         ends = np.cumsum(lengths)
-        if ends.item(-1) <= self.piece:
+        made = ends.item(-1)
+        if made <= self.piece:
             return None
-        places = np.searchsorted(ends, np.arange(self.piece, ends.item(-1), self.piece), side="right")
+        size = min(self.piece, -(-made // threads.THREADS))
+        places = np.searchsorted(ends, np.arange(size, made, size), side="right")
         edges = np.unique(np.concatenate([[0], places, [frame.rows]])).tolist()
-        return [slice(begin, end) for begin, end in itertools.pairwise(edges)]
+        slices = [slice(begin, end) for begin, end in itertools.pairwise(edges)]
+        return Parts(slices, side_by_side=True) if len(slices) > 1 else None
 
     def _lengths(self, step: plan.Expand, frame: Frame) -> Ordinals | None:
         """How much each row leads to; None where that is not known."""
@@ -198,12 +237,11 @@ class Flow:
                 return self._weighed(step, frame, np.full(frame.rows, factor, np.int64), keep)
             case plan.Expand(closes=False, test=None) if step.single and frame.rows:
                 index = self._index(step, frame.rows)
-                if not isinstance(index, Neighbours | Incidence):
-                    return None
                 if not keep.intersection(step.binds):
                     lengths = lengths_of(index, frame[step.start])
-                    assert lengths is not None  # noqa: S101 - the index is in memory
-                    return self._weighed(step, frame, lengths, keep)
+                    return None if lengths is None else self._weighed(step, frame, lengths, keep)
+                if not isinstance(index, Neighbours | Incidence):
+                    return None
                 if keep.intersection(frame.columns) or step.edge_variable in keep:
                     return None
                 return self._gathered(step, frame, index)
@@ -309,7 +347,7 @@ def _dense(name: str, ordinals: NDArray[np.integer], weights: Ordinals | None) -
     return Frame(len(present), {name: present, WEIGHT: counts[present]})
 
 
-def _slices(rows: int, size: int) -> list[slice] | None:
+def _slices(rows: int, size: int, *, side_by_side: bool = False) -> Parts | None:
     if rows <= size:
         return None
-    return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
+    return Parts([slice(at, min(at + size, rows)) for at in range(0, rows, size)], side_by_side)

@@ -68,6 +68,12 @@ class Matcher:
     """How many rows a step is run for in all, when it is given a part of them."""
     scans: dict[plan.Scan, Ordinals] = field(default_factory=dict[plan.Scan, "Ordinals"])
     """What scans found: the same for all parts."""
+    beside: bool = False
+    """Whether it runs a part beside others."""
+
+    def aside(self, others: int) -> Matcher:
+        """One that runs a part on a thread beside so many, with its share of the memory."""
+        return Matcher(self.reading.aside(others), self.as_set, self.whole, self.scans, beside=True)
 
     def found(self, step: plan.Scan) -> Ordinals:
         """The nodes that a scan binds."""

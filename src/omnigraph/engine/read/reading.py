@@ -6,7 +6,8 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import field
+from copy import copy
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -102,6 +103,12 @@ class Reading:
     """How the run gets its rows; decided before it begins (`engine.read.access`)."""
     searched: Searched = field(init=False)
     """Only where the query searches."""
+
+    def aside(self, others: int) -> Reading:
+        """The same run for a thread of so many, with limits of its own and its share of the memory."""
+        beside = copy(self)
+        beside.limits = replace(self.limits, memory_bytes_max=self.limits.memory_bytes_max // others)
+        return beside
 
     @property
     def session(self) -> GraphSession:
