@@ -84,7 +84,10 @@ def test_a_filter_of_pairs_spares_the_search_and_changes_no_answer(edges, pairs,
 def test_an_intersection_has_the_nodes_that_all_heads_lead_to(first, second, rows):
     """Whichever arm leads, for all rows or for each by itself, in the order of the rows."""
     indexes = [neighbours(*columns(edges), NODES) for edges in (first, second)]
+    single = next((arm for arm, index in enumerate(indexes) if np.diff(index.offsets).max() <= 1), None)
     at, found = intersect(indexes, columns(rows), unlimited, [None, None])
+    led = intersect(indexes, columns(rows), unlimited, [None, None], single)
+    assert [each.tolist() for each in led] == [at.tolist(), found.tolist()]
     expected = [
         (row, node)
         for row, (a, b) in enumerate(rows)

@@ -256,27 +256,28 @@ def intersect(
     heads: Sequence[Ordinals],
     claim: Claim,
     filters: Sequence[PairFilter | None],
+    lead: int | None = None,
 ) -> tuple[Ordinals, Ordinals]:
     """All `(row, node)` pairs whose node is a neighbour of every head of the row.
 
     The head with the fewest neighbours leads on, row by row; the others are asked. So what is made is never
-    more than the least list of each row.
+    more than the least list of each row. `lead` is an arm of which a head has one neighbour at most.
     """
-    shortest = _shortest(indexes, heads)
+    shortest = _shortest(indexes, heads) if lead is None else lead
     parts: list[tuple[Ordinals, Ordinals]] = []
-    for lead, index in enumerate(indexes):
+    for arm, index in enumerate(indexes):
         if isinstance(shortest, int):
-            if shortest != lead:
+            if shortest != arm:
                 continue
-            rows, found = expand(index, heads[lead], claim)
+            rows, found = expand(index, heads[arm], claim)
         else:
-            chosen = np.flatnonzero(shortest == lead)
+            chosen = np.flatnonzero(shortest == arm)
             if not len(chosen):
                 continue
-            rows, found = expand(index, heads[lead][chosen], claim)
+            rows, found = expand(index, heads[arm][chosen], claim)
             rows = chosen[rows]
         for other, asked in enumerate(indexes):
-            if other != lead:
+            if other != arm:
                 mask = connected(asked, heads[other][rows], found, filters[other])
                 rows, found = rows[mask], found[mask]
         parts.append((rows, found))

@@ -26,6 +26,7 @@ from omnigraph.engine.read import threads
 from omnigraph.engine.read.access import incidence, neighbours
 from omnigraph.engine.read.frame import WEIGHT, Frame
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
+from omnigraph.engine.read.measures import most_of
 from omnigraph.engine.read.pieces import PIECE_SHARE
 from omnigraph.planning import steps as plan
 
@@ -148,9 +149,11 @@ class Flow:
             case plan.Expand(closes=True) if step.edge_variable is None and step.single:
                 return self._asked(step, frame)
             case plan.Expand() if step.single:
-                if frame.rows * self._degree(step) * SKEW < self.piece:
+                if frame.rows * self._degree(step) * SKEW < self.piece or self._is_few(frame, (step,)):
                     return None
                 return self._cuts(frame, self._lengths(step, frame))
+            case plan.Intersect() if self._is_few(frame, step.arms):
+                return None
             case plan.Intersect():
                 lengths = [self._lengths(arm, frame) for arm in step.arms]
                 known = [each for each in lengths if each is not None]
@@ -162,6 +165,11 @@ class Flow:
                 return _slices(frame.rows, PATH_ROWS)
             case _:
                 return None
+
+    def _is_few(self, frame: Frame, arms: Sequence[plan.Expand]) -> bool:
+        """Whether a step makes no more than a piece, however busy the nodes of the rows are."""
+        most = (most_of(self.matcher.reading, arm) for arm in arms)
+        return any(each is not None and frame.rows * each <= self.piece for each in most)
 
     def _asked(self, step: plan.Expand, frame: Frame) -> Parts | None:
         """Many rows that are asked whether they are connected: as many parts as there are threads."""

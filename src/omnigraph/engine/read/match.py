@@ -14,6 +14,7 @@ from omnigraph.engine.read.access import incidence, neighbours, pair_filter, sca
 from omnigraph.engine.read.flow import Flow, Mode
 from omnigraph.engine.read.frame import FEW_ROWS, Frame, distinct_rows, first_places
 from omnigraph.engine.read.limits import ORDINAL_BYTES, PAIR_ORDINALS
+from omnigraph.engine.read.measures import most_of
 from omnigraph.engine.read.operands import condition_holds
 from omnigraph.engine.read.paths import with_paths
 from omnigraph.engine.read.pieces import PIECE_ROWS, SEARCHES, fetches_of, pieces
@@ -228,7 +229,8 @@ class Matcher:
             pair_filter(reading, arm, index, rows) for arm, index in zip(step.arms, indexes, strict=True)
         ]
         heads = [frame[arm.start] for arm in step.arms]
-        at, found = intersect(indexes, heads, reading.limits.claim, filters)
+        single = (number for number, arm in enumerate(step.arms) if most_of(reading, arm) == 1)
+        at, found = intersect(indexes, heads, reading.limits.claim, filters, next(single, None))
         wide = (frame if keep is None else frame.among(keep)).take(at).bind(step.end, found)
         if step.node is None or step.test is None:
             return wide

@@ -75,6 +75,13 @@ class Degrees:
         return Degrees(int(pairs), int(np.count_nonzero(lengths)), most, reached)
 
 
+def most_of(reading: Reading, step: Expand) -> int | None:
+    """The most that one node leads to over an edge, where somebody has counted it at this snapshot."""
+    key = (reading.edge_tables(step.edge).key(), "degrees", step.direction)
+    found = None if step.edge_variable is not None else reading.caches.derived.peek(key, Degrees)
+    return None if found is None else found.most
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
     """The values of one property."""
