@@ -92,6 +92,11 @@ class Flow:
         most = self.matcher.reading.limits.memory_bytes_max // (PIECE_SHARE * ORDINAL_BYTES * ROW_ORDINALS)
         return min(FLOW_ROWS, max(most, 1))
 
+    @property
+    def uncut(self) -> int:
+        """So many rows a step makes at once: a little more than a piece is not worth two."""
+        return self.piece if self.piece < FLOW_ROWS else 2 * FLOW_ROWS
+
     def frames(self, frame: Frame, at: int = 0) -> Iterator[Frame]:
         """The rows of the frame joined with every way to match the steps from `at` on, in pieces."""
         for number in range(at, len(self.steps)):
@@ -191,7 +196,7 @@ class Flow:
             return _slices(frame.rows, UNKNOWN_ROWS)
         ends = np.cumsum(lengths)
         made = ends.item(-1)
-        if made <= self.piece:
+        if made <= self.uncut:
             return None
         size = min(self.piece, -(-made // threads.THREADS))
         places = np.searchsorted(ends, np.arange(size, made, size), side="right")
