@@ -6,8 +6,10 @@ anything of Lance was used, so that a cut costs milliseconds. The reply is its e
 """
 
 import faulthandler
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -22,6 +24,7 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 # Imported here, so that a forked child need not.
 import lance.fragment  # noqa: E402, F401
+import pyarrow.acero  # noqa: E402
 import pyarrow.compute  # noqa: E402
 import pyarrow.dataset  # noqa: E402, F401
 
@@ -327,7 +330,26 @@ def tell(command):
     failpoints._active.update(failpoints.parse_failpoints(command.get("failpoints", "")))
 
 
+def import_ahead():
+    """What calls import when they are made, so that the children need not, each for itself."""
+    rooms = (
+        "api",
+        "branching",
+        "engine",
+        "maintenance",
+        "planning",
+        "recovery",
+        "pipeline.checks",
+        "pipeline.load",
+    )
+    for name in rooms:
+        room = importlib.import_module(f"omnigraph.{name}")
+        for each in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            importlib.import_module(each.name)
+
+
 def serve():
+    import_ahead()
     print("ready", flush=True)
     for line in sys.stdin:
         child = os.fork()
