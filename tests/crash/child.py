@@ -41,6 +41,7 @@ from omnigraph.storage import branches as storage_branches  # noqa: E402
 from omnigraph.storage import durability  # noqa: E402
 from powercut.shim import Shim  # noqa: E402
 
+os.environ["OMNIGRAPH_EMBEDDINGS_MOCK"] = "1"
 WATCHED_S_MAX = 120
 """A writer that hangs because one of its calls failed ends with the stacks of its threads."""
 

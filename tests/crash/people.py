@@ -58,6 +58,10 @@ class Writer:
     """What it calls instead of `mutate`."""
     check: Callable[..., list[str]] | None = None
     """What else must hold of what was found, given the tag and whether the call had returned."""
+    ready: Callable[[Any, str], None] | None = None
+    """What must be there before it runs."""
+    forgets: Callable[[str], str] | None = None
+    """A text that no file holds once the call has returned."""
 
     def after(self, before: Model, tag: str) -> Model:
         changed = before.copy()
@@ -205,6 +209,122 @@ def _reverted(model: Model, tag: str) -> None:
     model.likes = Counter({key: n for key, n in model.likes.items() if a not in key})
 
 
+def _many(graph: Any, tag: str) -> None:
+    graph.mutate_many(
+        """query w($n: String, $age: I32, $other: String, $since: I32) {
+             insert Person { name: $n, age: $age }
+             insert Knows { from: $n, to: $other, since: $since } }""",
+        [
+            {"n": f"a-{tag}", "age": 1, "other": "ada", "since": 3},
+            {"n": f"b-{tag}", "age": 2, "other": "bob", "since": 4},
+        ],
+        actor="ana",
+    )
+
+
+def _many_inserted(model: Model, tag: str) -> None:
+    model.people |= {f"a-{tag}": 1, f"b-{tag}": 2}
+    model.knows[f"a-{tag}", "ada", 3] += 1
+    model.knows[f"b-{tag}", "bob", 4] += 1
+
+
+def _victim(graph: Any, tag: str) -> None:
+    """Somebody with ties both ways. Every table keeps a row beside the deleted ones, so that deletion files are written."""
+    graph.mutate(
+        """query v($n: String, $k: String) {
+             insert Person { name: $n }
+             insert Person { name: $k }
+             insert Knows { from: $n, to: "ada" }
+             insert Knows { from: "bob", to: $n }
+             insert Knows { from: $k, to: $k }
+             insert Likes { from: $n, to: $n }
+             insert Likes { from: $k, to: $k } }""",
+        {"n": f"victim-{tag}", "k": f"kept-{tag}"},
+    )
+
+
+def _spread_victim(graph: Any, tag: str) -> None:
+    _victim(graph, tag)
+    graph.branches.create("side")
+
+
+def _forgotten(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    holding = [name for name, exported in found["exports"].items() if f"victim-{tag}" in exported]
+    return [f"on {holding} after it was erased"] if returned and holding else []
+
+
+def _old_states(graph: Any, tag: str) -> None:
+    """States, a branch of which nothing is left, and a tag, so that there is much to reclaim and much to keep."""
+    for number in range(2):
+        source, params = _insert(f"{tag}-{number}")
+        graph.mutate(source, params)
+    graph.tags.create(f"kept-{tag}")
+    graph.branches.create("gone")
+    source, params = _insert(f"{tag}-gone")
+    graph.mutate(source, params, branch="gone")
+    graph.branches.delete("gone")
+    _victim(graph, tag)
+    graph.mutate(*_delete(tag))
+
+
+def _with_property(text: str) -> str:
+    return SCHEMA.replace("age: I32?", f"age: I32?  {text}", 1)
+
+
+def _fill(graph: Any, tag: str) -> None:
+    graph.apply_schema(_with_property('city: String @default("Bern")'), actor="ana")
+
+
+def _filled(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    cities = [person.get("city") for person in _people_of(found)]
+    if returned and set(cities) != {"Bern"}:
+        return [f"an acknowledged schema shows the cities {cities}"]
+    return [] if len(set(cities)) == 1 else [f"some are filled: {cities}"]
+
+
+def _people_of(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    lines = map(json.loads, found["exports"]["main"].splitlines())
+    return [line["data"] for line in lines if line.get("type") == "Person"]
+
+
+def _secret(graph: Any, tag: str) -> None:
+    graph.apply_schema(_with_property("nick: String?"))
+    graph.mutate(
+        'query n($n: String) { update Person set { nick: $n } where name = "ada" }', {"n": f"hush-{tag}"}
+    )
+
+
+def _drop(graph: Any, tag: str) -> None:
+    graph.apply_schema(SCHEMA, actor="ana", allow_data_loss=True)
+
+
+def _dropped(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    shown = ["nick" in person for person in _people_of(found)]
+    if returned and any(shown):
+        return ["a dropped property is shown"]
+    return [] if len(set(shown)) == 1 else ["a dropped property is shown of some"]
+
+
+def _embeddable(graph: Any, tag: str) -> None:
+    graph.apply_schema(_with_property("taste: Vector(4)? @embed(name)"))
+
+
+def _embed(graph: Any, tag: str) -> None:
+    graph.embed("Person.taste", engine="local", actor="ana")
+
+
+def _embedded(found: Mapping[str, Any], tag: str, *, returned: bool) -> list[str]:
+    has = [person["taste"] is not None for person in _people_of(found)]
+    if returned and not all(has):
+        return ["an acknowledged vector is gone"]
+    return [] if len(set(has)) == 1 else ["some have vectors"]
+
+
+def _clone(graph: Any, tag: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        graph.clone(f"{place}/copy")
+
+
 INSERT = Writer("insert", _insert, _inserted)
 UPDATE = Writer("update", _update, _updated)
 DELETE = Writer("delete", _delete, _deleted)
@@ -247,6 +367,33 @@ RESTORE = Writer(
     act=lambda graph, tag: graph.branches.restore("main", to=f"before-{tag}", actor="ana"),
 )
 OPTIMIZE = Writer("optimize", _insert, _unchanged, act=lambda graph, _tag: graph.optimize())
+GROUPED = Writer("grouped", _insert, _many_inserted, act=_many)
+CLEANUP = Writer(
+    "cleanup", _insert, _unchanged, act=lambda graph, _tag: graph.cleanup(keep=1), ready=_old_states
+)
+ERASE = Writer(
+    "erase",
+    _insert,
+    _deleted,
+    act=lambda graph, tag: graph.erase("Person", f"victim-{tag}", actor="ana"),
+    check=_forgotten,
+    ready=_spread_victim,
+    forgets=lambda tag: f"victim-{tag}",
+)
+FILL = Writer("fill", _insert, _unchanged, act=_fill, check=_filled)
+"""A change of the schema that gives every row a value."""
+HARD_DROP = Writer(
+    "hard_drop",
+    _insert,
+    _unchanged,
+    act=_drop,
+    check=_dropped,
+    ready=_secret,
+    forgets=lambda tag: f"hush-{tag}",
+)
+EMBED = Writer("embed", _insert, _unchanged, act=_embed, check=_embedded, ready=_embeddable)
+CLONE = Writer("clone", _insert, _unchanged, act=_clone)
+"""It writes a pin into the graph it copies, and takes it away."""
 REPAIR = Writer("repair", _insert, _unchanged, act=lambda graph, _tag: graph.repair(confirm=True))
 """It publishes what moved a table; when it dies before, the table is as it was found."""
 RESTORING = Writer(
@@ -256,8 +403,10 @@ RESTORING = Writer(
 MUTATIONS = (INSERT, UPDATE, DELETE, BRANCH_INSERT)
 NAMES = (BRANCH_CREATE, BRANCH_DELETE, TAG_CREATE, TAG_DELETE)
 """Writers of references: a handful of durable operations each."""
-LONG = (FAST_FORWARD, THREE_WAY, INDICES, RESTORE, RECONCILED, OPTIMIZE)
+LONG = (FAST_FORWARD, THREE_WAY, INDICES, RESTORE, RECONCILED, OPTIMIZE, CLEANUP, FILL)
 """Writers of many durable operations, most of them of a hundred and more."""
+LONGEST = (ERASE, HARD_DROP, EMBED)
+"""Writers that are made of several others."""
 WRITERS = {
     each.name: each
     for each in (
@@ -273,6 +422,13 @@ WRITERS = {
         *NAMES,
         RECONCILED,
         OPTIMIZE,
+        GROUPED,
+        CLEANUP,
+        ERASE,
+        FILL,
+        HARD_DROP,
+        EMBED,
+        CLONE,
     )
 }
 REPAIRS = {each.name: each for each in (REPAIR, RESTORING)}
@@ -281,19 +437,10 @@ REPAIRS = {each.name: each for each in (REPAIR, RESTORING)}
 
 def prepare(graph: Any, writer: Writer, tag: str) -> str:
     """What must be there before the writer runs; returns the branch it writes."""
+    if writer.ready is not None:
+        writer.ready(graph, tag)
     if writer in {DELETE, FAST_FORWARD, THREE_WAY}:
-        # Every table keeps a row beside the deleted ones, so that deletion files are written.
-        graph.mutate(
-            """query v($n: String, $k: String) {
-                 insert Person { name: $n }
-                 insert Person { name: $k }
-                 insert Knows { from: $n, to: "ada" }
-                 insert Knows { from: "bob", to: $n }
-                 insert Knows { from: $k, to: $k }
-                 insert Likes { from: $n, to: $n }
-                 insert Likes { from: $k, to: $k } }""",
-            {"n": f"victim-{tag}", "k": f"kept-{tag}"},
-        )
+        _victim(graph, tag)
     if writer is RECONCILED:
         # Each table has one fragment from the seed; the writer adds the one that is too many without an index.
         for number in range(UNCOVERED_FRAGMENTS_MAX - 2):

@@ -3,10 +3,10 @@
 import pytest
 
 from crash.harness import CUT, EXIT_AT_WINDOW, Bench, Children, Prepared
-from crash.people import FAST_FORWARD, INSERT, LONG, NAMES, UPDATE, WRITERS
+from crash.people import CLONE, FAST_FORWARD, INSERT, LONG, LONGEST, NAMES, UPDATE, WRITERS
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
-EVENTS_MAX = 600
+EVENTS_MAX = 3000
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +16,12 @@ def children():
 
 
 def _steps():
-    """Every cut of every writer; of the long ones the suite takes each fifth and `torture` all."""
+    """Every cut of every writer; of the long ones the suite takes each fifth or 25th and `torture` all."""
     for writer in WRITERS.values():
-        if writer in LONG:
-            yield pytest.param(writer, 5, id=f"{writer.name}-each-5th")
-        marks = (pytest.mark.torture,) if writer in LONG else ()
+        step = 5 if writer in LONG else 25 if writer in LONGEST else 1
+        if step > 1:
+            yield pytest.param(writer, step, id=f"{writer.name}-each-{step}th")
+        marks = (pytest.mark.torture,) if step > 1 else ()
         yield pytest.param(writer, 1, id=writer.name, marks=marks)
 
 
@@ -36,7 +37,7 @@ def test_killed_writer_is_all_or_nothing_at_every_durable_operation(writer, step
             break
         cuts += 1
     print(f"\n{writer.name}: {cuts} cuts, every one before or after")
-    assert (1 if writer in NAMES else 20) // step < cuts < EVENTS_MAX // step - 1
+    assert (1 if writer in {*NAMES, CLONE} else 20) // step < cuts < EVENTS_MAX // step - 1
 
 
 @pytest.mark.timeout(900)

@@ -156,6 +156,11 @@ class Scene:
             problems.append(f"neither before nor after: {shown}")
         if cut.returned and shown != self._after:
             problems.append("an acknowledged write is gone")
+        if cut.returned and self.writer.forgets is not None:
+            text = self.writer.forgets(TAG).encode()
+            problems += [
+                f"{text!r} is in {name}" for name, held in cut.image.items() if text in (held or b"")
+            ]
         if cut.second is not None:
             people = Model.read(found["exports"].get(cut.second, "")).people
             if not {f"a-{SECOND_TAG}", f"b-{SECOND_TAG}"} <= people.keys():

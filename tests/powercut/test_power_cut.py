@@ -60,7 +60,8 @@ def states_of(scene, total, *, every):
 
 def built_upon(scene, total, *, every):
     written = scene.write()
-    step = EVERY_NTH_DEATH if every else max(1, len(written) // (DEATHS_IN_THE_SUITE + 1))
+    few = max(1, len(written) // (DEATHS_IN_THE_SUITE + 1))
+    step = min(EVERY_NTH_DEATH, few) if every else few
     deaths = range(step, len(written), step)[: None if every else DEATHS_IN_THE_SUITE]
     count = 0
     for number in deaths:
