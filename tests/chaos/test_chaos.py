@@ -27,10 +27,14 @@ SECONDS = float(os.environ.get("OMNIGRAPH_CHAOS_SECONDS", "120"))
 SPARK = os.environ.get("OMNIGRAPH_CHAOS_SPARK", "1") == "1"
 WORKER = Path(__file__).with_name("worker.py")
 PROCESSES, THREADS = 3, 2
-ROUND_S = 20.0
-END_S_MAX = 240
-EXPIRY_S = 2.0
+ROUND_S = 45.0
+END_S_MAX = 600
+STALL_S = 60.0
+"""Without an acknowledgement for so long, everybody's stacks are printed. A busy machine may be the reason."""
+EXPIRY_S = 4.0
 """The life of a lease on the object store, so that a short stop is longer than it."""
+STACKS_S = 2.0
+OUTCOME = ("rounds", "acknowledged", "refused", "unknown", "lost", "doubled", "stuck", "stalls")
 FAULTS = ("kill", "kill", "stop", "interrupt", "interrupt", "disk", "clock")
 
 
@@ -58,6 +62,7 @@ class Worker:
         )
         self.writing = threading.Event()
         """Set once a lane has got an acknowledgement."""
+        self._heard = chaos.heard
         self._reader = threading.Thread(target=self._follow)
         self._reader.start()
 
@@ -70,6 +75,7 @@ class Worker:
             if word != "retried":
                 self.ledgers[lane].note(word, value)
             if word == "ok":
+                self._heard()
                 self.writing.set()
 
     def tell(self, line):
@@ -78,6 +84,16 @@ class Worker:
             self.process.stdin.flush()
         except BrokenPipeError:
             return  # it has ended, which its end will show
+
+    def stacks(self):
+        """Where its threads are, as far as it can still tell."""
+        if self.writing.is_set() and self.process.poll() is None:
+            begin = self.errors.seek(0, os.SEEK_END)
+            self.process.send_signal(signal.SIGUSR1)
+            threading.Event().wait(STACKS_S)
+            self.errors.seek(begin)
+            return self.errors.read()
+        return "it has not written yet, or has ended"
 
     def ended(self):
         """Wait until everything it said was heard; the exit status."""
@@ -104,26 +120,45 @@ class Chaos:
         self.problems = []
         self.seed = int(os.environ.get("OMNIGRAPH_CHAOS_SEED", time.time_ns() % 2**32))
         self._chance = random.Random(self.seed)
+        self._heard_at = time.monotonic()
         omnigraph.init(store.uri, schema=SCHEMA, storage_options=store.storage_options).close()
         self._ledgers = [
             {f"w{process}t{thread}-": Ledger(f"w{process}t{thread}-") for thread in range(THREADS)}
             for process in range(PROCESSES)
         ]
 
+    def heard(self):
+        """Somebody has got an acknowledgement."""
+        self._heard_at = time.monotonic()
+
     def round(self, seconds):
         """Start everybody, let faults happen, end; then look at everything."""
+        self.heard()
         workers = [Worker(self, number, ledgers) for number, ledgers in enumerate(self._ledgers)]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             number = self._chance.randrange(PROCESSES)
             if workers[number].writing.wait(1.0):
                 workers[number] = self._fault(self._chance.choice(FAULTS), workers[number], number)
+            if time.monotonic() - self._heard_at > STALL_S:
+                self.counts["stalls"] += 1
+                self._tell_stacks("nothing was acknowledged for a while", workers)
+                self.heard()
         for worker in workers:
             worker.tell("finish")
         for number, worker in enumerate(workers):
             self._end(worker, number)
         self.counts["rounds"] += 1
         self._judge()
+        outcome = {name: self.counts[name] for name in OUTCOME}
+        print(
+            f"round {self.counts['rounds']}: {sum(self.counts[kind] for kind in set(FAULTS))} faults, {outcome}"
+        )
+        sys.stdout.flush()
+
+    def _tell_stacks(self, why, workers):
+        for worker in workers:
+            print(f"\n{why}; process {worker.process.pid}:\n{worker.stacks()}", flush=True)
 
     def _fault(self, kind, worker, number):
         self.counts[kind] += 1
@@ -152,6 +187,7 @@ class Chaos:
             worker.process.wait(END_S_MAX)
         except subprocess.TimeoutExpired:
             self.counts["stuck"] += 1
+            self._tell_stacks("did not end", [worker])
             self.problems.append(f"worker {number} did not end")
             worker.process.kill()
         status = worker.ended()
@@ -179,10 +215,9 @@ class Chaos:
     def told(self):
         """The counts in two lines: what was done to the graph, and what became of it."""
         faults = {kind: self.counts[kind] for kind in dict.fromkeys(FAULTS)}
-        outcome = ("rounds", "acknowledged", "refused", "unknown", "lost", "doubled", "stuck")
         return (
             f"{self.store.uri}: seed {self.seed}, faults {faults}\n"
-            f"{ {name: self.counts[name] for name in outcome} }\n"
+            f"{ {name: self.counts[name] for name in OUTCOME} }\n"
             f"{ {name: count for name, count in sorted(self.counts.items()) if ' ' in name} }"
         )
 

@@ -2,9 +2,11 @@
 
 Members: `uri`, `options`, `expiry_s`, `spark`, `without` (a part of the protocol that is switched off), `lanes` (name to
 possible states), `first` (the number of the first new row). Every line on the output is `[lane, word, value]` (see `ledger`). Lines of input: `disk N` (no file may grow
-beyond N bytes; `disk` alone ends that), `clock S` (the clock is S seconds ahead), `finish`.
+beyond N bytes; `disk` alone ends that), `clock S` (the clock is S seconds ahead), `finish`. SIGUSR1 prints the stacks of
+all threads.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -27,8 +29,12 @@ from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.errors.kinds import FACTS
 from omnigraph.recovery import process_lock
 
-SPARK_WEIGHT = 0.6
-SETTLE_S_MAX = 60
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+# What this process starts, such as a JVM, may outlive it: it must not hold the pipe to the parent open.
+TOLD = os.dup(1)
+os.dup2(2, 1)
+SPARK_WEIGHT = 3
+SETTLE_S_MAX = 240
 finish = threading.Event()
 saying = threading.Lock()
 
@@ -37,7 +43,7 @@ def say(lane, word, value=None):
     with saying:
         left = (json.dumps([lane, word, value]) + "\n").encode()
         while left:
-            left = left[os.write(1, left) :]
+            left = left[os.write(TOLD, left) :]
 
 
 class Lane:
