@@ -32,7 +32,7 @@ import omnigraph  # noqa: E402
 import omnigraph.api.graph  # noqa: E402
 from crash.people import REPAIRS, SCHEMA, WRITERS, prepare, seed  # noqa: E402
 from omnigraph.branching import merge_writing  # noqa: E402
-from omnigraph.core import failpoints  # noqa: E402
+from omnigraph.core import clock, failpoints  # noqa: E402
 from omnigraph.core.events import DurableOperation, listen  # noqa: E402
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate  # noqa: E402
 from omnigraph.recovery import observe, roll_back, sidecar  # noqa: E402
@@ -148,6 +148,7 @@ def examine(command):
 
     `thorough`: also whether all of that still holds after the writes and in another opening.
     """
+    boot_again(command)
     with omnigraph.open(command["path"]) as graph:
         problems = list(findings(graph))
         exports = {name: graph.export(branch=name) for name in graph.branches.list()}
@@ -165,6 +166,12 @@ def examine(command):
         with omnigraph.open(command["path"]) as graph:
             problems += [f"opened again {each}" for each in findings(graph)]
     Path(command["result"]).write_text(json.dumps({"exports": exports, "violations": problems, "tags": tags}))
+
+
+def boot_again(command):
+    """After a power cut the machine has started again, and says so."""
+    clock._BOOT_ID = Path(command["result"]).with_suffix(".boot")
+    clock._BOOT_ID.write_text("another run of the machine")
 
 
 FOLLOW_UP = "query f($n: String) { insert Person { name: $n } insert Knows { from: $n, to: $n } }"
@@ -195,6 +202,32 @@ def create(command):
         told = {"branch": branch, "before": graph.export(branch=branch)}
         Path(command["result"]).write_text(json.dumps(told))
     graph.close()
+
+
+def clone(command):
+    """Copy a graph; a mark says when the call has returned."""
+    omnigraph.clone(command["path"], command["target"])
+    command["shim"].mark("returned")
+    os._exit(0)
+
+
+def examine_clone(command):
+    """Whether what a power cut left of a clone is one, or becomes one when the copy is made again."""
+    boot_again(command)
+    if not command["returned"]:
+        omnigraph.clone(command["path"], command["target"])
+    with (
+        omnigraph.open_read_only(command["path"]) as source,
+        omnigraph.open(command["target"]) as copy,
+    ):
+        report = copy.verify(deep=True)
+        problems = [f"{each.rule} {each.where}: {each.message}" for each in report.violations]
+        problems += [str(each) for each in report.corrupt]
+        for name in source.branches.list():
+            if copy.export(branch=name) != source.export(branch=name):
+                problems.append(f"{name} does not show what it shows in the source")
+            copy.mutate(FOLLOW_UP, {"n": f"follow-up-{name}"}, branch=name)
+    Path(command["result"]).write_text(json.dumps(problems))
 
 
 def branch_create(command):
@@ -269,6 +302,8 @@ COMMANDS = {
         examine,
         write_on_top,
         create,
+        clone,
+        examine_clone,
         branch_create,
         branch_delete,
         apply_schema,

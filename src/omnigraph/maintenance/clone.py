@@ -52,6 +52,9 @@ from omnigraph.recovery.file_checks import FileChecks
 from omnigraph.storage.checksums import Summing
 from omnigraph.storage.layout import (
     CLONE,
+    COMMIT_ACTORS,
+    COMMIT_RECOVERIES,
+    COMMITS,
     LEASE,
     MANIFEST,
     SCHEMA_IR,
@@ -422,6 +425,11 @@ class _Clone:
 
     def _take_over_history(self, cut: Cut) -> None:
         source, target = self._source, self._target
+        marker = self._marker
+        if marker is not None and target.root.is_local and marker.was_cut_off:
+            # The machine may have torn them, and all that they say follows here.
+            for location in (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES):
+                target.adapter.delete_prefix(location)
         records = source.commits.behind([each.commit for each in cut.states()])
         target.commits.take_over(records)
         known = {record.id for record in records}
