@@ -43,14 +43,18 @@ class Worker:
 
     def __init__(self, chaos, number, ledgers):
         self.ledgers = ledgers
+        spark = SPARK and number == 0
+        # A JVM takes longer to start than most workers live: every other one is left alone until it has loaded.
+        self._awaited = "load_spark" if spark and chaos.numbered % 2 else None
+        self._running = {}
         told = {
             "uri": chaos.store.uri,
             "options": chaos.store.storage_options,
             "expiry_s": EXPIRY_S if chaos.store.storage_options else 0,
-            "spark": SPARK and number == 0,
+            "spark": spark,
             "lanes": {name: ledger.to_json() for name, ledger in ledgers.items()},
             "without": chaos.without,
-            "first": next(chaos.numbers) * 1_000_000,
+            "first": chaos.number() * 1_000_000,
         }
         self.errors = (chaos.directory / f"worker{number}.txt").open("a+")
         self.process = subprocess.Popen(
@@ -61,7 +65,7 @@ class Worker:
             text=True,
         )
         self.writing = threading.Event()
-        """Set once a lane has got an acknowledgement."""
+        """Set once a lane has got an acknowledgement, of a Spark load where one is awaited."""
         self._heard = chaos.heard
         self._reader = threading.Thread(target=self._follow)
         self._reader.start()
@@ -74,9 +78,12 @@ class Worker:
                 return  # torn by the kill: what it was to tell is not told
             if word != "retried":
                 self.ledgers[lane].note(word, value)
-            if word == "ok":
+            if word == "start":
+                self._running[lane] = value[0]
+            elif word == "ok":
                 self._heard()
-                self.writing.set()
+                if self._awaited in {None, self._running[lane]}:
+                    self.writing.set()
 
     def tell(self, line):
         try:
@@ -115,7 +122,7 @@ class Chaos:
         self.without = without
         """A part of the protocol that is switched off in the workers, to show that it is noticed."""
         self.directory = directory
-        self.numbers = itertools.count(1)
+        self.numbered = 0
         self.counts = Counter()
         self.problems = []
         self.seed = int(os.environ.get("OMNIGRAPH_CHAOS_SEED", time.time_ns() % 2**32))
@@ -126,6 +133,11 @@ class Chaos:
             {f"w{process}t{thread}-": Ledger(f"w{process}t{thread}-") for thread in range(THREADS)}
             for process in range(PROCESSES)
         ]
+
+    def number(self):
+        """One that no process had before."""
+        self.numbered += 1
+        return self.numbered
 
     def heard(self):
         """Somebody has got an acknowledgement."""

@@ -65,8 +65,9 @@ class Lane:
     def work(self):
         """Until the end of the round; then a write is acknowledged and the graph shows a promised state."""
         self.settle()
+        first = [ACTIONS["load_spark"]] if ACTIONS["load_spark"] in self._actions else []
         while not finish.is_set():
-            (action,) = self._chance.choices(self._actions, self._weights)
+            (action,) = [first.pop()] if first else self._chance.choices(self._actions, self._weights)
             planned = action.plan(self._ledger.states[0], self._chance, self._fresh())
             if planned is not None:
                 self._act(action, planned)
