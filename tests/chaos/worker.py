@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -105,6 +106,8 @@ class Lane:
         except AssertionError as error:
             self._tell("bad", str(error))
         except OmnigraphError as error:
+            if error.kind.startswith("storage"):
+                traceback.print_exc()
             self._tell("refused" if FACTS[error.kind].effect_free else "unknown", error.kind)
         except KeyboardInterrupt:
             self.inside = False
@@ -131,19 +134,35 @@ class Lane:
             self._ledger.note(word, value)
 
 
+def room_again(hard):
+    """No limit any more, neither here nor in a JVM that was started while there was one."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    below = {os.getpid()}
+    while more := {pid for pid, above in found.items() if above in below} - below:
+        below |= more
+    for pid in below:
+        with suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
 def listen_to_parent():
     now_us = SystemClock.now_us
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     for line in sys.stdin:
         match line.split():
-            case ["disk", *size]:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (int(size[0]) if size else hard, hard))
+            case ["disk", size]:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), hard))
+            case ["disk"]:
+                room_again(hard)
             case ["clock", seconds]:
                 ahead = int(seconds) * 1_000_000
                 SystemClock.now_us = lambda self, ahead=ahead: now_us(self) + ahead
             case _:
                 break
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    room_again(hard)
     SystemClock.now_us = now_us
     finish.set()
 
