@@ -167,8 +167,11 @@ class Judges:
             child.wait()
 
 
+TOLD_EVERY = 250
+
+
 def judged(whole: Path, scratch: Path, chosen: list[Flip]) -> Verdicts:
-    """Every flip in a copy of its own."""
+    """Every flip in a copy of its own. A long run says how far it is, so that its parts count."""
     verdicts = Verdicts()
     with Judges(whole) as judges:
         for number, flip in enumerate(chosen):
@@ -177,4 +180,9 @@ def judged(whole: Path, scratch: Path, chosen: list[Flip]) -> Verdicts:
             flip.do(copy)
             verdicts.add(flip, judges.judge(copy))
             shutil.rmtree(copy)
+            if (number + 1) % TOLD_EVERY == 0:
+                found, harmless = verdicts.found.total(), verdicts.harmless.total()
+                print(
+                    f"{number + 1} flips: {found} found, {harmless} harmless, bad: {verdicts.bad}", flush=True
+                )
     return verdicts
