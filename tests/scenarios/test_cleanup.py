@@ -225,6 +225,55 @@ def test_a_table_that_cannot_be_told_is_left_alone(graph) -> None:
     assert sorted(graphs.rows_of(graph, "P")) == ["a", "b", "c", "d", "e"]
 
 
+def test_a_flipped_bit_in_a_kept_version_lets_no_file_of_it_go(graph) -> None:
+    """The version names another file than it did: the one it needs looks like one that nobody needs."""
+    for name in "abc":
+        insert(graph, name)
+    graph.tags.create("v1")
+    whole = graph.at("v1").export()
+    tagged = graph.snapshot().entries["node:P"]
+    needed = graph.session.storage.used_files(tagged.location, None, tagged.version).data
+    graph.optimize()
+    insert(graph, "d")
+    file = Path(graph.uri, manifest_object(tagged.location, None, tagged.version))
+    kept = file.read_bytes()
+    named = Path(min(needed)).name.encode()
+    assert named in kept
+    file.write_bytes(kept.replace(named, bytes([named[0] ^ 1]) + named[1:]))
+    report = graph.cleanup(keep=1)
+    (told,) = [each for each in report.datasets if each.error is not None]
+    assert told.name == "node:P"
+    assert "holds other bytes than were written" in told.error
+    file.write_bytes(kept)
+    graph.refresh()
+    assert graph.at("v1").export() == whole
+    assert not graph.cleanup(keep=1).failed
+    assert graph.at("v1").export() == whole
+    is_sound(graph)
+
+
+def test_a_flipped_bit_in_a_kept_state_stops_everything(graph) -> None:
+    """What a state shows decides what stays, and a state that shows something else would let all of it go."""
+    for name in "abc":
+        insert(graph, name)
+    graph.tags.create("v1")
+    version = graph.snapshot().manifest_version
+    (data,) = graph.session.manifest.dataset.used_files(None, version).data
+    insert(graph, "d")
+    insert(graph, "e")
+    file = Path(graph.uri, data)
+    kept = file.read_bytes()
+    file.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    before = on_disk(graph)
+    with pytest.raises(Corrupt) as raised:
+        graph.cleanup(keep=1)
+    assert raised.value.file == data
+    assert before.keys() <= on_disk(graph).keys()
+    file.write_bytes(kept)
+    assert not graph.cleanup(keep=1).failed
+    is_sound(graph)
+
+
 def test_cleanup_reconciles_orphans_keeps_legitimate(graph) -> None:
     insert(graph, "a")
     for branch in ("gone", "gone-as-well", "here"):

@@ -1,12 +1,13 @@
 """What a cleanup must not touch: the states that stay, and every file that they are read from.
 
-Nothing is concluded from what cannot be read. A branch, a tag or a pin that cannot be told stops everything;
-a table that cannot be told is left alone as a whole.
+Nothing is concluded from what cannot be read, or is not what was written. A branch, a tag or a pin that
+cannot be told stops everything; a table that cannot be told is left alone as a whole.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -24,6 +25,7 @@ from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, show_branch
 from omnigraph.maintenance.pins import live_pins
 from omnigraph.manifest.lineage import possible_bases
+from omnigraph.recovery.file_checks import FileChecks
 from omnigraph.storage.layout import (
     COMMIT_ACTORS,
     COMMIT_RECOVERIES,
@@ -113,13 +115,15 @@ class Marker:
         self._used: dict[tuple[Line, int, str], UsedFiles] = {}
         """By version and incarnation: a branch that was made again reaches the same numbers."""
         self._homes: dict[CommitId, State] = {}
+        self._checks = FileChecks(session.recovery)
+        self._learned = False
 
     def mark(self, now_us: int, *, unless_same_as: Marks | None = None) -> Marks:
         """Everything that stays as of now; `unless_same_as` itself when nothing moved since.
 
         Raises when a branch, a tag or a pin cannot be read: then nothing may go. It begins again when a
         branch was deleted beside it. Cost: a few probes per branch, tag and pin; one open for each state and
-        table version that stays, the first time.
+        table version that stays, the first time, and a read of every version of the manifest for its sums.
         """
         for _ in range(LOOKS_MAX):
             heads = self._heads()
@@ -138,6 +142,9 @@ class Marker:
         )
 
     def _marked(self, heads: Mapping[Branch, Head], now_us: int, unless_same_as: Marks | None) -> Marks:
+        if not self._learned:
+            self._checks.learn()
+            self._learned = True
         tags = self._tags()
         pins, over = live_pins(self._session)
         seen = (
@@ -288,6 +295,10 @@ class Marker:
                 return head.snapshot
             key = ("" if head is None else head.incarnation, state)
             if key not in self._snapshots:
+                with suppress(StorageNotFound):
+                    self._files_of(
+                        ((MANIFEST, branch), version)
+                    )  # they are compared before they are believed
                 try:
                     self._snapshots[key] = self._session.manifest.read_version(branch, version)
                 except SnapshotNotFound:
@@ -357,11 +368,23 @@ class Marker:
             raise StorageNotFound(f"{self._session.adapter.address(name)}: the version does not exist")
         key = (line, number, identity)
         if key not in self._used:
+            self._look_at(name)
             if location == MANIFEST:
-                self._used[key] = self._session.manifest.dataset.used_files(branch, number)
+                used = self._session.manifest.dataset.used_files(branch, number)
+                for file in (*used.data, *used.deletions):
+                    self._look_at(file)
             else:
-                self._used[key] = self._session.storage.used_files(location, branch, number)
+                used = self._session.storage.used_files(location, branch, number)
+            self._used[key] = used
         return self._used[key]
+
+    def _look_at(self, name: str) -> None:
+        """Compare what says which files stay with its checksum: a flipped bit would let others go."""
+        try:
+            self._checks.look_at(name)
+        except Corrupt:
+            self._checks.learn()  # a branch that was made again has other files of the same names
+            self._checks.look_at(name)
 
     def _names(self, used: UsedFiles) -> list[str]:
         names = [*used.data, *used.deletions]
