@@ -61,7 +61,7 @@ def states_of(scene, total, *, every):
 def built_upon(scene, total, *, every):
     written = scene.write()
     few = max(1, len(written) // (DEATHS_IN_THE_SUITE + 1))
-    step = min(EVERY_NTH_DEATH, few) if every else few
+    step = max(min(EVERY_NTH_DEATH, few), 2 * len(written) // IN_TORTURE) if every else few
     deaths = range(step, len(written), step)[: None if every else DEATHS_IN_THE_SUITE]
     count = 0
     for number in deaths:
