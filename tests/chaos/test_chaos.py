@@ -4,6 +4,7 @@ another time. Nothing acknowledged is lost, nothing is there twice, everybody ca
 `make chaos` runs it for an hour (`OMNIGRAPH_CHAOS_SECONDS`), `make torture` for two minutes.
 """
 
+import compileall
 import itertools
 import json
 import os
@@ -62,6 +63,8 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
+            # Without room for files Python would leave half a compiled module behind, for everybody.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             text=True,
         )
         self.writing = threading.Event()
@@ -128,6 +131,7 @@ class Chaos:
         self.seed = int(os.environ.get("OMNIGRAPH_CHAOS_SEED", time.time_ns() % 2**32))
         self._chance = random.Random(self.seed)
         self._heard_at = time.monotonic()
+        compileall.compile_dir(Path(omnigraph.__file__).parent, quiet=2)
         omnigraph.init(store.uri, schema=SCHEMA, storage_options=store.storage_options).close()
         self._ledgers = [
             {f"w{process}t{thread}-": Ledger(f"w{process}t{thread}-") for thread in range(THREADS)}

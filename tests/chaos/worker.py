@@ -106,7 +106,7 @@ class Lane:
         except AssertionError as error:
             self._tell("bad", str(error))
         except OmnigraphError as error:
-            if error.kind.startswith("storage"):
+            if error.kind.startswith(("storage", "internal")):
                 traceback.print_exc()
             self._tell("refused" if FACTS[error.kind].effect_free else "unknown", error.kind)
         except KeyboardInterrupt:
