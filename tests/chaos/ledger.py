@@ -31,7 +31,7 @@ class Ledger:
                 self.states, self.running = self._applied(), None
             case "refused":
                 self.counts["refused"] += 1
-                by = f" of {self._name()}" if value.startswith("storage") else ""
+                by = f" of {self._name()}" if value.startswith(("storage", "internal", "drift")) else ""
                 self.counts[f"refused {value}{by}"] += 1
                 self.running = None
             case "unknown":

@@ -36,6 +36,8 @@ TOLD = os.dup(1)
 os.dup2(2, 1)
 SPARK_WEIGHT = 3
 SETTLE_S_MAX = 240
+LOOKED_AT = ("storage", "internal", "drift")
+"""Kinds of refusals that are printed whole: each should have a reason."""
 finish = threading.Event()
 saying = threading.Lock()
 
@@ -106,7 +108,7 @@ class Lane:
         except AssertionError as error:
             self._tell("bad", str(error))
         except OmnigraphError as error:
-            if error.kind.startswith(("storage", "internal")):
+            if error.kind.startswith(LOOKED_AT):
                 traceback.print_exc()
             self._tell("refused" if FACTS[error.kind].effect_free else "unknown", error.kind)
         except KeyboardInterrupt:
