@@ -1,12 +1,16 @@
 """A dead write whose ground another one took away is undone, not finished."""
 
+import threading
+
 import pytest
 
 import omnigraph
 from crash.harness import EXIT_AT_WINDOW, run_child
 from crash.people import SCHEMA, Model, seed
 from invariants import assert_recovered
+from omnigraph.core.errors import DriftError
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate
+from omnigraph.engine.write import protocol
 from omnigraph.manifest.recoveries import RecoveryKind
 from recovery_graph import FAST, RawGraph
 
@@ -74,3 +78,38 @@ def test_a_write_of_tables_the_dead_one_never_looked_at_does_not_undo_it(path):
     assert found.people["eve"] == 9
     assert found.likes["ada", "eve"] == 1
     assert_recovered(path, operation, RecoveryKind.ROLLED_FORWARD, actor=None)
+
+
+def test_what_a_late_writer_published_meanwhile_is_no_drift(tmp_path, monkeypatch):
+    """The branch was read, then somebody who had lost the lease published, then the table was looked at."""
+    looked = protocol.settled_on
+    late = []
+
+    def look(*told):
+        if not late:
+            late.append(threading.Thread(target=other.mutate, args=('query q() { insert B { k: "late" } }',)))
+            late[0].start()
+            late[0].join()
+            raise DriftError(table_key="node:A", branch="main", pin=1, head=2)
+        return looked(*told)
+
+    schema = "node A { k: String @key }\nnode B { k: String @key }\n"
+    with (
+        omnigraph.init(tmp_path / "graph", schema=schema, settings=FAST) as graph,
+        omnigraph.open(tmp_path / "graph", settings=FAST) as other,
+    ):
+        monkeypatch.setattr(protocol, "settled_on", look)
+        monkeypatch.setattr(protocol, "settle_late_effects", lambda *_: False)
+        graph.mutate('query q() { insert A { k: "a" } }')
+        assert len(graph.export().splitlines()) == 2
+
+
+def test_a_table_that_is_ahead_of_a_branch_that_stands_is_drift(path, monkeypatch):
+    def look(*_):
+        raise DriftError(table_key="node:Person", branch="main", pin=1, head=2)
+
+    with omnigraph.open(path, settings=FAST) as graph:
+        monkeypatch.setattr(protocol, "settled_on", look)
+        monkeypatch.setattr(protocol, "settle_late_effects", lambda *_: False)
+        with pytest.raises(DriftError):
+            graph.mutate(OLDER, {"k": "eve"})

@@ -245,9 +245,10 @@ def check_ground(session: GraphSession, staged: Staged, hold: Hold) -> Grounded:
         entry = current.entries[TableKey(drift.table_key)]
         with unbounded():
             settled = settle_late_effects(session.recovery, entry, staged.branch, drift.head)
-        if not settled:
+        # A writer that lost the lease may have published between the looks at the branch and at the table.
+        if not settled and session.manifest.head(staged.branch).version == head.version:
             raise
-        return check_ground(session, staged, hold)  # the table shows its rows at a newer version now
+        return check_ground(session, staged, hold)  # the table is shown at a newer version now
     expected = {key: current.latest_version(key) for key in staged.touched}
     return Grounded(staged, hold, current, tables, expected, commit_record(intent, current.head))
 
