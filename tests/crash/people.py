@@ -405,8 +405,8 @@ NAMES = (BRANCH_CREATE, BRANCH_DELETE, TAG_CREATE, TAG_DELETE)
 """Writers of references: a handful of durable operations each."""
 LONG = (FAST_FORWARD, THREE_WAY, INDICES, RESTORE, RECONCILED, OPTIMIZE, CLEANUP, FILL)
 """Writers of many durable operations, most of them of a hundred and more."""
-LONGEST = (ERASE, HARD_DROP, EMBED)
-"""Writers that are made of several others."""
+LONGEST = (ERASE, HARD_DROP, EMBED, CLONE)
+"""Writers that are made of several others, or copy everything."""
 WRITERS = {
     each.name: each
     for each in (
