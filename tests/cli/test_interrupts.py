@@ -120,11 +120,10 @@ def test_ctrl_c_while_the_graph_is_opened(run: Run, here: Run, place: Path) -> N
 NOT_BEGUN = "interrupted: the command had not begun: nothing was changed\n"
 STOPPED = """
 import sys
-class Stop:
-    def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Stop())
+def stop(event, given):
+    if event == "import" and given[0] == {module!r}:
+        raise KeyboardInterrupt
+sys.addaudithook(stop)
 sys.argv = ["omnigraph", *{arguments!r}]
 from omnigraph.cli.main import main
 main()
