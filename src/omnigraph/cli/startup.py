@@ -246,16 +246,17 @@ class _WrappingLate(_Wrapper):
 
         found: Any = kernels
         registry = found.function_registry
-        before = dict(vars(module))
+        own = vars(module)
+        before = dict(own)
         few = SimpleNamespace(list_functions=list)
         found.function_registry = lambda: few
-        vars(module).update(dict.fromkeys(_NAMED_IN_ITS_TEXT))
+        own |= dict.fromkeys(_NAMED_IN_ITS_TEXT)
         try:
             self.wrapped.exec_module(module)
         except (AssertionError, AttributeError, LookupError):  # it changed: let it do as it likes
             found.function_registry = registry
-            vars(module).clear()
-            vars(module).update(before)
+            own.clear()
+            own |= before
             self.wrapped.exec_module(module)
             return
         finally:

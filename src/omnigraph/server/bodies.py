@@ -208,7 +208,7 @@ class PreviewBody(Body, kw_only=True):
 class MergeBody(PreviewBody, kw_only=True):
     """A merge, and whether its source is deleted afterwards."""
 
-    delete_branch: bool = False
+    deletes_source: bool = msgspec.field(default=False, name="delete_branch")
 
 
 class TagBody(Body, kw_only=True):

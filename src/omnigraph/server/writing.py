@@ -91,7 +91,7 @@ def merge(call: Call[bodies.MergeBody]) -> Answer:
         resolve=said.resolve,
     )
     told = {**done.to_dict(), "actor_id": call.actor}
-    return document({**told, **_deleted(call, done.source)} if said.delete_branch else told)
+    return document({**told, **_deleted(call, done.source)} if said.deletes_source else told)
 
 
 def _deleted(call: Call[bodies.MergeBody], source: str) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def _deleted(call: Call[bodies.MergeBody], source: str) -> dict[str, Any]:
     try:
         if not decision.allowed:
             raise Forbidden(decision.message)
-        call.graph.branches.delete(source, actor=call.actor)
+        graph = call.graph
+        graph.branches.delete(source, actor=call.actor)
     except OmnigraphError as error:
         why = INTERNAL if status_of(error) == INTERNAL_STATUS else error.message
         return {"branch_deleted": False, "branch_delete_error": why}

@@ -5,6 +5,7 @@ the next manifest name.
 """
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from omnigraph.storage.recent_versions import VersionsKept
 if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
-    from lance.dataset import Session
+    from lance.dataset import LanceSchema, Session
 
     from omnigraph.storage.objects import StorageAdapter
 
@@ -36,6 +37,10 @@ METADATA_CACHE_SHARE: Final = 0.125
 
 WALK_STEPS_MAX: Final = 16
 """Version names probed one by one before a listing is cheaper."""
+
+BORROWED_TRIES_MAX: Final = 10_000
+BORROWED_PAUSE_S: Final = 0.001
+"""How often, and how long apart, a dataset is asked again that another thread has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +283,25 @@ def create_dataset(
 def field_ids(dataset: "LanceDataset") -> list[int]:
     """Ids of all fields of the schema, nested ones included."""
     found: list[int] = []
-    ahead = list(dataset.lance_schema.fields())
+    ahead = list(_schema_of(dataset).fields())
     while ahead:
         field = ahead.pop(0)
         found.append(field.id())
         ahead = [*field.children(), *ahead]
     return found
+
+
+def _schema_of(dataset: "LanceDataset") -> "LanceSchema":
+    """The schema with its field ids.
+
+    Whoever changes a dataset has it for itself for a moment, and Lance's binding refuses everybody else then
+    instead of letting them wait.
+    """
+    for _ in range(BORROWED_TRIES_MAX):
+        try:
+            return dataset.lance_schema
+        except RuntimeError as error:
+            if "borrowed" not in str(error):
+                raise
+        time.sleep(BORROWED_PAUSE_S)
+    return dataset.lance_schema
