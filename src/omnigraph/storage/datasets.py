@@ -283,7 +283,7 @@ def create_dataset(
 def field_ids(dataset: "LanceDataset") -> list[int]:
     """Ids of all fields of the schema, nested ones included."""
     found: list[int] = []
-    ahead = list(_schema_of(dataset).fields())
+    ahead = list(lance_schema(dataset).fields())
     while ahead:
         field = ahead.pop(0)
         found.append(field.id())
@@ -291,7 +291,7 @@ def field_ids(dataset: "LanceDataset") -> list[int]:
     return found
 
 
-def _schema_of(dataset: "LanceDataset") -> "LanceSchema":
+def lance_schema(dataset: "LanceDataset") -> "LanceSchema":
     """The schema with its field ids.
 
     Whoever changes a dataset has it for itself for a moment, and Lance's binding refuses everybody else then
