@@ -14,7 +14,7 @@ from omnigraph.catalog.table_changes import ColumnMap
 from omnigraph.core.errors import InternalError, OmnigraphError
 from omnigraph.core.events import DurableOperation, TableStaged, emit
 from omnigraph.core.late_dataclass import dataclass
-from omnigraph.storage.datasets import DatasetPool, lance_schema
+from omnigraph.storage.datasets import DatasetPool
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
     Fragment,
@@ -135,7 +135,7 @@ def write_columns(
 def outlived_fragments(handle: SnapshotHandle) -> list[int]:
     """The fragments with files that hold values of columns which the version does not have any longer."""
     dataset = lance_dataset(handle)
-    _, _, written = _parts(lance_schema(dataset))
+    _, _, written = _parts(dataset.lance_schema)
     known = {int(_Message.parsed(each).get(_ID, 0)) for each in written}
     return [
         int(each.fragment_id)
@@ -187,7 +187,7 @@ def changed_schema(dataset: "LanceDataset", change: ColumnMap) -> "LanceSchema":
     import pyarrow as pa  # noqa: PLC0415
     from lance.dataset import LanceSchema  # noqa: PLC0415
 
-    make, metadata, written = _parts(lance_schema(dataset))
+    make, metadata, written = _parts(dataset.lance_schema)
     kept = _by_column([_Message.parsed(each) for each in written])
     taken = int(dataset.max_field_id)
     fresh: dict[str, list[_Message]] = {}

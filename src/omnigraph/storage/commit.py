@@ -7,7 +7,7 @@ from omnigraph.core.errors import OmnigraphError, StorageNotFound
 from omnigraph.core.events import DurableOperation, StorageCall, TableCommitted, emit, listening
 from omnigraph.core.ids import Branch
 from omnigraph.storage.checksums import FileSum
-from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.datasets import DatasetPool, read_transaction
 from omnigraph.storage.failures import (
     CommitConflict,
     CommitUncertain,
@@ -89,7 +89,7 @@ def transaction_of(pool: DatasetPool, location: str, branch: Branch, version: in
         emit(StorageCall("read_transaction", pool.root.dataset_uri(location, branch)))
     with substrate(lambda: pool.circumstances(location, branch)):
         try:
-            transaction = dataset.read_transaction(version)
+            transaction = read_transaction(dataset, version)
         except TypeError:  # a rewrite that carried indexes over: pylance 14 fails to make its value
             return TransactionInfo("", {}, UNREADABLE)
     if transaction is None:

@@ -4,8 +4,8 @@ A dataset is opened by version, which never lists. Whether a newer version exist
 the next manifest name.
 """
 
+import copy
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ from omnigraph.storage.recent_versions import VersionsKept
 if TYPE_CHECKING:
     import pyarrow as pa
     from lance import LanceDataset
-    from lance.dataset import LanceSchema, Session
+    from lance.dataset import Session, Transaction
 
     from omnigraph.storage.objects import StorageAdapter
 
@@ -37,10 +37,6 @@ METADATA_CACHE_SHARE: Final = 0.125
 
 WALK_STEPS_MAX: Final = 16
 """Version names probed one by one before a listing is cheaper."""
-
-BORROWED_TRIES_MAX: Final = 10_000
-BORROWED_PAUSE_S: Final = 0.001
-"""How often, and how long apart, a dataset is asked again that another thread has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +279,7 @@ def create_dataset(
 def field_ids(dataset: "LanceDataset") -> list[int]:
     """Ids of all fields of the schema, nested ones included."""
     found: list[int] = []
-    ahead = list(lance_schema(dataset).fields())
+    ahead = list(dataset.lance_schema.fields())
     while ahead:
         field = ahead.pop(0)
         found.append(field.id())
@@ -291,17 +287,10 @@ def field_ids(dataset: "LanceDataset") -> list[int]:
     return found
 
 
-def lance_schema(dataset: "LanceDataset") -> "LanceSchema":
-    """The schema with its field ids.
+def read_transaction(dataset: "LanceDataset", version: int) -> "Transaction | None":
+    """The commit that made a version, as Lance wrote it down.
 
-    Whoever changes a dataset has it for itself for a moment, and Lance's binding refuses everybody else then
-    instead of letting them wait.
+    Asked of a copy, which shares everything and costs microseconds: the call borrows its dataset exclusively
+    although it only reads, and the binding refuses every other thread until it has ended.
     """
-    for _ in range(BORROWED_TRIES_MAX):
-        try:
-            return dataset.lance_schema
-        except RuntimeError as error:
-            if "borrowed" not in str(error):
-                raise
-        time.sleep(BORROWED_PAUSE_S)
-    return dataset.lance_schema
+    return copy.copy(dataset).read_transaction(version)

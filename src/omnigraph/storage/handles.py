@@ -8,7 +8,6 @@ from omnigraph.core.errors import InternalError
 from omnigraph.core.ids import Branch, TableKey
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.storage.checksums import FileSum
-from omnigraph.storage.datasets import lance_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +143,7 @@ class SnapshotHandle:
         Equal in all versions that show the same stored values of one data file under any name.
         """
         if "columns" not in self._asked:
-            numbered = zip(self._dataset.schema, lance_schema(self._dataset).fields(), strict=True)
+            numbered = zip(self._dataset.schema, self._dataset.lance_schema.fields(), strict=True)
             # A number may come back when no file was ever written with it; then its type tells.
             self._asked["columns"] = {each.name: f"{number.id()}:{each.type}" for each, number in numbered}
         if self.view is None:

@@ -22,7 +22,7 @@ from omnigraph.core.events import DurableOperation, StorageCall, TableStaged, em
 from omnigraph.core.late_dataclass import dataclass
 from omnigraph.planning.filters import FilterText
 from omnigraph.storage.checksums import FileSum
-from omnigraph.storage.datasets import DatasetPool, field_ids, lance_schema
+from omnigraph.storage.datasets import DatasetPool, field_ids
 from omnigraph.storage.failures import substrate
 from omnigraph.storage.handles import (
     Fragment,
@@ -128,7 +128,7 @@ def stage_overwrite(
         # As if appended, so that the fields keep their ids: fragments written for either purpose fit.
         fragments = _write_rows(pool, handle, data, mode="append")
     # The complete schema with its metadata: an overwrite from bare data would silently drop annotations.
-    operation = LanceOperation.Overwrite(lance_schema(dataset) if new is None else new, fragments)
+    operation = LanceOperation.Overwrite(dataset.lance_schema if new is None else new, fragments)
     work = Work(operation, stamp, tuple(fragments), data_root=str(dataset.uri))
     return _staged(pool, handle, "stage_overwrite", work, removed=handle.row_count)
 
@@ -173,7 +173,7 @@ def stage_fragments(
             staged = _staged_append(pool, handle, metadata, stamp, "stage_fragments")
         case "overwrite":
             dataset = lance_dataset(handle)
-            operation = LanceOperation.Overwrite(lance_schema(dataset), metadata)
+            operation = LanceOperation.Overwrite(dataset.lance_schema, metadata)
             work = Work(operation, stamp, tuple(metadata), data_root=str(dataset.uri))
             staged = _staged(pool, handle, "stage_fragments", work, removed=handle.row_count)
         case "merge":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from omnigraph.core.errors import InternalError
 from omnigraph.core.late_dataclass import dataclass
-from omnigraph.storage.datasets import DatasetPool
+from omnigraph.storage.datasets import DatasetPool, read_transaction
 from omnigraph.storage.failures import Circumstances
 from omnigraph.storage.handles import (
     NO_NUMBER,
@@ -118,7 +118,7 @@ def used_files(root: GraphRoot, dataset: "LanceDataset") -> UsedFiles:
         for index in dataset.describe_indices()
         for segment in index.segments
     ]
-    made_by = dataset.read_transaction(dataset.version)
+    made_by = read_transaction(dataset, dataset.version)
     transaction = None if made_by is None else transaction_name(made_by.read_version, made_by.uuid)
     return UsedFiles(
         data=data,

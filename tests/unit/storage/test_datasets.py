@@ -1,28 +1,38 @@
-"""What is asked of a shared dataset while another thread changes it."""
+"""What several threads ask of a dataset that they share."""
 
-import lance
-import pyarrow as pa
-import pytest
+import threading
+from pathlib import Path
 
 from omnigraph.storage.datasets import field_ids
+from omnigraph.storage.handles import lance_dataset
+from stores import PLACE, filled, local_store
+
+ASKED = 200
 
 
-class Borrowed:
-    """A dataset that another thread has for itself, the first few times it is asked."""
+def test_whoever_reads_a_commit_keeps_nobody_from_the_dataset(tmp_path: Path) -> None:
+    """Lance's call for it takes the dataset for itself, and every other thread's would fail meanwhile."""
+    tables = local_store(tmp_path).tables()
+    base = filled(tables, ["a"], ["b"])
+    shared = lance_dataset(tables.open_version(base.table_key, PLACE, None, base.version))
+    begun, enough = threading.Event(), threading.Event()
+    refused: list[RuntimeError] = []
 
-    def __init__(self, dataset, times, problem="Already mutably borrowed"):
-        self.dataset, self.times, self.problem = dataset, times, problem
+    def ask() -> None:
+        while not enough.is_set():
+            try:
+                field_ids(shared)
+            except RuntimeError as error:
+                refused.append(error)
+            begun.set()
 
-    @property
-    def lance_schema(self):
-        if self.times:
-            self.times -= 1
-            raise RuntimeError(self.problem)
-        return self.dataset.lance_schema
-
-
-def test_a_dataset_that_another_thread_has_for_itself_is_asked_again(tmp_path):
-    dataset = lance.write_dataset(pa.table({"a": [1], "b": [{"c": 2}]}), str(tmp_path / "t"))
-    assert field_ids(Borrowed(dataset, 3)) == field_ids(dataset) == [0, 1, 2]
-    with pytest.raises(RuntimeError, match="something else"):
-        field_ids(Borrowed(dataset, 1, "something else"))
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        assert begun.wait()
+        for _ in range(ASKED):
+            assert tables.transaction_of(PLACE, None, base.version) is not None
+    finally:
+        enough.set()
+        asking.join()
+    assert refused == []
