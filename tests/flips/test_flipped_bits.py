@@ -56,7 +56,7 @@ def test_a_flip_in_the_name_of_a_column_is_found(whole, tmp_path):
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
 def test_two_thousand_flips(whole, tmp_path, capsys):
-    verdicts = judged(whole, tmp_path, flips(whole, FLIPS, seed=FLIPS))
     with capsys.disabled():
+        verdicts = judged(whole, tmp_path, flips(whole, FLIPS, seed=FLIPS))
         print(f"\n{FLIPS} flips:\n{verdicts}")
     assert verdicts.bad == []

@@ -3,6 +3,8 @@
 A writer is killed on an ext4 that lives in a file. The file is copied while the file system is mounted: that is
 what the device had, without anything the kernel still held back. The copy is mounted, which replays its journal,
 and judged like any other state.
+
+`OMNIGRAPH_TORTURE_DEATHS` bounds how often each writer dies in `make torture`; at every call without it.
 """
 
 import os
@@ -24,6 +26,7 @@ SIZE = 64 * 2**20
 WRITTEN_BACK_S = 600
 """The journal is written by syncs alone: the kernel's own pace would make a cut depend on the clock."""
 DEATHS_IN_THE_SUITE = 3
+DEATHS_IN_TORTURE = int(os.environ.get("OMNIGRAPH_TORTURE_DEATHS", "1000000"))
 WRITERS = (BRANCH_INSERT, BRANCH_CREATE, BRANCH_DELETE, SWITCH, INSERT)
 
 
@@ -88,7 +91,7 @@ class Device:
 
 def deaths(children, tmp_path, writer, *, every):
     device = Device(children, tmp_path, writer)
-    step = 1 if every else max(1, device.calls // DEATHS_IN_THE_SUITE)
+    step = max(1, device.calls // (DEATHS_IN_TORTURE if every else DEATHS_IN_THE_SUITE))
     numbers = range(step, device.calls + 2, step)
     broken = {number: found for number in numbers if (found := device.die(number))}
     assert broken == {}, f"{len(broken)} of {len(numbers)} deaths of {writer.name}"

@@ -12,13 +12,13 @@ from typing import Any, Final, cast
 import orjson
 
 from omnigraph.core.late_dataclass import dataclass
-from omnigraph.core.limits import MIB
 from omnigraph.storage.failures import os_failure
 
 PROPERTY: Final = "omnigraph.checksums"
 """The transaction property that holds the record of a commit."""
 _SMALL_BYTES: Final = 64 * 1024
-_CHUNK_BYTES: Final = 4 * MIB
+_CHUNK_BYTES: Final = 256 * 1024
+"""What a core's own cache holds, so that each piece is summed before it leaves it."""
 _SEAL: Final = 8
 """Hexadecimal digits in front of a record: its own sum."""
 OWN_SUM: Final = "crc"
@@ -75,7 +75,7 @@ class Summing:
 
 
 def sum_file(path: str, name: str) -> FileSum:
-    """The sum of a local file. Cost: one read of it, which finds a new file in memory; 4 MiB at a time."""
+    """The sum of a local file. Cost: one read of it, which finds a new file in memory; a piece at a time."""
     running = Summing()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
