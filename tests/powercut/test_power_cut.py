@@ -4,7 +4,8 @@ The calls of one process are recorded (`shim.c`). From them follows what a file 
 ends at any call and the power goes: only what was synced is sure. Each such state is put in place of the graph,
 opened, verified, read and written.
 
-`OMNIGRAPH_TORTURE_STATES` bounds how many states of each writer `make torture` looks at; all without it.
+`OMNIGRAPH_TORTURE_STATES` bounds how many states of each writer `make torture` looks at; all without it. With
+`OMNIGRAPH_TORTURE_TALLY` it can be cut off and taken up again (`tally`).
 """
 
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from crash.people import BRANCH_CREATE, BRANCH_INSERT, RECONCILED, SWITCH, WRITERS
 from powercut.scene import spread, where_possible
+from powercut.tally import Tally, from_environment
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -28,20 +30,19 @@ IN_TORTURE = int(os.environ.get("OMNIGRAPH_TORTURE_STATES", "1000000"))
 
 
 @pytest.fixture(scope="module")
-def total():
-    """States judged by all tests of this module, told at its end."""
-    counts = Counter()
-    yield counts
-    print(f"\npower cuts: {counts.total()} states judged, {dict(counts)}")
+def tally():
+    """The states that all tests of this module judge, told at its end."""
+    kept = from_environment()
+    yield kept
+    print(f"\npower cuts judged, none broken: {kept}")
 
 
-def judged(scene, cuts, total, *, thorough):
+def judged(scene, cuts, *, thorough):
     """How many states were looked at; fails with every one that breaks the promise."""
     broken = {}
     kinds = Counter()
     for number, cut in enumerate(cuts):
         kinds[cut.how.split()[0]] += 1
-        total["plain" if cut.second is None else "another process on top"] += 1
         problems = scene.judge(cut, thorough=thorough and number % EVERY_NTH_THOROUGH == 0)
         if problems:
             broken[str(cut)] = problems
@@ -49,16 +50,21 @@ def judged(scene, cuts, total, *, thorough):
     return kinds.total()
 
 
-def states_of(scene, total, *, every):
+def states_of(scene, tally, *, every):
+    part = scene.writer.name if every else f"a few of {scene.writer.name}"
+    if tally.judged(part):
+        return
     written = scene.write()
     cuts = list(scene.cuts(written))
-    chosen = spread(cuts, IN_TORTURE if every else IN_THE_SUITE)
-    count = judged(scene, chosen, total, thorough=every)
-    name = scene.writer.name
-    print(f"\n{name}: {len(written)} calls, {len(cuts)} different states, {count} judged, none broken")
+    count = judged(scene, spread(cuts, IN_TORTURE if every else IN_THE_SUITE), thorough=every)
+    tally.note(part, count)
+    print(f"\n{part}: {len(written)} calls, {len(cuts)} different states, {count} judged, none broken")
 
 
-def built_upon(scene, total, *, every):
+def built_upon(scene, tally, *, every):
+    part = f"{scene.writer.name if every else f'a few of {scene.writer.name}'}, another process on top"
+    if tally.judged(part):
+        return
     written = scene.write()
     few = max(1, len(written) // (DEATHS_IN_THE_SUITE + 1))
     step = max(min(EVERY_NTH_DEATH, few), 2 * len(written) // IN_TORTURE) if every else few
@@ -67,38 +73,38 @@ def built_upon(scene, total, *, every):
     for number in deaths:
         cuts = list(scene.cuts_after_another(written, number, seeds=2 if every else 1))
         chosen = spread(cuts, max(2, IN_TORTURE // len(deaths)) if every else 3)
-        count += judged(scene, chosen, total, thorough=every)
-    name = scene.writer.name
-    print(f"\n{name}: {len(deaths)} deaths, another process on top, {count} states, none broken")
+        count += judged(scene, chosen, thorough=every)
+    tally.note(part, count)
+    print(f"\n{part}: {len(deaths)} deaths, {count} states, none broken")
 
 
 @pytest.mark.parametrize(
     "writer", [each for each in WRITERS.values() if each is not RECONCILED], ids=lambda w: w.name
 )
-def test_a_power_cut_leaves_before_or_after(scene_of, writer, total, record_property):
+def test_a_power_cut_leaves_before_or_after(scene_of, writer, tally, record_property):
     with where_possible(record_property):
-        states_of(scene_of(writer), total, every=False)
+        states_of(scene_of(writer), tally, every=False)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=lambda w: w.name)
-def test_a_power_cut_at_any_call_leaves_before_or_after(scene_of, writer, total, record_property):
+def test_a_power_cut_at_any_call_leaves_before_or_after(scene_of, writer, tally, record_property):
     with where_possible(record_property):
-        states_of(scene_of(writer), total, every=True)
+        states_of(scene_of(writer), tally, every=True)
 
 
 @pytest.mark.parametrize("writer", [BRANCH_INSERT, BRANCH_CREATE, SWITCH], ids=lambda w: w.name)
-def test_what_is_acknowledged_on_top_of_a_dead_writer_stays(scene_of, writer, total, record_property):
+def test_what_is_acknowledged_on_top_of_a_dead_writer_stays(scene_of, writer, tally, record_property):
     """A writer dies, another process builds on what it finds and acknowledges a write, then the power goes."""
     with where_possible(record_property):
-        built_upon(scene_of(writer), total, every=False)
+        built_upon(scene_of(writer), tally, every=False)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=lambda w: w.name)
-def test_what_is_acknowledged_on_top_of_any_dead_writer_stays(scene_of, writer, total, record_property):
+def test_what_is_acknowledged_on_top_of_any_dead_writer_stays(scene_of, writer, tally, record_property):
     with where_possible(record_property):
-        built_upon(scene_of(writer), total, every=True)
+        built_upon(scene_of(writer), tally, every=True)
 
 
 def test_the_harness_notices_forks_that_are_not_synced(scene_of, record_property):
@@ -119,3 +125,13 @@ def test_the_harness_notices_a_writer_that_builds_on_unsynced_work(scene_of, rec
         seen = next(n for n, call in enumerate(written, 1) if call.other.endswith("_refs/branches/n5.json"))
         cuts = scene.cuts_after_another(written, seen, seeds=3, without="found_syncs")
         assert any(scene.judge(cut, thorough=False) for cut in cuts), "nobody noticed"
+
+
+def test_a_run_that_was_cut_off_is_taken_up_where_it_ended(tmp_path):
+    kept = str(tmp_path / "tally")
+    Tally(kept).note("insert", 120)
+    again = Tally(kept)
+    again.note("update", 30)
+    assert (again.judged("insert"), again.judged("delete")) == (120, 0)
+    assert str(Tally(kept)) == "150 states in 2 parts"
+    assert str(Tally()) == "0 states in 0 parts"
