@@ -23,7 +23,7 @@ from omnigraph.core.errors import (
     ResourceBusy,
     SnapshotNotFound,
 )
-from omnigraph.core.events import Warned, listen
+from omnigraph.core.events import StorageCall, Warned, listen
 from omnigraph.core.failpoints import (
     Callback,
     InjectedFailure,
@@ -42,7 +42,7 @@ from omnigraph.maintenance.cleanup_report import Retention
 from omnigraph.maintenance.pins import Pin, PinnedState
 from omnigraph.pipeline.load.abandoned import JournaledLoads
 from omnigraph.recovery.lease import Lease
-from omnigraph.storage.layout import CHECKSUMS, CLEANUP
+from omnigraph.storage.layout import CHECKSUMS, CLEANUP, MANIFEST
 from stores import TABLE_STORES, Store
 
 pytestmark = pytest.mark.slow
@@ -90,6 +90,32 @@ def graph(tmp_path):
 def stored(request, tmp_path):
     with made(request.param.make(tmp_path)) as graph:
         yield graph
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["a known graph", "a first look"])
+def test_a_head_that_goes_while_it_is_read_is_looked_for_again(stored, fresh) -> None:
+    """A reader stands still between opening the newest state and reading it, until a cleanup took it away."""
+    insert(stored, "before")
+    beside = reopened(stored, AT_ONCE)
+    reader = reopened(stored)
+    if not fresh:
+        reader.query("query q() { match { $p: P } return { $p.name } }")
+    insert(beside, "p0")
+    passed = []
+
+    def stand_still(event):
+        if isinstance(event, StorageCall) and event.kind == "read" and not passed:
+            passed.append(event)
+            for number in range(1, 4):
+                insert(beside, f"p{number}")
+            beside.cleanup(keep=1)
+
+    with listen(stand_still):
+        if fresh:
+            reader = reopened(stored)
+        found = reader.query("query q() { match { $p: P } return { $p.name } }")
+    assert [each.target.rpartition("/")[2] for each in passed] == [MANIFEST]
+    assert {row["p.name"] for row in found} == {"before", "p0", "p1", "p2", "p3"}
 
 
 BETWEEN = {

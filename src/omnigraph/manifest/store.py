@@ -382,16 +382,30 @@ class ManifestStore:
             return self._load_newest(branch, token)
         try:
             handle = self.dataset.open_version(branch, version)
+            return self._keep(branch, self._read_head(branch, handle, token, hint))
         except StorageNotFound:
             return self._load_newest(branch, token)
-        return self._keep(branch, self._read_head(branch, handle, token, hint))
 
     def _load_newest(self, branch: Branch, token: str | None) -> Head:
-        hint = self.dataset.newest_hint(branch)
-        if branch is None and not self.dataset.exists():
-            raise GraphNotFound(self.root.uri)
-        handle = self.dataset.open_head(branch)
-        return self._keep(branch, self._read_head(branch, handle, token, hint))
+        """The newest state. A cleanup may take away the one that is being read, once there are newer ones:
+        then it is looked for again, as long as states keep going.
+        """
+        read = 0
+        while True:
+            version = 0
+            hint = self.dataset.newest_hint(branch)
+            if branch is None and not self.dataset.exists():
+                raise GraphNotFound(self.root.uri)
+            try:
+                handle = self.dataset.open_head(branch)
+                version = handle.version
+                return self._keep(branch, self._read_head(branch, handle, token, hint))
+            except StorageNotFound as error:
+                if branch is not None and not self.branch_exists(branch):
+                    raise self.unknown_branch(branch) from error
+                if version <= read or self.dataset.has_version(branch, version):
+                    raise
+                read = version
 
     def _read_head(self, branch: Branch, handle: "LanceDataset", token: str | None, hint: str | None) -> Head:
         rows = self.dataset.read(handle)
