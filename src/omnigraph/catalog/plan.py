@@ -359,13 +359,8 @@ class SchemaPlan:
 
     @property
     def is_additive(self) -> bool:
-        """Whether the plan may be applied while branches live.
-
-        A branch adopts a table by one commit, and that cannot both add a column and let another be null.
-        """
-        grown = {step.type_name for step in self.steps if isinstance(step, AddProperty)}
-        loosened = {step.type_name for step in self.steps if isinstance(step, AllowNull)}
-        return not grown & loosened and all(is_additive(step) for step in self.steps)
+        """Whether the plan may be applied while branches live."""
+        return all(is_additive(step) for step in self.steps)
 
     @property
     def first_refusal(self) -> UnsupportedChange | None:

@@ -145,6 +145,8 @@ def apply_schema(
             _refuse_unready(session, planned, contract, bulk)
             costs = step_costs(session, contract.catalog, plan)
             snapshot = _apply(session, request, planned, contract, guards, course, bulk)
+    with tidying("the new schema could not be read yet"):
+        session.schemas.current()  # whoever asks this session for the accepted one without a probe
     made = [TableKey(key) for key in plan.desired.table_keys()]
     offer_index_work(session, snapshot, [key for key in made if key in snapshot.entries])
     return _report(snapshot, plan, costs, contract.catalog.generation + 1, applied=True)
