@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import omnigraph
@@ -15,7 +16,7 @@ from omnigraph.api.branches import Branches, Commits
 from omnigraph.api.graph import Graph
 from omnigraph.api.history import Feed, Tags
 from omnigraph.core import bounds
-from omnigraph.core.bounds import current_bounds
+from omnigraph.core.bounds import current_bounds, shown_value
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import BadRequest, Cancelled, DeadlineExceeded, ResourceLimit
 from omnigraph.core.failpoints import Callback, Pause, Raise, Sequence, Window, activate
@@ -134,11 +135,90 @@ def test_an_open_whose_time_is_over_leaves_no_settling_half_way(
         clock.now = 100.0
 
     listed = Sequence([lambda _: None, over])  # files that a power cut tore are looked for first
-    with activate(Window.RECOVERY_POST_LIST_PRE_READ, listed), pytest.raises(DeadlineExceeded):
+    with activate(Window.RECOVERY_POST_LIST_PRE_READ, listed), pytest.raises(DeadlineExceeded) as ended:
         omnigraph.open(graph.uri, timeout_s=5)
+    assert "what dead writers left was settled, nothing else was changed" in str(ended.value)
     with omnigraph.open_read_only(graph.uri) as again:
         assert "dead" in rows_of(again, "Person"), "what was begun was finished"
         assert again.pending() == ()
+
+
+def test_a_write_that_is_stopped_behind_the_work_of_a_dead_one_says_so(graph: Graph) -> None:
+    dead = omnigraph.open(graph.uri)
+    with (
+        activate(Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER, Raise()),
+        pytest.raises(Exception, match=r".+"),
+    ):
+        dead.mutate(PERSON, {"name": "dead"})
+    dead.close()
+    cancel = Cancellation()
+    with (
+        activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, Callback(lambda _: cancel.request())),
+        pytest.raises(Cancelled, match="what dead writers left was settled, nothing else was changed"),
+    ):
+        graph.mutate(PERSON, {"name": "late"}, cancel=cancel)
+    assert {"dead", "late"} & set(rows_of(graph, "Person")) == {"dead"}
+    with pytest.raises(Cancelled, match="nothing was changed"):
+        graph.mutate(PERSON, {"name": "late"}, cancel=cancel)
+
+
+WRONG_NUMBERS = (10**400, 10**5000, -(10**400), float("nan"), float("inf"), -1, 0, True, "5", [1], b"5")
+
+
+@pytest.mark.parametrize("wrong", WRONG_NUMBERS, ids=shown_value)
+@pytest.mark.parametrize("word", ["timeout_s", "memory_bytes"])
+def test_what_is_no_limit_is_refused_in_words(graph: Graph, word: str, wrong: Any) -> None:
+    for call in (graph.branches.list, graph.verify, graph.schema_source):
+        with pytest.raises(
+            BadRequest, match=f"'{word}' is a number of .* and at most 10*9*, not "
+        ) as refused:
+            call(**{word: wrong})  # pyright: ignore[reportArgumentType]
+        assert len(str(refused.value)) < 200
+
+
+def test_the_longest_limits_are_kept(graph: Graph) -> None:
+    assert graph.branches.list(timeout_s=10**9, memory_bytes=10**18 - 1) == ["main"]
+    assert graph.branches.list(timeout_s=0.5) == ["main"]
+
+
+NUMBERS: dict[str, Callable[[Graph, Any], object]] = {
+    "keep": lambda graph, given: graph.cleanup(keep=given, dry_run=True),
+    "limit": lambda graph, given: graph.commits.list(limit=given),
+    "since_us": lambda graph, given: graph.commits.list(since_us=given),
+    "until_us": lambda graph, given: graph.commits.list(until_us=given),
+    "changes_max": lambda graph, given: graph.feed.poll(graph.feed.start(), changes_max=given),
+    "commits_max": lambda graph, given: graph.feed.poll(graph.feed.start(), commits_max=given),
+    "max_rejects": lambda graph, given: graph.load_frames({}, mode="append", max_rejects=given, rejects="no"),
+    "hops": lambda graph, given: omnigraph.picture(graph, "Person", "p1", hops=given),
+    "nodes_max": lambda graph, given: omnigraph.picture(graph, "Person", "p1", nodes_max=given),
+}
+
+
+@pytest.mark.parametrize("wrong", [*WRONG_NUMBERS[:5], 1.5, *WRONG_NUMBERS[7:]], ids=shown_value)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_no_whole_number_is_refused_in_words(graph: Graph, name: str, wrong: Any) -> None:
+    with pytest.raises(BadRequest, match=f"'{name}' is a whole number of at most 63 bits, not "):
+        NUMBERS[name](graph, wrong)
+
+
+@pytest.mark.parametrize("name", [each for each in NUMBERS if not each.endswith("_us")])
+def test_a_number_below_zero_is_refused(graph: Graph, name: str) -> None:
+    with pytest.raises(BadRequest, match=r"-1|negative"):
+        NUMBERS[name](graph, -1)
+
+
+def test_numbers_of_other_libraries_are_numbers(graph: Graph) -> None:
+    assert len(graph.commits.list(limit=np.int64(1))) == 1  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("wrong", [5, "7d", float("nan"), True])
+def test_an_age_is_a_timedelta(graph: Graph, wrong: Any) -> None:
+    with pytest.raises(BadRequest, match="'older_than' is a timedelta, not "):
+        graph.cleanup(older_than=wrong, dry_run=True)
+
+
+def test_a_picture_of_everything_ends_where_the_graph_does(graph: Graph) -> None:
+    omnigraph.picture(graph, "Person", "p1", hops=2**63 - 1)
 
 
 def test_a_slip_in_a_keyword_says_what_was_meant(graph: Graph) -> None:

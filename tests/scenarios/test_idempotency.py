@@ -14,6 +14,7 @@ from omnigraph.core.failpoints import Pause, Raise, Sequence, Window, activate
 from omnigraph.core.limits import REQUEST_KEY_HOURS
 from omnigraph.engine.session import open_session
 from omnigraph.engine.write.calls import call_line
+from omnigraph.manifest import commits as commits_module
 from omnigraph.manifest.commits import CommitLog
 
 NOTE = "query n($text: String) { insert Note { text: $text } }"
@@ -189,6 +190,54 @@ def test_a_key_may_be_used_again_after_its_window(graph: Graph) -> None:
         assert note(timed, "another text").commit.id == later.commit.id, "the new one has a window of its own"
     with Graph(open_session(graph.uri, clock=clock)) as timed:
         assert note(timed, "another text").commit.id == later.commit.id
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_clock_that_is_behind_hides_no_key(graph: Graph, *, fresh: bool) -> None:
+    """Neither the keys of commits before those of its writer, nor its own."""
+    graph.close()
+    right, behind = Hands(2_000_000_000_000_000), Hands(2_000_000_000_000_000 - 40 * HOUR_US)
+    asks = Graph(open_session(graph.uri, clock=right))
+    first = note(asks, key="before")
+    with Graph(open_session(graph.uri, clock=behind)) as late:
+        own = [note(late, key=f"own{number}") for number in range(3)]
+    if fresh:
+        asks.close()
+        asks = Graph(open_session(graph.uri, clock=right))
+    assert note(asks, key="before").commit.id == first.commit.id
+    assert [note(asks, key=f"own{number}").commit.id for number in range(3)] == [
+        each.commit.id for each in own
+    ]
+    assert len(rows_of(asks, "Note")) == 4
+    right.us += REQUEST_KEY_HOURS * HOUR_US + 1
+    assert not note(asks, key="before").repeated, "its window is over"
+    asks.close()
+
+
+def test_a_clock_that_is_ahead_hides_no_key(graph: Graph) -> None:
+    graph.close()
+    right, ahead = Hands(2_000_000_000_000_000), Hands(2_000_000_000_000_000 + 900 * HOUR_US)
+    with Graph(open_session(graph.uri, clock=ahead)) as early:
+        own = note(early, key="own")
+    with Graph(open_session(graph.uri, clock=right)) as asks:
+        assert note(asks, key="own").commit.id == own.commit.id
+        first = note(asks)
+        right.us += HOUR_US
+        assert note(asks).commit.id == first.commit.id
+        assert len(rows_of(asks, "Note")) == 2
+
+
+def test_very_many_commits_of_a_clock_that_is_behind_end_the_search(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of a long history is bounded; in this it is."""
+    monkeypatch.setattr(commits_module, "COMMITS_BEHIND_MAX", 5)
+    head = graph.commits.head()
+    log = graph.session.commits
+    for number in range(8):
+        note(graph, key=f"k{number}")
+    assert log.since(graph.commits.head(), head.time_us + 10**12) == []
+    assert len(log.since(graph.commits.head(), head.time_us)) == 9
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, 7])

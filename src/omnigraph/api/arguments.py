@@ -1,18 +1,23 @@
-"""What a caller hands over, looked at once: text where text is meant."""
+"""What a caller hands over, looked at once: text where text is meant, a whole number where one is."""
 
 import functools
 import inspect
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, ParamSpec, TypeVar, cast
+from datetime import timedelta
+from typing import Final, ParamSpec, SupportsIndex, TypeVar, cast
 
-from omnigraph.core.bounds import LIMIT_WORDS, bounds_of, check_bounds, within
+from omnigraph.core.bounds import LIMIT_WORDS, bounds_of, check_bounds, shown_value, within
 from omnigraph.core.errors import BadRequest
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 Class = TypeVar("Class", bound=type)
+
+NUMBER_MAX: Final = 2**63 - 1
+"""The greatest number a caller may give: what counts and what is stored has no room for more."""
 
 
 def _text(name: str, value: object) -> None:
@@ -61,6 +66,24 @@ def _texts_or_none(name: str, value: object) -> None:
         _texts(name, value)
 
 
+def _number(name: str, value: object) -> None:
+    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    if not whole or not -NUMBER_MAX <= operator.index(value) <= NUMBER_MAX:
+        raise BadRequest(f"'{name}' is a whole number of at most 63 bits, not {shown_value(value)}")
+
+
+def _number_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _number(name, value)
+
+
+def _duration_or_none(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, timedelta):
+        raise BadRequest(
+            f"'{name}' is a timedelta, not {shown_value(value)}", hint="such as datetime.timedelta(days=7)"
+        )
+
+
 _LIMITS: Final = frozenset(LIMIT_WORDS)
 _ONLY_LIMITS: Final = "Unpack[CallLimits]"
 """The annotation of `**_limits` where a call takes no other words."""
@@ -68,6 +91,9 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "str": _text,
     "str | None": _text_or_none,
     "str | int": _text_or_number,
+    "int": _number,
+    "int | None": _number_or_none,
+    "timedelta | None": _duration_or_none,
     "Sequence[str]": _texts,
     "Sequence[str] | None": _texts_or_none,
     "str | os.PathLike[str]": _path,
@@ -78,7 +104,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
 
 
 def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """The call; it refuses what its annotations do not allow where they ask for text or for a path.
+    """The call; it refuses what its annotations do not allow where they ask for text, a path or a number.
 
     Raises BadRequest that names the parameter. Cost: one test for each argument.
     """

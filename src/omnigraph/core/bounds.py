@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from omnigraph.core.cancel import NEVER, NOTHING, Cancellation
-from omnigraph.core.errors import BadRequest, DeadlineExceeded, ResourceLimit
+from omnigraph.core.errors import BadRequest, Cancelled, DeadlineExceeded, ResourceLimit
 from omnigraph.core.late_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -35,32 +35,45 @@ class CallLimits(TypedDict, total=False):
     cancel: Cancellation | None
 
 
+TIMEOUT_S_MAX: Final = 10**9
+"""About thirty years. Clocks, and waits of threads, count no further than a few hundred."""
+MEMORY_BYTES_MAX: Final = 10**18 - 1
+"""What a header carries to a server, and more than any machine has."""
+SHOWN_BITS_MAX: Final = 128
+SHOWN_TEXT_MAX: Final = 40
 LIMIT_WORDS: Final = tuple(CallLimits.__annotations__)
 
 
-class _Overdue(Cancellation):
-    """A request to stop that also comes by itself, at a moment of the monotonic clock."""
+class _Stop(Cancellation):
+    """What stops one call: its caller, or a moment of the monotonic clock."""
 
-    def __init__(self, asked: Cancellation, timeout_s: float) -> None:
+    def __init__(self, asked: Cancellation, timeout_s: float | None) -> None:
         super().__init__()
         self._asked = asked
         self._timeout_s = timeout_s
-        self._ends = time.monotonic() + timeout_s
+        self._ends = None if timeout_s is None else time.monotonic() + timeout_s
+        self.left = NOTHING
+        """What the call leaves that stops now."""
+
+    @property
+    def _overdue(self) -> bool:
+        return self._ends is not None and time.monotonic() >= self._ends
 
     @property
     def requested(self) -> bool:
-        return self._asked.requested or time.monotonic() >= self._ends
+        return self._asked.requested or self._overdue
 
     @property
-    def remaining_s(self) -> float:
-        return max(0.0, self._ends - time.monotonic())
+    def remaining_s(self) -> float | None:
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def raise_if_requested(self) -> None:
-        self._asked.raise_if_requested()
-        self.raise_if_overdue()
+        if self._asked.requested:
+            raise Cancelled(f"the call was cancelled; {self.left}")
+        self.raise_if_overdue(self.left)
 
     def raise_if_overdue(self, outcome: str = NOTHING) -> None:
-        if time.monotonic() >= self._ends:
+        if self._overdue:
             raise DeadlineExceeded(
                 f"the call took longer than its {self._timeout_s:g} s; {outcome}",
                 writing=False,
@@ -84,21 +97,40 @@ _current: Final[ContextVar[Bounds]] = ContextVar("bounds", default=NO_BOUNDS)
 def bounds_of(words: Mapping[str, object]) -> Bounds:
     """The bounds a caller says in words, beginning now. Raises BadRequest."""
     timeout_s, memory, cancel = (words.get(each) for each in LIMIT_WORDS)
-    if timeout_s is not None and (
-        isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0
+    if timeout_s is not None and not (
+        _is_number(timeout_s, int, float) and 0 < cast("float", timeout_s) <= TIMEOUT_S_MAX
     ):
-        raise BadRequest(f"'timeout_s' is a number of seconds above 0, not {timeout_s!r}")
-    if memory is not None and not (_is_number(memory, int) and cast("int", memory) > 0):
-        raise BadRequest(f"'memory_bytes' is a number of bytes above 0, not {memory!r}")
+        raise BadRequest(
+            f"'timeout_s' is a number of seconds above 0 and at most {TIMEOUT_S_MAX},"
+            f" not {shown_value(timeout_s)}",
+            hint="leave it out for no limit",
+        )
+    if memory is not None and not (_is_number(memory, int) and 0 < cast("int", memory) <= MEMORY_BYTES_MAX):
+        raise BadRequest(
+            f"'memory_bytes' is a number of bytes above 0 and at most {MEMORY_BYTES_MAX},"
+            f" not {shown_value(memory)}"
+        )
     if cancel is not None and not isinstance(cancel, Cancellation):
         raise BadRequest(f"'cancel' is a Cancellation, not {type(cancel).__name__}")
-    asked = NEVER if cancel is None else cancel
-    stop = asked if timeout_s is None else _Overdue(asked, cast("float", timeout_s))
+    if timeout_s is None and cancel is None:
+        return Bounds(NEVER, cast("int | None", memory))
+    stop = _Stop(NEVER if cancel is None else cancel, cast("float | None", timeout_s))
     return Bounds(stop, cast("int | None", memory))
 
 
 def _is_number(value: object, *kinds: type) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def shown_value(value: object) -> str:
+    """A value that a caller gave, short enough for a message: Python does not print the longest integers."""
+    if isinstance(value, int) and value.bit_length() > SHOWN_BITS_MAX:
+        return f"an integer of {value.bit_length():,} bits"
+    if isinstance(value, (int, float)) or value is None:
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= SHOWN_TEXT_MAX else f"{value[:SHOWN_TEXT_MAX]}…")
+    return type(value).__name__
 
 
 def current_bounds() -> Bounds:
@@ -111,6 +143,13 @@ def check_bounds() -> None:
     bounds = _current.get()
     if bounds is not NO_BOUNDS:
         bounds.cancel.raise_if_requested()
+
+
+def note_left(left: str) -> None:
+    """From here on the call of this thread leaves that, if it is stopped."""
+    stop = _current.get().cancel
+    if isinstance(stop, _Stop):
+        stop.left = left
 
 
 def claim_memory(size: int, what: str) -> None:

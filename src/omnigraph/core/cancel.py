@@ -7,6 +7,8 @@ from omnigraph.core.errors import Cancelled
 
 NOTHING: Final = "nothing was changed"
 """What a call leaves that stops before its first effect."""
+SETTLED: Final = "what dead writers left was settled, nothing else was changed"
+"""What a call leaves that stops when it has only done what any other call would have had to do."""
 
 
 class Cancellation:

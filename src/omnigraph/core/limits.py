@@ -81,6 +81,10 @@ CLEANUP_BATCH_FILES: Final = 512
 REQUEST_KEY_HOURS: Final = 24
 """How long the key of a write answers the same request; afterwards it may be used again."""
 REQUEST_KEY_CHARACTERS_MAX: Final = 200
+COMMITS_BEHIND_MAX: Final = 1_024
+"""So many commits in a row with a time before the one that is sought end a search: one writer's clock may
+be behind.
+"""
 COMMIT_PROJECTION_BATCH: Final = 64
 """Commits kept back before the projections are appended."""
 

@@ -178,6 +178,8 @@ class LoadOptions:
             raise BadRequest(
                 "a number of rejects needs a place for them", hint="name a directory: --rejects (rejects=)"
             )
+        if self.max_rejects is not None and self.max_rejects < 0:
+            raise BadRequest(f"a number of rejects is not negative: {self.max_rejects}")
         return self.mode
 
     def differences(self, recorded: "LoadOptions") -> list[str]:

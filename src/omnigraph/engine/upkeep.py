@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from omnigraph.core.bounds import check_bounds, unbounded
+from omnigraph.core.bounds import check_bounds, note_left, unbounded
+from omnigraph.core.cancel import SETTLED
 from omnigraph.core.errors import ResourceBusy, SchemaDrift
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.limits import LEASE_OPEN_WAIT_S_MAX
@@ -27,22 +28,32 @@ def settle_on_open(session: GraphSession) -> Swept:
     listings.
     """
     # What settles is loaded by those who write.
-    from omnigraph.manifest.migrations import migrate  # noqa: PLC0415
     from omnigraph.recovery.sweep import sweep  # noqa: PLC0415
     from omnigraph.recovery.torn_state import repair_torn_state  # noqa: PLC0415
 
-    _whole(lambda: repair_torn_state(session.recovery))
-    _whole(lambda: migrate(session.manifest, session.manifest.head(None)))
-    _whole(lambda: _reconcile_schema(session))
-    swept = _whole(lambda: sweep(session.recovery))
+    _whole(lambda: repair_torn_state(session.recovery), bool)
+    _whole(lambda: _migrated(session), bool)
+    _whole(lambda: _reconcile_schema(session), bool)
+    swept = _whole(lambda: sweep(session.recovery), lambda done: bool(done.settled))
     _whole(session.commits.complete)
     return swept
 
 
-def _whole(step: Callable[[], T]) -> T:
+def _whole(step: Callable[[], T], changed: Callable[[T], bool] = lambda _: False) -> T:
+    """One step, from beginning to end. Whoever is stopped behind it is told when it `changed` anything."""
     check_bounds()
     with unbounded():
-        return step()
+        done = step()
+    if changed(done):
+        note_left(SETTLED)
+    return done
+
+
+def _migrated(session: GraphSession) -> bool:
+    from omnigraph.manifest.migrations import migrate  # noqa: PLC0415  as above
+
+    head = session.manifest.head(None)
+    return migrate(session.manifest, head) is not head
 
 
 def refresh_session(session: GraphSession) -> Healed:
@@ -69,8 +80,8 @@ def check_schema_published(session: GraphSession) -> None:
         )
 
 
-def _reconcile_schema(session: GraphSession) -> None:
-    """The stand-alone reconcile; with a pending sidecar the sidecar decides instead."""
+def _reconcile_schema(session: GraphSession) -> bool:
+    """The stand-alone reconcile; with a pending sidecar the sidecar decides instead. Whether it did."""
     from omnigraph.recovery.queues import SCHEMA_APPLY_KEY  # noqa: PLC0415  as above
     from omnigraph.recovery.schema_state import (  # noqa: PLC0415
         reconcile_schema_state,
@@ -79,7 +90,7 @@ def _reconcile_schema(session: GraphSession) -> None:
 
     context = session.recovery
     if not staged_schema_files(context):
-        return
+        return False
     try:
         with (
             context.queues.acquire_many([SCHEMA_APPLY_KEY]),
@@ -87,6 +98,8 @@ def _reconcile_schema(session: GraphSession) -> None:
         ):
             if not any(each.changes_accepted_schema for each in context.sidecars.pending()):
                 reconcile_schema_state(context)
+                return True
     except ResourceBusy:
         # The staged files may belong to the process that is writing now.
         emit(Warned("an interrupted schema change was left alone", "another process is writing"))
+    return False

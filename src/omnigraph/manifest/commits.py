@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omnigraph.core.errors import (
+    BadRequest,
     BranchNotFound,
     CommitNotFound,
     OmnigraphError,
@@ -27,7 +28,7 @@ from omnigraph.core.errors import (
 from omnigraph.core.events import Warned, emit
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import Branch, BranchName, CommitId, OperationId
-from omnigraph.core.limits import COMMIT_PROJECTION_BATCH
+from omnigraph.core.limits import COMMIT_PROJECTION_BATCH, COMMITS_BEHIND_MAX
 from omnigraph.manifest.commit_record import CommitRecord, record_from_json, record_to_json
 from omnigraph.manifest.dataset import ControlDataset
 from omnigraph.manifest.lineage import Lineage
@@ -372,6 +373,8 @@ class CommitLog:
         `upkeep=False` leaves out the commits that changed no row.
         `since_us` and `until_us` bound the time (both included); `before` starts after that commit.
         """
+        if limit is not None and limit < 0:
+            raise BadRequest(f"a number of commits is not negative: {limit}")
         chosen: Records = []
         reached = before is None
         for record in self._history(branch, merged=merged):
@@ -450,12 +453,19 @@ class CommitLog:
         return None if current is None else found
 
     def since(self, head: CommitRecord, since_us: int) -> Records:
-        """A commit and those before it by first parents, newest first, back to a time."""
+        """A commit and those before it by first parents, newest first, back to the oldest one of a time.
+
+        Between these there may be some with an earlier time, of writers whose clocks were behind.
+        """
         found: Records = []
+        behind: Records = []
         for record in self._history_of(head, merged=False, kept_back_max=COMMIT_PROJECTION_BATCH):
-            if record.time_us < since_us:
+            behind.append(record)
+            if record.time_us >= since_us:
+                found += behind
+                behind = []
+            elif len(behind) >= COMMITS_BEHIND_MAX:
                 break
-            found.append(record)
         return found
 
     def _history(self, branch: Branch, *, merged: bool) -> Iterator[CommitRecord]:

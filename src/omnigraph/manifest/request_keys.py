@@ -41,9 +41,12 @@ class _Known:
     """
 
     head: CommitRecord
-    answers: dict[tuple[str | None, str], Answer] = field(
-        default_factory=dict["tuple[str | None, str]", "Answer"]
+    time_us: int = 0
+    """When `head` was made, at the earliest: no commit is older than those before it, whatever clocks say."""
+    answers: dict[tuple[str | None, str], tuple[int, Answer]] = field(
+        default_factory=dict["tuple[str | None, str]", "tuple[int, Answer]"]
     )
+    """With the time of the commit, in that sense."""
 
     def reaches(self, snapshot: Snapshot) -> bool:
         """Whether the keys of this state are known: it is that of `head`, or an earlier one of the branch."""
@@ -56,20 +59,21 @@ class _Known:
         )
         return own and record.manifest_version < head.manifest_version
 
-    def add(self, record: CommitRecord, since_us: int) -> None:
+    def add(self, record: CommitRecord, now_us: int) -> None:
         """Know the keys of a newer commit; one that was used before the window begins anew."""
+        self.time_us = max(self.time_us, min(record.time_us, now_us))
         for each in record.keys:
             name = (each.actor, each.key)
-            if name in self.answers and self.answers[name][0].time_us >= since_us:
+            if name in self.answers and self.answers[name][0] >= now_us - _WINDOW_US:
                 continue
             self.answers.pop(name, None)
-            self.answers[name] = (record, each)
+            self.answers[name] = self.time_us, (record, each)
 
     def forget(self, since_us: int) -> None:
         """Drop the keys whose window is over, so that a process that runs for long does not gather them."""
         while self.answers:
             name = next(iter(self.answers))
-            if self.answers[name][0].time_us >= since_us:
+            if self.answers[name][0] >= since_us:
                 return
             del self.answers[name]
 
@@ -103,22 +107,22 @@ class RequestKeys:
         Cost: none when nothing was published since the last question; otherwise one look at each commit
         since, or one pass over those of the window when these are many.
         """
-        since_us = self._clock.now_us() - _WINDOW_US
+        now_us = self._clock.now_us()
         with self._lock:
-            known = self._followed(snapshot, since_us)
-            found = known.answers.get((actor, key))
-        return found if found is not None and found[0].time_us >= since_us else None
+            known = self._followed(snapshot, now_us)
+            time_us, found = known.answers.get((actor, key), (0, None))
+        return found if time_us >= now_us - _WINDOW_US else None
 
-    def _followed(self, snapshot: Snapshot, since_us: int) -> _Known:
+    def _followed(self, snapshot: Snapshot, now_us: int) -> _Known:
         known, head = self._known.get(snapshot.branch), snapshot.commit
         if known is not None and known.reaches(snapshot):
             return known
         newer = None if known is None else self._commits.after(known.head.id, head)
         if known is None or newer is None:
-            known, newer = _Known(head), self._commits.since(head, since_us)
+            known, newer = _Known(head), self._commits.since(head, now_us - _WINDOW_US)
             self._known[snapshot.branch] = known
-        known.forget(since_us)
+        known.forget(now_us - _WINDOW_US)
         for record in reversed(newer):
-            known.add(record, since_us)
+            known.add(record, now_us)
         known.head = head
         return known

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final, Unpack
 
-from omnigraph.api.arguments import limited
+from omnigraph.api.arguments import limited, text_checked
 from omnigraph.engine.entities.neighbourhood import Neighbourhood, PictureNode, neighbourhood
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Picture:
 
 
 @limited
+@text_checked
 def picture(
     graph: "Graph",
     type_name: str,

@@ -2,7 +2,8 @@
 
 from dataclasses import field
 
-from omnigraph.core.bounds import unbounded
+from omnigraph.core.bounds import note_left, unbounded
+from omnigraph.core.cancel import SETTLED
 from omnigraph.core.errors import ResourceBusy
 from omnigraph.core.failpoints import Window, failpoint
 from omnigraph.core.ids import OperationId
@@ -55,6 +56,8 @@ def heal_pending_sidecars_roll_forward(context: RecoveryContext, *, waits: bool 
         except ResourceBusy:
             if waits:
                 raise
+        if found.settled:
+            note_left(SETTLED)
     return Healed(tuple(found.settled), tuple(found.deferred), found.schema_changed)
 
 

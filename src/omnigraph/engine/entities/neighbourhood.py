@@ -82,6 +82,8 @@ def neighbourhood(
     frontier = [(start.name, found.id)]
     left_out: set[tuple[str, str]] = set()
     for hop in range(1, hops + 1):
+        if not frontier:
+            break
         touched = reader.edges_at(frontier)
         edges |= touched
         fresh = sorted({end for _, *ends in touched for end in ends if end not in distance})
