@@ -4,6 +4,7 @@ commits before one of them.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,6 @@ from omnigraph.core.ids import CommitId, normalize_branch, show_branch
 from omnigraph.language.diagnostics import near_names
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from omnigraph.core.ids import Branch
     from omnigraph.engine.session import GraphSession
     from omnigraph.manifest.commit_record import CommitRecord
@@ -24,7 +23,7 @@ ABBREVIATED_MIN: Final = 4
 """Characters of a commit id that are needed at least."""
 _BEGINNING: Final = re.compile(f"[0-9A-HJKMNP-TV-Z]{{{ABBREVIATED_MIN},25}}", re.IGNORECASE)
 _BEFORE: Final = re.compile(r"(.+)~([0-9]{0,9})", re.DOTALL)
-_MILLISECOND_US: Final = 1000
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SHOWN_MAX: Final = 3
 HINT: Final = "name a branch, a tag, a commit id or the beginning of one, main~1, or a moment"
 
@@ -101,13 +100,19 @@ def _moment(session: GraphSession, text: str) -> tuple[Branch, dt.datetime] | No
 
 
 def _as_of(session: GraphSession, branch: Branch, moment: dt.datetime, text: str) -> CommitRecord:
-    # A moment is cut to milliseconds, and so are the moments that people read: all of it counts.
-    until_us = int(moment.timestamp() * 1000) * _MILLISECOND_US + _MILLISECOND_US - 1
-    found = session.commits.list(branch, until_us=until_us, limit=1)
+    found = session.commits.list(branch, until_us=last_us_of(moment), limit=1)
     if found:
         return found[0]
     first = session.commits.list(branch)[-1]
     raise CommitNotFound(text, hint=f"'{show_branch(branch)}' begins at {first.time.isoformat()}")
+
+
+def last_us_of(moment: dt.datetime) -> int:
+    """The last microsecond since 1970 of the millisecond of a moment.
+
+    Moments are cut to milliseconds, and so are those that people read: all of the millisecond counts.
+    """
+    return ((moment - _EPOCH) // dt.timedelta(milliseconds=1)) * 1000 + 999
 
 
 def _beginning_with(session: GraphSession, text: str) -> CommitRecord:
