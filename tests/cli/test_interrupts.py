@@ -171,3 +171,45 @@ def test_ctrl_c_while_spark_comes_up(place: Path) -> None:
     ):
         graph.load(place / "new.jsonl", mode="append")
     assert [f"interrupted: {note}\n" for note in stopped.value.__notes__] == [NOTHING.format("load")]
+
+
+WATCHED = """
+import os, signal, sys
+calls = 0
+def watch(frame, event, given):
+    global calls
+    if event != "call":
+        return
+    calls += 1
+    if calls == {at}:
+        os.kill(os.getpid(), signal.SIGINT)
+from omnigraph.cli.main import main
+sys.argv = ["omnigraph", "version"]
+leave = os._exit
+def told(status):
+    sys.setprofile(None)
+    sys.stderr.write(f"calls {{calls}}\\n")
+    leave(status)
+if {at} == 0:
+    os._exit = told
+sys.setprofile(watch)
+main()
+"""
+
+
+def test_ctrl_c_at_any_moment_of_a_command_leaves_no_traceback(tmp_path: Path) -> None:
+    def version(at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WATCHED.format(at=at)],
+            cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    whole = version(0)
+    count = int(re.findall(r"calls (\d+)", whole.stderr)[0])
+    told = set()
+    for at in (*range(2, 12), *range(20, count, max(1, count // 12)), *range(count - 4, count)):
+        done = version(at)
+        told.add((done.returncode, done.stderr))
+        assert (done.returncode, done.stderr) in {(130, NOT_BEGUN), (130, "interrupted\n"), (0, "")}, at
+        assert done.stdout == (whole.stdout if done.returncode == 0 else ""), at
+    assert (130, NOT_BEGUN) in told

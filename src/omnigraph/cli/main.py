@@ -15,10 +15,14 @@ nothing.
 
 def main() -> None:
     """Run the command line of this process."""
-    gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
-    # The workers of linear algebra wait for work by spinning, from the first import on. They shall sleep.
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     try:
+        from omnigraph.cli.interrupts import Interrupts
+
+        interrupts = Interrupts()
+        interrupts.take_over()
+        gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
+        # The workers of linear algebra wait for work by spinning, from the first import on. They shall sleep.
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
         from omnigraph.cli.startup import spare
 
         spare()  # before the modules it is about
@@ -26,4 +30,4 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: the command had not begun: nothing was changed\n")
         sys.exit(130)
-    run_process()
+    run_process(interrupts)

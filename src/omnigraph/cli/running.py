@@ -14,16 +14,17 @@ from omnigraph.cli.arguments import arrange, command_path, wants_json
 from omnigraph.cli.completion import COMPLETE, complete
 from omnigraph.cli.declared import plain_call
 from omnigraph.cli.failures import debugging, from_anything, from_parser, show
+from omnigraph.cli.interrupts import Interrupts
 from omnigraph.core.errors import OmnigraphError
 
 
-def run_process() -> None:
+def run_process(interrupts: Interrupts) -> None:
     """Run the command line of this process, and end it."""
     ending = _Ending()
     # Registered first, so it runs last: threads have ended and everybody else has cleaned up.
     atexit.register(ending)
     output.prepare_streams()
-    ending.status = run(sys.argv[1:])
+    ending.status = run(sys.argv[1:], interrupts)
     sys.exit(ending.status)
 
 
@@ -46,20 +47,24 @@ class _Ending:
         os._exit(self.status)
 
 
-def run(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str], interrupts: Interrupts | None = None) -> int:
     """Run one command and return its exit status. Never raises, except for bugs under OMNIGRAPH_DEBUG=1."""
+    around = interrupts or Interrupts()
     config.load.cache_clear()
     output.start()
     if list(argv[:1]) == [COMPLETE]:
         return complete(argv[1:])
     as_json = wants_json(argv)
     try:
+        around.begin()
         status = _run_command(argv, as_json=as_json)
         output.finish()
+        around.end(status)
     except output.PipeClosed:
         output.abandon_stdout()
         return output.PIPE_CLOSED_STATUS
     except KeyboardInterrupt:
+        around.end(output.INTERRUPTED_STATUS)  # it is not interrupted twice
         output.tell_interrupt()
         # What is left of the result is dropped: a reader that does not read would keep the process alive.
         output.abandon_stdout()
