@@ -19,7 +19,7 @@ class Interrupts:
         self._taken = False
 
     def take_over(self) -> None:
-        """The command has not begun. What a shell started in the background may be deaf to Ctrl-C, and stays so."""
+        """The command has not begun. Jobs in the background may be deaf to Ctrl-C, and stay so."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._taken = True
             signal.signal(signal.SIGINT, leave_unbegun)

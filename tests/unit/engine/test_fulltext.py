@@ -96,6 +96,35 @@ def test_any_token_matches_after_folding_and_stemming():
     assert hits(index.search("the")) == []
 
 
+SPELLED = ["résumé", "café", "École", "clichés", "İzmir"]
+
+
+def found_by_all(analysis, query):
+    """The rows that the five functions find, which is the same for a word alone."""
+    index = index_of(SPELLED, analysis)
+    rows = hits(index.search(query))
+    assert hits(index.phrase(query)) == hits(index.fuzzy(query, 0)) == hits(index.bm25(query)[0]) == rows
+    return [SPELLED[row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("analysis", "found"),
+    [
+        ("plain", [[], [], [], [], []]),
+        ("folded", [["résumé"], ["café"], ["École"], ["clichés"], ["İzmir"]]),
+        ("english", [[], ["café"], [], [], []]),
+        ("french", [["résumé"], ["café"], ["École"], ["clichés"], []]),
+    ],
+)
+def test_what_a_spelling_without_accents_finds(analysis, found):
+    """What the page of the schema language says of each way."""
+    assert [found_by_all(analysis, each) for each in ("resume", "CAFE", "ecole", "cliches", "izmir")] == found
+    for spelled in SPELLED:
+        assert found_by_all(analysis, spelled) == found_by_all(analysis, spelled.lower()) == [spelled] or (
+            spelled == "İzmir" and analysis != "folded"
+        )
+
+
 def test_a_phrase_stays_inside_one_document_and_skips_stop_words():
     index = index_of(DOCUMENTS)
     assert hits(index.phrase("tide tide")) == [2]
