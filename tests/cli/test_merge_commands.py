@@ -42,6 +42,19 @@ def test_a_fast_forward(run: Run, here: Run, place: Path) -> None:
     assert (again["outcome"], again["commit"]) == ("already_up_to_date", None)
 
 
+def test_a_conflict_of_an_edge_that_lost_its_end_names_the_edge(here: Run, tmp_path: Path) -> None:
+    with og.init(tmp_path / "harbor.omni", schema=f"{SCHEMA}edge Tows: Ship -> Ship\n") as graph:
+        graph.mutate(
+            'query q() { insert Ship { imo: "S1", name: "A" } insert Ship { imo: "S2", name: "B" } }'
+        )
+        graph.branches.create("topic")
+        made = graph.mutate('query q() { insert Tows { from: "S1", to: "S2" } }', branch="topic")
+        graph.mutate('query q() { delete Ship where imo = "S2" }')
+    ran = here("branch", "merge", "topic", *STORE, rc=3)
+    lost = f"{made.inserted[0].id}: no Ship with id 'S2' (target)"
+    assert ran.err.startswith(f"conflict: Tows {lost} (orphan_edge)\n")
+
+
 def test_conflicts_are_listed_and_nothing_is_published(here: Run, place: Path) -> None:
     tonnage(here, 1, "main")
     tonnage(here, 2, "topic")

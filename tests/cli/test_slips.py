@@ -67,6 +67,12 @@ def test_a_mistake_in_a_schema_names_the_file(here: Run, place: Path) -> None:
     )
 
 
+def test_rows_that_break_a_rule_are_named(here: Run, place: Path) -> None:
+    (place / "s.pg").write_text(SCHEMA.replace("age: I32?", "age: I32"))
+    ran = here("schema", "apply", "--schema", "s.pg", *STORE, "--quiet", rc=1)
+    assert ran.err.startswith("Person ada: Person.age must have a value (required)\nerror: ")
+
+
 def test_the_python_surface_names_the_file_too(place: Path) -> None:
     with og.open_read_only(place / "g.omni") as graph:
         for ask in (graph.query, graph.explain):

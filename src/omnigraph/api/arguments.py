@@ -67,9 +67,11 @@ def _texts_or_none(name: str, value: object) -> None:
 
 
 def _number(name: str, value: object) -> None:
-    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
-    if not whole or not -NUMBER_MAX <= operator.index(value) <= NUMBER_MAX:
-        raise BadRequest(f"'{name}' is a whole number of at most 63 bits, not {shown_value(value)}")
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = operator.index(value)
+        if -NUMBER_MAX <= number <= NUMBER_MAX:
+            return
+    raise BadRequest(f"'{name}' is a whole number of at most 63 bits, not {shown_value(value)}")
 
 
 def _number_or_none(name: str, value: object) -> None:

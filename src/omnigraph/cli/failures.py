@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.cli import config, output
 from omnigraph.core.errors import (
+    ConstraintViolation,
     InternalError,
     MergeConflicts,
     OmnigraphError,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import typer
 
 CONFLICTS_SHOWN_MAX: Final = 20
+ROWS_SHOWN_MAX: Final = 10
+"""Entities that the terminal names when they break rules; the error counts all, JSON lists more."""
 VALUE_SHOWN_MAX: Final = 60
 """Characters of a value that a conflict shows on the terminal."""
 
@@ -115,7 +118,10 @@ def show(error: OmnigraphError, *, as_json: bool) -> int:
 def conflict_lines(conflict: Mapping[str, Any]) -> list[str]:
     """A conflict for people: the type, what happened to which entity, the kind, and the values behind it."""
     type_name = conflict["table_key"].partition(":")[2]
-    lines = [f"conflict: {type_name} {conflict['message']} ({conflict['kind']})"]
+    what = conflict["message"]
+    if what.startswith(f"{type_name}: ") and conflict["row_id"] is not None:
+        what = f"{conflict['row_id']}{what.removeprefix(type_name)}"  # a broken rule names the type itself
+    lines = [f"conflict: {type_name} {what} ({conflict['kind']})"]
     for each in conflict.get("properties", ()):
         sides = [f"{role} {_value(each[role])}" for role in ("base", "ours", "theirs") if role in each]
         lines.append(f"  {each['property']}: {', '.join(sides)}")
@@ -139,6 +145,10 @@ def _show_text(error: OmnigraphError) -> None:
         if any(each.message in message for each in wrong):  # it was printed with its place
             text = "query" if isinstance(error, QueryError) else "schema"
             message, hint = f"the {text} has {len(wrong)} error{'' if len(wrong) == 1 else 's'}", None
+    if isinstance(error, ConstraintViolation) and "problem_totals" not in error.details:
+        for each in error.violations[:ROWS_SHOWN_MAX]:
+            if each.entity_id is not None:
+                output.note(f"{each.type_name} {each.entity_id}: {each.message or each.rule} ({each.rule})")
     if isinstance(error, MergeConflicts):
         for conflict in error.conflicts[:CONFLICTS_SHOWN_MAX]:
             for line in conflict_lines(conflict):
