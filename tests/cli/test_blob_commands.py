@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import omnigraph as og
 from cli.conftest import Run
 from graphs import FAST
@@ -21,6 +23,7 @@ def made(place: Path, body: str, mode: str = "append") -> None:
         graph.load(place / "in.jsonl", mode=mode, engine="local")
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_blob(here: Run, tmp_path: Path) -> None:
     made(tmp_path, "base64:MDEyMzQ1Njc4OQ==")
     assert here("blob", "get", *CELL, *STORE).out == "0123456789"
@@ -74,6 +77,7 @@ def test_a_reference_is_named(here: Run, tmp_path: Path) -> None:
     assert here("blob", "stat", *CELL, *STORE).out == f"external  {uri}\n"
 
 
+@pytest.mark.slow
 def test_places_are_allowed_by_flag_environment_and_file(here: Run, tmp_path: Path, monkeypatch) -> None:
     made(tmp_path, "base64:")
     uri = f"file://{tmp_path}/pics/p.txt"

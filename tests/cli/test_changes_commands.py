@@ -94,6 +94,7 @@ def test_a_commit_is_reverted(here, store):
     assert sorted(rows.out.split()[1:]) == ["ada,36", "bob,null"]
 
 
+@pytest.mark.slow
 def test_a_commit_shows_its_changes(here, store):
     commits = here("commit", "list", "--json", "--store", store).json["commits"]
     newest, raised = commits[0]["graph_commit_id"], commits[1]["graph_commit_id"]
@@ -122,6 +123,7 @@ def test_pages_of_a_commit_are_printed_one_by_one(here, store):
     assert "next_page_token" not in everything
 
 
+@pytest.mark.slow
 def test_a_poll_prints_blocks_and_the_cursor(here, store):
     told = here("changes", "poll", "--start", "beginning", "--limit", "1", "--json", "--store", store).json
     assert [len(block["changes"]) for block in told["blocks"]] == [1, 1, 1]

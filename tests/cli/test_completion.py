@@ -55,6 +55,7 @@ def test_the_script_of_a_shell_parses(here: Run, tmp_path: Path, shell: str) -> 
     assert "__complete" in script.read_text()
 
 
+@pytest.mark.slow
 def test_bash_completes_a_line(tmp_path: Path) -> None:
     program = (
         'eval "$(omnigraph completion bash)"\n'

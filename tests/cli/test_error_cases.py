@@ -138,6 +138,7 @@ def test_e37_a_damaged_cursor(here: Run, place: Path) -> None:
     assert refused["kind"] == "change_cursor_rejected"
 
 
+@pytest.mark.slow
 def test_e47_ctrl_c_ends_a_read_whose_reader_does_not_read(place: Path) -> None:
     with subprocess.Popen(
         [COMMAND, "query", "-e", ALL, "--format", "csv", *STORE],

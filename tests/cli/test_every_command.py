@@ -151,6 +151,7 @@ LIGHT = [
 ]
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_before_it_is_needed(files: Path) -> None:
     heavy = {"lance", "pyarrow", "numpy", "pandas", "pyspark", "py4j", "yaml", "rich", "obstore"}
     program = (
@@ -181,6 +182,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(files: Path) -> None:
         "omnigraph diff %(first)s main",
     ],
 )
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_ends_the_command_quietly(tmp_path: Path, command: str) -> None:
     """`cmd | head -1`: the first line arrives, nothing is said, the status is that of a broken pipe."""
     with og.init(tmp_path / "g.omni", schema=SCHEMA, settings=Settings(durability="os")) as graph:

@@ -43,6 +43,7 @@ def test_without_a_command_help_is_shown_and_nothing_is_done(run: Run) -> None:
     assert "Commands:" in ran.err
 
 
+@pytest.mark.slow
 def test_the_table_of_commands_is_the_tree_of_commands(run: Run) -> None:
     def listed(*group: str) -> set[str]:
         after = run(*group, "--help").out.split("Commands:\n", 1)[1]
@@ -97,6 +98,7 @@ def test_a_flag_the_command_cannot_use_is_refused(run: Run) -> None:
     assert "hint: pass the graph's storage URI as --store" in ran.err
 
 
+@pytest.mark.slow
 def test_a_stray_argument_says_how_a_graph_is_addressed(run: Run) -> None:
     assert "--store" in run("version", "harbor.omni", rc=2).err
     assert "--store" in run("version", "--uri", "harbor.omni", rc=2).err

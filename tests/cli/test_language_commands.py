@@ -125,6 +125,7 @@ def test_a_missing_file_is_an_io_error(run: Run, files: Path) -> None:
 MESSY = "// first\nnode   A{x:String   y :I32?}\n"
 
 
+@pytest.mark.slow
 def test_fmt_in_place_is_idempotent_and_keeps_comments(run: Run, files: Path) -> None:
     (files / "messy.pg").write_text(MESSY)
     (files / "messy.pg").chmod(0o640)
@@ -149,6 +150,7 @@ def test_fmt_check_changes_nothing(here: Run, files: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_fmt_of_stdin_tells_the_languages_apart(run: Run, files: Path) -> None:
     schema = run("fmt", "-", stdin=MESSY).out
     assert schema.startswith("// first\nnode A {\n")
@@ -175,6 +177,7 @@ def test_fmt_of_another_kind_of_file_asks_for_the_language(here: Run, files: Pat
     here("fmt", "--language", "sql", "notes.txt", rc=2)
 
 
+@pytest.mark.slow
 def test_schema_plan_between_two_files(run: Run, files: Path) -> None:
     (files / "next.pg").write_text(HARBOR.replace("tonnage: I32?", "tonnage: I32?  flag: String?"))
     ran = run("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg")

@@ -32,6 +32,7 @@ def tonnage(here: Run, value: int, branch: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_fast_forward(run: Run, here: Run, place: Path) -> None:
     tonnage(here, 7, "topic")
     merged = run("branch", "merge", "topic", "--as", "ines", *STORE, "--json").json

@@ -54,6 +54,7 @@ def place(harbor: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_read_envelope(run: Run, place: Path) -> None:
     ran = run("query", "ship_by_imo", "--query", "harbor.gq", "--params", '{"imo":"S1"}', *STORE, "--json")
     assert ran.err == ""
@@ -158,6 +159,7 @@ def test_reading_an_older_commit(here: Run, place: Path) -> None:
     assert "2 rows from branch" in here("query", "ships", "--query", "harbor.gq", *STORE).out
 
 
+@pytest.mark.slow
 def test_load_reports_what_it_did(run: Run, tmp_path: Path) -> None:
     (tmp_path / "harbor.pg").write_text(HARBOR)
     (tmp_path / "harbor.jsonl").write_text(RECORDS)

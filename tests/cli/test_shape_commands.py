@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import graphs
 from cli.conftest import Run
 
@@ -9,6 +11,7 @@ SCHEMA = "node P { name: String @key  n: I32? @index  place: Vector(2)? @index }
 STORE = ("--store", "g.omni")
 
 
+@pytest.mark.slow
 def test_the_commands_print_tables_and_json(tmp_path: Path, here: Run) -> None:
     with graphs.make_graph(tmp_path / "g.omni", SCHEMA) as graph:
         graphs.run(graph, " ".join(f'insert P {{ name: "p{n}", n: {n} }}' for n in range(10)))

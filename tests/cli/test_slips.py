@@ -253,6 +253,7 @@ def test_a_place_that_is_no_graph(here: Run, place: Path, store: str) -> None:
     assert ran.error["kind"] == "graph_not_found"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_poll_that_follows(place: Path) -> None:
     child = subprocess.Popen(
         [COMMAND, "changes", "poll", "--follow", "--start", "beginning", "--interval", "60", *STORE],

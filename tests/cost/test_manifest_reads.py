@@ -60,6 +60,7 @@ def test_write_manifest_reads_flat_in_history_after_optimize(tmp_path: Path, *, 
 
 
 @pytest.mark.cost
+@pytest.mark.slow
 def test_write_manifest_reads_grow_without_optimize(tmp_path: Path) -> None:
     """A manifest that grew by rows instead of being written whole: the probe sees that reads grow."""
     counts: list[int] = []

@@ -65,6 +65,7 @@ def merge_costs(path, types, rows, delta):
 
 @pytest.mark.cost
 @pytest.mark.parametrize(("types", "delta", "large"), [(8, 1, 100_000), (8, 50, 100_000), (1, 50, 1_000_000)])
+@pytest.mark.slow
 def test_merge_cost_follows_the_delta_not_the_table(types, delta, large, tmp_path, capsys):
     small_bytes, small_calls = merge_costs(tmp_path / "small", types, 10_000, delta)
     large_bytes, large_calls = merge_costs(tmp_path / "large", types, large, delta)

@@ -30,6 +30,7 @@ def scans_of(graph, statements: list[str]) -> int:
 
 @pytest.mark.cost
 @pytest.mark.parametrize(("name", "spelled"), [("P", '"{}"'), ("Q", "{}"), ("Q", "{}.0")])
+@pytest.mark.slow
 def test_eight_hundred_updates_by_key_read_the_table_once(graph, name, spelled):
     keys = [spelled.format(number) for number in range(800)]
     graphs.run(graph, " ".join(f"insert {name} {{ k: {key.removesuffix('.0')}, n: 0 }}" for key in keys))
@@ -55,6 +56,7 @@ statements = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(statements, statements)
+@pytest.mark.slow
 def test_updates_see_what_the_query_did_before(graph, first, second):
     graphs.run(graph, "delete P where k is not null")
     model: dict[str, tuple[int | None, int | None]] = {}

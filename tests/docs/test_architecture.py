@@ -77,6 +77,7 @@ def uses(room: str, other: str) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_the_picture_shows_every_room_and_only_imports_that_are_there() -> None:
     picture = block("mermaid", section("## The rooms"))
     shown = {
@@ -168,6 +169,7 @@ def mentioned(file: str, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("walk", WALKS)
+@pytest.mark.slow
 def test_a_walk_is_one_the_code_takes(walk: str) -> None:
     for step in steps(walk):
         assert (SOURCES / f"{step.file}.py").is_file(), step

@@ -2,9 +2,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_generated_pages_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"],

@@ -28,6 +28,7 @@ def graph(tmp_path: Path):
         yield made
 
 
+@pytest.mark.slow
 def test_a_packed_file_of_one_endless_line_is_not_unpacked(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

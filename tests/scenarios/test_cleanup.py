@@ -81,6 +81,7 @@ def is_sound(graph) -> None:
     assert report.corrupt == ()
 
 
+@pytest.mark.slow
 def test_the_dry_run_is_what_goes(graph) -> None:
     for number in range(12):
         insert(graph, f"p{number}")

@@ -475,6 +475,7 @@ def test_a_branch_made_anew_under_a_write_refuses_it(graph: Graph) -> None:
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_what_a_write_only_read_stays_until_its_publish(graph: Graph) -> None:
     """An edge is about to be published; a change of its nodes' table, prepared before, waits until it is."""
     run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
@@ -526,6 +527,7 @@ def test_a_graph_is_one_by_whatever_link_it_is_opened(graph: Graph, tmp_path: Pa
         assert linked.session.queues is graph.session.queues
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_told_that_the_handle_is_not_its_own(graph: Graph) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED, graph.uri], capture_output=True, text=True, timeout=120, check=True

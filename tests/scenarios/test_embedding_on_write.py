@@ -270,6 +270,7 @@ def test_rows_and_columns_load_as_records_do(graph, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_patch_with_a_text_renews_the_vector_and_one_without_keeps_it(graph, counting, tmp_path):
     graph.load(lines(tmp_path, ROWS), mode="append", engine="local")
     counting.asked.clear()
@@ -360,6 +361,7 @@ def test_the_model_gives_the_similarities_its_authors_publish():
     assert found == pytest.approx([0.695, 0.943, 0.257], abs=0.0006)
 
 
+@pytest.mark.slow
 def test_a_real_model_finds_what_was_written_without_vectors(tmp_path):
     schema = 'node Doc { slug: String @key  body: String  vec: Vector(384) @embed(body, model="all-MiniLM-L6-v2") }'
     bodies = {

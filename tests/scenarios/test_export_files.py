@@ -169,6 +169,7 @@ def test_names_and_formats_that_contradict_each_other(graph: Graph, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x"])
+@pytest.mark.slow
 def test_an_existing_target_is_refused_unless_told(graph: Graph, tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     graph.export_to(target)
@@ -253,6 +254,7 @@ GENERATED = (
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(text, thing, max_size=6))
+@pytest.mark.slow
 def test_generated_values_survive_every_format(tmp_path_factory: pytest.TempPathFactory, rows: dict) -> None:
     place = tmp_path_factory.mktemp("generated")
     with make_graph(place / "g", GENERATED, settings=FAST) as graph:

@@ -56,6 +56,7 @@ def names(graph, at=None):
     return found.to_arrow().column("name").to_pylist()
 
 
+@pytest.mark.slow
 def test_many_small_writes_keep_few_fragments_and_every_row(graph):
     expected = []
     for number in range(20):
@@ -70,6 +71,7 @@ def test_many_small_writes_keep_few_fragments_and_every_row(graph):
     assert names(again) == expected
 
 
+@pytest.mark.slow
 def test_the_bound_is_that_of_the_limits(tmp_path):
     with graphs.make_graph(tmp_path / "g", SCHEMA, settings=PROBING) as graph:
         for number in range(SMALL_FRAGMENTS_MAX - 1):
@@ -96,6 +98,7 @@ def test_a_fold_is_no_change_of_any_row(graph):
     assert {name: row for name, row in graphs.rows_of(graph, "P").items() if name != "e"} == rows
 
 
+@pytest.mark.slow
 def test_old_commits_show_what_they_showed(graph):
     seen = {}
     for number in range(12):
@@ -123,6 +126,7 @@ def test_searches_find_folded_rows(graph):
     assert text.to_arrow().column("name").to_pylist() == ["p7"]
 
 
+@pytest.mark.slow
 def test_branches_made_before_a_fold_merge_as_if_there_had_been_none(graph):
     add(graph, "a", "b", "c")
     graph.branches.create("review")

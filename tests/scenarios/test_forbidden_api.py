@@ -184,6 +184,7 @@ def moves_head(text: str) -> Iterator[int]:
             yield node.lineno
 
 
+@pytest.mark.slow
 def test_forbidden_api_guard_clean() -> None:
     found = {
         str(path.relative_to(SOURCES)): list(violations(path.read_text(encoding="utf-8"), room))

@@ -57,6 +57,7 @@ def test_the_same_request_is_answered_by_the_first_commit(graph: Graph) -> None:
     assert len(rows_of(graph, "Note")) == 3
 
 
+@pytest.mark.slow
 def test_a_key_outlives_the_process_and_later_commits(graph: Graph) -> None:
     first = note(graph)
     for number in range(70):  # more than are kept back before the commit tables are written

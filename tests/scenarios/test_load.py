@@ -149,6 +149,7 @@ def test_load_bad_edge_reference_unblocks_next_load(graph: Graph, load) -> None:
     assert len(rows_of(graph, "Knows")) == 1
 
 
+@pytest.mark.slow
 def test_load_concurrency_setting_affects_staging_only(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

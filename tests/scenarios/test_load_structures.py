@@ -75,6 +75,7 @@ def states(graph):
     }
 
 
+@pytest.mark.slow
 def test_the_first_reads_after_a_load_find_everything_in_files(place):
     loaded(place).close()
     done = subprocess.run(
@@ -106,6 +107,7 @@ def test_without_cache_files_a_load_builds_every_index(place, tmp_path):
         assert set(states(graph).values()) == {"complete"}
 
 
+@pytest.mark.slow
 def test_indexes_that_are_there_stay_complete_when_their_table_grows_large(place, monkeypatch):
     monkeypatch.setattr(read_structures, "SERVED_ROWS_MIN", PEOPLE + 1)
     loaded(place).close()
@@ -128,6 +130,7 @@ def test_a_small_load_into_a_large_table_makes_nothing_anew(place):
         assert read_caches(graph.session).adjacency.built == before
 
 
+@pytest.mark.slow
 def test_an_optimization_that_rewrites_large_tables_leaves_their_structures_ready(place, monkeypatch):
     monkeypatch.setattr(read_structures, "SERVED_ROWS_MIN", PEOPLE // 4)
     with loaded(place) as graph:

@@ -528,6 +528,7 @@ def test_merge_refuses_bad_names(graph):
             graph.branches.merge(source, into=target)
 
 
+@pytest.mark.slow
 def test_repeated_merges_both_ways_converge(tmp_path):
     with make_graph(tmp_path / "g", PEOPLE) as graph:
         run(graph, 'insert Person { name: "a", age: 0 }')

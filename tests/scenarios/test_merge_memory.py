@@ -50,6 +50,7 @@ def embed(graph, rows, dim):
 @pytest.mark.parametrize(
     ("rows", "dim"), [(8_000, 3_072), pytest.param(50_000, 3_072, marks=pytest.mark.torture)]
 )
+@pytest.mark.slow
 def test_append_only_fast_forward_large_embeddings_bounded_memory(rows, dim, tmp_path, capsys):
     path = tmp_path / "graph"
     with make_graph(path, f"node Doc {{ name: String @key  v: Vector({dim})? }}") as graph:

@@ -103,6 +103,7 @@ def test_a_conflict_about_large_blobs_shows_what_tells_them_apart(tmp_path):
     assert raw.values["base"] != raw.values["theirs"]
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_merge_by_property_follows_what_both_sides_changed(tmp_path):
     """Ten times the table: the same calls."""
     calls = []

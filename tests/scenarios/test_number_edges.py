@@ -76,6 +76,7 @@ def test_sums_are_exact_up_to_the_ends(tmp_path):
 
 @given(values=st.lists(st.tuples(st.integers(0, 3), st.integers(-(2**63), 2**63 - 1)), max_size=40))
 @settings(deadline=None)
+@pytest.mark.slow
 def test_sums_of_groups_are_those_of_whole_numbers(values):
     """Against Python's integers, added in pieces of any size."""
     argument = ir.Literal(0, ir.I64)

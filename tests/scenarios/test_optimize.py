@@ -61,6 +61,7 @@ def committed(report):
     return {each.type_name for each in report.tables if each.committed}
 
 
+@pytest.mark.slow
 def test_optimize_extends_coverage_and_is_idempotent(graph) -> None:
     for number in range(12):
         add(graph, f"p{number}")
@@ -187,6 +188,7 @@ def test_what_was_only_tried_leaves_no_file(graph) -> None:
     assert [each.name for each in fates if each.why.startswith("younger")] == []
 
 
+@pytest.mark.slow
 def test_indexes_of_many_segments_become_one(graph) -> None:
     for number in range(INDEX_SEGMENTS_MAX + 3):
         add(graph, f"p{number}")
@@ -277,6 +279,7 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize(("rows_max", "handed_on"), [(3, 2), (100, 0)])
+@pytest.mark.slow
 def test_large_tables_are_rewritten_elsewhere(tmp_path, rows_max, handed_on) -> None:
     settings = replace(PROBING, bulk_rows_in_process_max=rows_max)
     with graphs.make_graph(tmp_path / "large", SCHEMA, settings=settings) as graph:

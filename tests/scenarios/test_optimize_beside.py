@@ -122,6 +122,7 @@ def test_what_others_rewrote_themselves_is_theirs(graph, monkeypatch) -> None:
     judge(graph, expected)
 
 
+@pytest.mark.slow
 def test_who_is_always_late_makes_the_others_wait_once(graph, monkeypatch) -> None:
     fill(graph)
     held, quick = [], indices.quickly_done
@@ -153,6 +154,7 @@ def test_what_is_not_quickly_done_is_refused_rather_than_waited_for(graph, monke
     assert graph.snapshot() == before
 
 
+@pytest.mark.slow
 def test_numbers_that_others_took_are_not_given_twice(graph, monkeypatch) -> None:
     """Where more fragments came than numbers were left, the rewrite is done again."""
     fill(graph)

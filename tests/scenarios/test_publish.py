@@ -179,6 +179,7 @@ def test_parent_is_the_newest_commit_in_storage_not_a_cached_one(tmp_path: Path)
     assert publish(store, [update(PERSON, 2)], {PERSON: 1}).commit.parent == theirs.head
 
 
+@pytest.mark.slow
 def test_four_processes_publish_without_losing_an_update(tmp_path: Path) -> None:
     times, children = 20, 4
     store = new_store(tmp_path)
@@ -246,6 +247,7 @@ def restamped(path: Path, stamp: int) -> None:
 
 
 @pytest.mark.parametrize("stamp", [1, 2])
+@pytest.mark.slow
 def test_legacy_run_branches_swept_on_open(tmp_path: Path, stamp: int) -> None:
     with make_graph(tmp_path) as graph:
         run(graph, 'insert Person { name: "ann" }')

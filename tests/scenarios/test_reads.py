@@ -128,6 +128,7 @@ comparisons = st.builds(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(condition=comparisons)
+@pytest.mark.slow
 def test_filters_agree_indexed_and_in_memory(typed, monkeypatch, condition):
     """Scenario 168."""
     typed.ensure_indices()
@@ -230,6 +231,7 @@ with omnigraph.open(sys.argv[1], settings=settings) as graph:
 """
 
 
+@pytest.mark.slow
 def test_products_of_two_large_types_are_refused_where_they_arise_and_the_process_survives(tmp_path):
     _large_graph(tmp_path / "g")
     texts = [(place, text) for place, each in PRODUCTS_OF_LARGE_TYPES.items() for text in each]
@@ -339,6 +341,7 @@ def _texts(path, count, length):
         ("match { $a: T $b: T } return { $a.s }", "the result"),
     ],
 )
+@pytest.mark.slow
 def test_texts_count_against_the_memory_limit_before_they_are_fetched(tmp_path, body, place):
     with (
         _texts(tmp_path / "g", 60, 400_000) as graph,
@@ -369,6 +372,7 @@ def test_texts_that_rows_are_ordered_by_count_once_for_each_entity(tmp_path):
         assert enough.query(f"query q() {{ {body} }}")[0] == {"a.k": "t0"}
 
 
+@pytest.mark.slow
 def test_texts_of_a_filter_beyond_one_array_are_compared_in_pieces(tmp_path):
     """9 million pairs of texts of 300 characters are more than an Arrow array can hold."""
     with _texts(tmp_path / "g", 3_000, 300) as graph:

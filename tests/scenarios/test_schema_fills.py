@@ -225,6 +225,7 @@ def test_branches_stand_in_the_way_of_a_fill(graph):
         graph.apply_schema(added("tier: I32?"), fills=["Tour.tier = 1"])
 
 
+@pytest.mark.slow
 def test_a_full_disk_in_the_middle_of_a_column_changes_nothing(tmp_path):
     """The system refuses to extend a file beyond a size that only the new column reaches."""
     where, source = tmp_path / "graph", tmp_path / "people.jsonl"

@@ -258,6 +258,7 @@ with omnigraph.open_read_only(sys.argv[1]) as graph:
 """
 
 
+@pytest.mark.slow
 def test_files_of_a_dropped_text_are_not_searched_for_the_one_that_came_back(tmp_path, monkeypatch):
     """The words of a property lie in a file beside the graph; the files of the table are the same afterwards."""
     monkeypatch.setattr(segments, "SAVED_ROWS_MIN", 1)
@@ -302,6 +303,7 @@ def test_a_type_that_is_dropped_and_comes_back_is_a_new_empty_table(alone):
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["adopted", "killed"])
+@pytest.mark.slow
 def test_a_branch_adopts_a_type_that_came_back_under_the_name_of_one_that_it_lost(alone, killed):
     """The branch knows the former table of the name as gone: it must not read or write that one."""
     alone.apply_schema(TOURS.replace("node Bus { plate: String @key }\nedge Uses: Tour -> Bus\n", ""))

@@ -295,6 +295,7 @@ def forget():
     return mock.patch.object(query_module, "_caches", None)
 
 
+@pytest.mark.slow
 def test_an_approximate_search_reports_its_recall(tmp_path, wide):
     file, vectors, _ = wide
     queries = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float32)

@@ -74,6 +74,7 @@ def test_graphs_of_every_stamp_are_stored():
     )
 
 
+@pytest.mark.slow
 def test_a_stored_graph_shows_every_state_to_a_reader_who_changes_nothing(stored):
     root, states = stored
     before, stamped = files_of(root), stamps(root)
@@ -96,6 +97,7 @@ def test_a_stored_graph_is_migrated_by_one_swap(stored):
     assert store_of(root).head(None).version == migrated.version
 
 
+@pytest.mark.slow
 def test_a_stored_graph_goes_on(stored, monkeypatch):
     root, states = stored
     stamped = stamps(root)
@@ -135,6 +137,7 @@ def finish_load(graph, root, monkeypatch):
     assert graph.resumable_loads() == []
 
 
+@pytest.mark.slow
 def test_a_graph_of_a_newer_stamp_can_be_read_and_not_written(tmp_path):
     root, states = unpack(NEWEST, tmp_path), expected(NEWEST)
     store = store_of(root)

@@ -119,6 +119,7 @@ def test_an_insert_that_loses_every_attempt_says_how_often_it_tried(
     assert state_of(graph) == before
 
 
+@pytest.mark.slow
 def test_two_merges_of_one_process_take_turns(graph: Graph) -> None:
     """The second one plans on what the first one made; without a turn it would lose, or make the first lose."""
     for branch in ("left", "right"):

@@ -571,6 +571,7 @@ def test_many_values_are_found_by_reading_the_column(graph: Graph, monkeypatch: 
 
 
 @pytest.mark.parametrize("durability", ["full", "syncfs", "os"])
+@pytest.mark.slow
 def test_prepared_publish_is_what_was_committed(tmp_path: Path, durability, monkeypatch) -> None:
     """The rows of the publish are written ahead; they must be right for every kind of write."""
     from omnigraph.manifest.publisher import ManifestBatchPublisher

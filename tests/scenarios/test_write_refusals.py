@@ -19,6 +19,7 @@ def graph(tmp_path: Path):
         yield made
 
 
+@pytest.mark.slow
 def test_schema_apply_lock_blocks_writes(graph: Graph, tmp_path: Path) -> None:
     branches = BranchStore(graph.session.manifest)
     run(graph, 'insert Person { name: "first" }')

@@ -175,6 +175,7 @@ def test_a_write_with_a_key_is_carried_out_once(server: Running, harbor: Graph) 
     assert harbor.branches.list() == ["main"]
 
 
+@pytest.mark.slow
 def test_branches_tags_and_history_go_the_whole_way(server: Running, harbor: Graph) -> None:
     def get(path: str):
         answer = server.ask("GET", f"/graphs/harbor{path}", "act-tomas")

@@ -74,6 +74,7 @@ def test_reads_and_writes_are_alike(either: Any, harbor: Graph) -> None:
     assert (first.commit.id, first.repeated, again.repeated) == (again.commit.id, False, True)
 
 
+@pytest.mark.slow
 def test_history_branches_and_tags_are_alike(either: Any, harbor: Graph) -> None:
     base = harbor.commits.head().id
     made = either.branches.create("topic/a")
@@ -117,6 +118,7 @@ def test_loads_and_exports_are_alike(either: Any, harbor: Graph, tmp_path: Path)
     assert either.schema_source() == harbor.schema_source()
 
 
+@pytest.mark.slow
 def test_errors_are_alike(either: Any) -> None:
     for call, kind, cls in (
         (lambda: either.query(BY_IMO, {"imo": "S1"}, branch="nope"), "branch_not_found", BranchNotFound),

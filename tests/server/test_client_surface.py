@@ -221,6 +221,7 @@ def test_a_feed_goes_on_where_it_ended_on_either_side(
     assert remote.feed.poll(made.resume_cursor, types=["Ship"]).caught_up
 
 
+@pytest.mark.slow
 def test_conflicts_are_listed_edited_and_settled_over_a_server(
     remote: RemoteGraph, harbor: Graph, tmp_path: Path
 ) -> None:

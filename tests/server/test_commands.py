@@ -153,6 +153,7 @@ def test_every_command_says_the_same_both_ways(
             assert (told["kind"], told["retry"]) == (mine["kind"], mine["retry"]), step
 
 
+@pytest.mark.slow
 def test_c46_c47_c48_a_server_is_named_once_and_its_token_goes_nowhere_else(
     server: Running, files: Path, ran: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +202,7 @@ def test_c46_c47_c48_a_server_is_named_once_and_its_token_goes_nowhere_else(
     assert ran("graphs", "list", "--json")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_command_over_a_server_imports_no_table_format_and_no_engine(server: Running) -> None:
     heavy = (
         "lance",

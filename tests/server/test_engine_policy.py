@@ -176,6 +176,7 @@ def test_blanks_around_a_name_do_not_dodge_a_rule(guarded: Graph) -> None:
     assert guarded.mutate(INSERT, branch=" topic ", actor="ines").commit is not None
 
 
+@pytest.mark.slow
 def test_merges_inside_a_permitted_write_are_not_asked_about(guarded: Graph) -> None:
     guarded.mutate(INSERT, branch="topic", actor="ines")
     with pytest.raises(Forbidden, match="branch_merge"):

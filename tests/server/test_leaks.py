@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,7 @@ def sent(client: httpx2.Client, asked: Asked) -> httpx2.Response:
     return client.request(asked.method, path, headers=headers, **named)
 
 
+@pytest.mark.slow
 def test_no_body_and_no_log_line_holds_what_nobody_may_see(
     serve: Serve, harbor: Graph, logged: list[str]
 ) -> None:

@@ -72,6 +72,7 @@ def names_of(harbor: Graph, moment: str) -> list[str]:
     return ["v1", "topic", "main~1", old, old[:20], moment, f"topic@{moment}"]
 
 
+@pytest.mark.slow
 def test_every_read_takes_a_commit_a_tag_a_branch_or_a_moment(serve: Serve, moved: tuple[Graph, str]) -> None:
     harbor, moment = moved
     running = serve()

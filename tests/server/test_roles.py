@@ -177,6 +177,7 @@ def test_hidden_states_look_alike_on_every_route_that_hides_them(server: Running
 
 
 @pytest.mark.parametrize("branch", ["main", "topic", "nope"])
+@pytest.mark.slow
 def test_everybody_gets_what_their_role_allows_and_nothing_else(server: Running, branch: str) -> None:
     methods = {route.operation: route.method for route in GRAPH_ROUTES}
     for operation, row in rows(branch).items():

@@ -193,6 +193,7 @@ def test_files_of_queries_that_are_wrong_are_told(tmp_path: Path, files: Path) -
     assert read_queries([]).by_name == {}
 
 
+@pytest.mark.slow
 def test_queries_are_read_again_and_a_broken_one_changes_nothing(
     harbor: Graph, files: Path, tmp_path: Path
 ) -> None:

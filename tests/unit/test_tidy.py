@@ -52,6 +52,7 @@ def test_a_file_can_be_read_in_one_sitting() -> None:
     assert {name: lines for name, lines in long.items() if lines > FILE_LINES_MAX} == {}
 
 
+@pytest.mark.slow
 def test_a_function_fits_on_a_screen() -> None:
     long = {
         f"{named(path)}:{function.lineno} {function.name}": function.end_lineno - function.lineno + 1
@@ -67,6 +68,7 @@ def test_module_names_say_what_is_inside() -> None:
     assert vague == []
 
 
+@pytest.mark.slow
 def test_only_the_faces_print() -> None:
     printing = [
         f"{named(path)}:{node.lineno}"
@@ -157,6 +159,7 @@ def texts(node: ast.AST) -> Iterator[str]:
             yield each.value
 
 
+@pytest.mark.slow
 def test_one_module_prints_filters() -> None:
     """Storage takes `FilterText`, which the type checker lets nobody replace by a string of his own."""
     printed: list[str] = []
@@ -206,6 +209,7 @@ def deadlines(text: str) -> Iterator[int]:
                 pass
 
 
+@pytest.mark.slow
 def test_no_property_test_has_a_deadline() -> None:
     assert hypothesis.settings.default is not None
     assert hypothesis.settings.default.deadline is None
@@ -262,6 +266,7 @@ def test_one_version_number() -> None:
     assert project["project"]["version"] == omnigraph.__version__
 
 
+@pytest.mark.slow
 def test_every_module_explains_itself() -> None:
     silent = [
         named(path)
@@ -326,6 +331,7 @@ def defined_in_vain(sources: dict[str, str]) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_no_public_name_is_defined_and_never_used() -> None:
     kept = {name for names in KEPT.values() for name in names}
     assert defined_in_vain(module_texts(SOURCES, ROOT / "scripts")) == kept
@@ -354,6 +360,7 @@ def test_a_planted_name_that_nobody_uses_is_found(planted: str, found: set[str])
     assert defined_in_vain({"omnigraph.planted": planted, "omnigraph.other": handed_on}) == set()
 
 
+@pytest.mark.slow
 def test_reserved_kinds_are_not_raised() -> None:
     texts = module_texts(SOURCES)
     unraised = {each.name for each in unused(texts, "omnigraph") if ".errors." in each.module}
@@ -387,6 +394,7 @@ def code_of_page(text: str) -> Iterator[str]:
     yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.slow
 def test_every_command_that_is_advised_exists() -> None:
     missing = {
         name: wrong
@@ -411,6 +419,7 @@ def test_advice_to_run_a_missing_command_is_found() -> None:
 IMPORTED_AS = {"pylance": "lance", "pyyaml": "yaml"}
 
 
+@pytest.mark.slow
 def test_every_dependency_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     named = {re.split(r"[<>=!\[]", each)[0] for each in project["project"]["dependencies"]}

@@ -23,6 +23,7 @@ VALUES = {
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_short_array_is_what_arrow_makes(kind: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(VALUES[kind] | st.none(), max_size=FEW_VALUES_MAX + 2))
     for given_values in (values, [each for each in values if each is not None]):

@@ -52,6 +52,7 @@ def test_singles_are_shortest_at_their_width(values):
 
 @unhurried
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+@pytest.mark.slow
 def test_the_text_of_a_double_reads_back_as_the_same_double(values):
     assert [float(text) for text in text_of(ScalarKind.F64, values)] == values
 

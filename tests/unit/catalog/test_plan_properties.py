@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def numbers_of(catalog: Catalog) -> dict[int, tuple[str, ...]]:
 
 @unhurried
 @given(programs(), st.integers())
+@pytest.mark.slow
 def test_the_order_of_a_text_means_nothing(program, shuffle):
     catalog = compile_schema(text_of(program))
     plan = plan_schema(catalog, text_of(program, shuffle=shuffle))
@@ -87,6 +89,7 @@ def test_the_order_of_a_text_means_nothing(program, shuffle):
 
 @unhurried
 @given(programs(), programs())
+@pytest.mark.slow
 def test_what_was_applied_is_not_planned_again(before, after):
     accepted = compile_schema(text_of(before))
     plan = plan_schema(accepted, text_of(after))
@@ -98,6 +101,7 @@ def test_what_was_applied_is_not_planned_again(before, after):
 
 @unhurried
 @given(st.lists(programs(), min_size=2, max_size=5))
+@pytest.mark.slow
 def test_numbers_are_never_reused(history):
     catalog = compile_schema(text_of(history[0]))
     retired: set[int] = set()
@@ -116,6 +120,7 @@ def test_numbers_are_never_reused(history):
 
 @unhurried
 @given(programs(), programs())
+@pytest.mark.slow
 def test_a_supported_plan_loses_only_what_it_says(before, after):
     accepted = compile_schema(text_of(before))
     plan = plan_schema(accepted, text_of(after))

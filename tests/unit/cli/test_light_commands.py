@@ -61,6 +61,7 @@ def test_lint_loads_no_table_and_no_parser_of_arguments(place: Path) -> None:
     assert rooms <= {"api", "catalog", "cli", "core", "language", "planning"}
 
 
+@pytest.mark.slow
 def test_a_query_and_a_mutation_load_no_parser_of_arguments(place: Path) -> None:
     assert "typer" in loaded(place, "init", "--schema", "s.pg", "g.omni")
     words = ("-e", 'query m() { insert Ship { imo: "1" } }', "--store", "g.omni", "--quiet")

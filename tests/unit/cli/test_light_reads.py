@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import omnigraph as og
 from omnigraph.core.settings import Settings
 
@@ -20,6 +22,7 @@ NEVER_FOR_A_READ = (
 )
 
 
+@pytest.mark.slow
 def test_a_query_loads_nothing_that_writes_merges_or_maintains(tmp_path: Path) -> None:
     with og.init(
         tmp_path / "g.omni", schema="node Ship { imo: String @key }\n", settings=Settings(durability="os")

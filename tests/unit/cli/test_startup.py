@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SPARED = "from omnigraph.cli.startup import spare\nspare()\n"
 
 
@@ -12,6 +14,7 @@ def run(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_function_of_arrow_is_there_and_works() -> None:
     names = run(
         "import pyarrow.compute as pc\nprint(*sorted(n for n in vars(pc) if callable(getattr(pc, n))))"
@@ -70,6 +73,7 @@ LANCE = (
 )
 
 
+@pytest.mark.slow
 def test_data_classes_of_lance_are_what_they_are_elsewhere() -> None:
     assert run(SPARED + LANCE) == run(LANCE)
 

@@ -194,6 +194,7 @@ def test_all_public_classes_are_exported() -> None:
     assert public <= set(errors.__all__)
 
 
+@pytest.mark.slow
 def test_no_module_raises_an_error_with_a_kind_outside_the_table() -> None:
     unlisted: list[str] = []
     for path in sorted(SOURCES.rglob("*.py")):
@@ -291,6 +292,7 @@ def test_a_ceiling_names_resource_limit_and_actual() -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_ceiling_has_words_for_people() -> None:
     """Of every name that a refusal is raised with somewhere in the sources."""
     named: set[str] = set()

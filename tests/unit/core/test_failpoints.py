@@ -57,6 +57,7 @@ def calls_of_failpoint() -> dict[str, list[ast.expr]]:
     return found
 
 
+@pytest.mark.slow
 def test_no_module_names_a_window_by_a_literal() -> None:
     literals = [
         path

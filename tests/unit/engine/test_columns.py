@@ -69,6 +69,7 @@ def test_picked_values_are_those_taken(column):
 
 
 @given(columns(tuple(NUMBER_TYPES)), st.sampled_from([0, 2, JOINED_ROWS_MAX]))
+@pytest.mark.slow
 def test_gathered_numbers_are_those_taken(column, joined):
     chunks, ordinals = column
     with patch.object(engine_columns, "JOINED_ROWS_MAX", joined):
@@ -113,6 +114,7 @@ ORDERINGS = [Operator.EQ, Operator.NE, Operator.LT, Operator.LE, Operator.GT, Op
 
 
 @given(columns(tuple(KINDS)), st.sampled_from(ORDERINGS), st.data())
+@pytest.mark.slow
 def test_formulas_without_arrow_agree_with_arrow(column, op, data):
     chunks, ordinals = column
     kind = chunks[0].type

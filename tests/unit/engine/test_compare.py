@@ -50,6 +50,7 @@ def expected(left, op, right):
 
 
 @given(sides(4), sides(4), st.sampled_from(list(OPERATORS)))
+@pytest.mark.slow
 def test_columns_of_any_number_types_compare_exactly(left, right, op):
     found = compare(column(*left), op, column(*right), 4)
     assert found.tolist() == expected(left[1], op, right[1])

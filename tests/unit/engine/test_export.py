@@ -71,6 +71,7 @@ def expected(values: dict) -> dict:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(row, min_size=1, max_size=5))
+@pytest.mark.slow
 def test_every_value_survives(rows: list[dict]) -> None:
     for each in rows:
         if each["at"] is not None:
@@ -147,6 +148,7 @@ def column_of(kind: pa.DataType, values: list) -> pa.Array:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
+@pytest.mark.slow
 def test_values_and_lines_say_the_same(kind: pa.DataType, shape: str, data) -> None:
     width = {"scalar": 1, "list": 3, "vector": 2}[shape]
     elements = data.draw(st.lists(st.none() | KINDS[kind], min_size=4 * width, max_size=4 * width))

@@ -178,6 +178,7 @@ def test_membership_equals_the_inverted_index_of_the_table_format(tmp_path, anal
 
 
 @given(texts, texts, st.sampled_from(["tide", "reef tide", "Cafés x", "42 running", ""]))
+@pytest.mark.slow
 def test_two_segments_joined_are_one(left, right, query):
     """Cutting the documents anywhere changes nothing, and neither does a trip through a cache file."""
     documents = left + right

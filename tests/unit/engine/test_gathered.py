@@ -130,6 +130,7 @@ def calls_of(graph, statements: list[str]) -> int:
     return sum(entry.callcount for entry in profile.getstats())
 
 
+@pytest.mark.slow
 def test_the_work_of_an_insert_new_does_not_grow_with_those_before_it(graph) -> None:
     def statements(prefix: str, count: int) -> list[str]:
         return [f'insert new Person {{ name: "{prefix}{each}" }}' for each in range(count)]

@@ -198,6 +198,7 @@ def test_a_redirection_is_not_followed(server: Server) -> None:
     assert "not followed" in (error.hint or "")
 
 
+@pytest.mark.slow
 def test_a_wait_the_server_asks_for_is_kept(server: Server) -> None:
     server.answers = [Answer(429, b"", {"Retry-After": "1"}), Answer()]
     embedder(server).embed(["reef"], 2)

@@ -101,6 +101,7 @@ def test_what_was_committed_by_a_process_that_died_is_followed(tmp_path, monkeyp
             assert ages(graph, **where) == ([100, None, 7, 5] if where else [100, None, None, 55])
 
 
+@pytest.mark.slow
 def test_a_branch_made_again_is_not_taken_for_the_former(tmp_path, monkeypatch) -> None:
     path = tmp_path / "g"
     grown(path)
@@ -139,6 +140,7 @@ def test_a_tail_is_not_joined_to_another_base_of_the_same_version(tmp_path, monk
 
 
 @pytest.mark.parametrize("rows", [3, 30])
+@pytest.mark.slow
 def test_a_long_tail_becomes_a_base(tmp_path, monkeypatch, rows) -> None:
     monkeypatch.setattr(key_files, "TAIL_ROWS_MIN", 10)
     monkeypatch.setattr(key_cache, "SAVED_AFTER_COMMITS", 2)

@@ -67,6 +67,7 @@ def test_last_occurrences(values: list[str | None]) -> None:
     st.lists(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99)), max_size=6), min_size=1),
     st.sampled_from([0, 1024]),
 )
+@pytest.mark.slow
 def test_joined_segments_answer_like_the_newest(parts: list[list[tuple[str, int]]], few: int) -> None:
     """Whether they have few keys, which are compared by text, or many, which are compared by hash first."""
     with pytest.MonkeyPatch.context() as patch:
@@ -91,6 +92,7 @@ def check_joined(parts: list[list[tuple[str, int]]]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([1, 1, 1, 2, 5, 40, 3_000]), max_size=60))
+@pytest.mark.slow
 def test_tidied_segments_stay_few_and_answer_like_the_newest(sizes: list[int]) -> None:
     segments: tuple[KeySegment, ...] = ()
     expected: dict[str, int] = {}
@@ -220,6 +222,7 @@ actions = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(actions)
+@pytest.mark.slow
 def test_the_index_follows_every_change(changes) -> None:
     table = MemoryTable()
     table.write(KEYS[:4])
@@ -280,6 +283,7 @@ def looked_up(graph, names: list[str]) -> dict[str, int]:
     return {name: int(at) for name, at in zip(names, found, strict=True) if at != ABSENT}
 
 
+@pytest.mark.slow
 def test_real_tables_own_and_foreign_commits(tmp_path: Path) -> None:
     rng = random.Random(3)
     names = [f"p{n}" for n in range(30)]

@@ -61,6 +61,7 @@ def callers() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_no_step_of_the_protocol_stands_twice() -> None:
     assert callers() == STEPS
 

@@ -96,6 +96,7 @@ def test_groups_are_numbered_without_gaps_in_the_order_of_their_codes(items, wid
 
 
 @given(texts)
+@pytest.mark.slow
 def test_every_code_has_a_row_that_shows_it(items):
     codes = encode(pa.array(items, pa.string()))
     assert len(codes.codes) == len(items) + 1

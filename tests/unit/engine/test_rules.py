@@ -36,6 +36,7 @@ rows = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 2), st.integers(0,
 
 @settings(deadline=None, max_examples=300)
 @given(rows)
+@pytest.mark.slow
 def test_rows_share_a_tuple_with_each_other_or_with_a_committed_row(rows) -> None:
     """`held` may differ between rows of one tuple: a record never conflicts with the row it replaces."""
     ranks = [rank * 100 + at for at, (_, _, rank) in enumerate(rows)]

@@ -93,6 +93,7 @@ def rules(persons: dict, links: dict, touched: set, changed_people: set, changed
 
 @settings(max_examples=400, deadline=None)
 @given(people_rows, edge_rows, people_rows, edge_rows)
+@pytest.mark.slow
 def test_upserts_break_what_the_model_says(old_people, old_edges, new_people, new_edges) -> None:
     committed = Committed(old_people, old_edges)
     former = [old_edges[k][0] for k in new_edges if k in old_edges]
@@ -109,6 +110,7 @@ def test_upserts_break_what_the_model_says(old_people, old_edges, new_people, ne
 
 @settings(max_examples=300, deadline=None)
 @given(people_rows, edge_rows, st.sets(names), st.sets(st.sampled_from(["e1", "e2", "e3", "e4"])))
+@pytest.mark.slow
 def test_removals_break_what_the_model_says(old_people, old_edges, gone, gone_edges) -> None:
     gone &= set(old_people)
     # As a mutation does it: edges of a removed node go with it.

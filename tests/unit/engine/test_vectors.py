@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def truth(rows, query, depth, candidates):
 
 
 @given(columns, vectors, st.integers(0, 6), st.data())
+@pytest.mark.slow
 def test_the_nearest_are_those_of_the_definition(rows, query, depth, data):
     wanted = np.array(query, np.float32)
     cut = data.draw(st.integers(0, len(rows)))

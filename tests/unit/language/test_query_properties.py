@@ -42,6 +42,7 @@ def comments_of(text):
 
 @unhurried
 @given(st.one_of(st.text(max_size=200), soups, damaged(), spelled()))
+@pytest.mark.slow
 def test_any_text_gives_a_tree_or_diagnostics(text):
     parsed = parse_queries(text)
     for found in parsed.diagnostics:
@@ -65,6 +66,7 @@ def test_generated_programs_are_accepted(text):
 @example("query q() { match { $a: T // x\n { b: 1 } } return { $a } }")
 @example('query q() /* a */ @description("d") /* b\n */ { /* c */ delete T where a = 1 // d\n } // e')
 @example("query q() { insert T { a: 1 /* x */ , /* y */ b: 2 } }")
+@pytest.mark.slow
 def test_formatting_is_idempotent_and_keeps_tree_and_comments(text):
     formatted = format_queries(text)
     assert isinstance(formatted, str)
@@ -75,12 +77,14 @@ def test_formatting_is_idempotent_and_keeps_tree_and_comments(text):
 
 @settings(deadline=None, max_examples=80)
 @given(programs(most=2))
+@pytest.mark.slow
 def test_the_oracle_accepts_generated_programs(tokens):
     assert oracle_accepts(" ".join(tokens))
 
 
 @settings(deadline=None, max_examples=200)
 @given(damaged())
+@pytest.mark.slow
 def test_parser_and_oracle_agree_on_damaged_programs(text):
     assert parse_queries(text).ok == oracle_accepts(text), [
         render(d) for d in parse_queries(text).diagnostics

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.limits import DIAGNOSTICS_REPORTED_MAX, SOURCE_TOKENS_MAX
 from omnigraph.language import query_tree as tree
@@ -91,6 +93,7 @@ def test_bad_bytes_are_diagnosed():
         assert found.code == "Q000"
 
 
+@pytest.mark.slow
 def test_a_large_file_of_words_is_refused_within_bounds():
     parsed = parse_queries("query " * (SOURCE_TOKENS_MAX + 5))
     (found,) = parsed.diagnostics
@@ -109,6 +112,7 @@ def test_reading_goes_on_at_the_next_query():
     assert len(parsed.diagnostics) == 3
 
 
+@pytest.mark.slow
 def test_five_thousand_queries_and_two_thousand_types_lint_in_one_run():
     schema = "".join(
         f"node N{n} {{ k: String @key v: I32? }} edge E{n}: N{n} -> N{n}\n" for n in range(2_000)
@@ -123,6 +127,7 @@ def test_five_thousand_queries_and_two_thousand_types_lint_in_one_run():
     assert time.process_time() - start < 30
 
 
+@pytest.mark.slow
 def test_five_thousand_unknown_names_cost_no_more_than_known_ones():
     schema = "".join(f"node Person{n} {{ k: String @key }}\n" for n in range(2_000))
     queries = "".join(f"query q{n}() {{ match {{ $a: Persn{n} }} return {{ $a }} }}\n" for n in range(5_000))

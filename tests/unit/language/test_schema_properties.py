@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import lark
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def test_any_bytes_give_a_catalog_or_diagnostics(data):
 
 @unhurried
 @given(schemas)
+@pytest.mark.slow
 def test_generated_programs_are_accepted(text):
     assert parse_schema(text).diagnostics == ()
 
@@ -70,6 +72,7 @@ def test_generated_programs_are_accepted(text):
 @given(schemas)
 @example("node A {} // a\n\n// b\nnode B { /* c */ }")
 @example("edge E: A -> B /* x\n*/ // y\n{ a: I32 }")
+@pytest.mark.slow
 def test_formatting_is_idempotent_and_keeps_tree_and_comments(text):
     formatted = format_schema(text)
     assert isinstance(formatted, str)
@@ -86,5 +89,6 @@ def test_formatting_is_idempotent_and_keeps_tree_and_comments(text):
 @example("node A { a: I32b: I32 }")
 @example("node A { k: enum(a -b) }")
 @example("nodeA {}")
+@pytest.mark.slow
 def test_the_parser_and_the_written_grammar_accept_the_same(text):
     assert (parse_schema(text).diagnostics == ()) == oracle_accepts(text)

@@ -82,6 +82,7 @@ def test_fifty_megabytes_of_one_token_are_read_without_copies():
     ],
     ids=lambda text: text[:40],
 )
+@pytest.mark.slow
 def test_hostile_shapes_take_seconds_at_most(text):
     started = time.process_time()
     check_schema(text)
@@ -132,6 +133,7 @@ def test_a_finding_names_the_type_and_property_it_stands_in():
     assert subjects == [("P107", "A", "x"), ("P110", "A", "x"), ("P112", "A", None), ("P203", "E", None)]
 
 
+@pytest.mark.slow
 def test_two_thousand_types_are_checked_in_one_run():
     parts = [
         f'node Type{n} @description("number {n}") {{\n'
@@ -151,6 +153,7 @@ def test_two_thousand_types_are_checked_in_one_run():
     assert formatted is not None
 
 
+@pytest.mark.slow
 def test_two_thousand_unknown_names_are_reported_in_bounded_time():
     text = "".join(f"node Type{n} {{}} edge Link{n}: Typ{n} -> Tpye{n}\n" for n in range(1_000))
     started = time.process_time()

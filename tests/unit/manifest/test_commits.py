@@ -174,6 +174,7 @@ def test_a_failure_between_actors_and_commits_doubles_nothing(tmp_path: Path) ->
     assert set(stored_ids(tmp_path)) >= set(heads)
 
 
+@pytest.mark.slow
 def test_a_write_does_not_fail_because_the_tables_cannot_be_extended(tmp_path: Path) -> None:
     store = new_store(tmp_path, durability="os")
     place = tmp_path / "_graph_commits.lance"

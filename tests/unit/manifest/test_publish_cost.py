@@ -36,6 +36,7 @@ def one_publish(path: Path, store: ManifestStore) -> tuple[Counter, Counter, tup
 
 
 @pytest.mark.cost
+@pytest.mark.slow
 def test_a_publish_costs_the_same_after_10_and_300_commits(tmp_path: Path) -> None:
     store = new_store(tmp_path, durability="os")
     # Numbers of commits that leave room in the queue for the commit tables: their batch is not the publish.
@@ -52,6 +53,7 @@ def test_a_publish_costs_the_same_after_10_and_300_commits(tmp_path: Path) -> No
 
 
 @pytest.mark.cost
+@pytest.mark.slow
 def test_reading_a_foreign_publish_costs_the_same_after_10_and_300_commits(tmp_path: Path) -> None:
     store, other = new_store(tmp_path, durability="os"), open_store(tmp_path, durability="os")
 

@@ -103,6 +103,7 @@ def test_a_character_like_a_byte_order_mark_stays_where_it_is(
     assert [key for piece in some for key in piece.table["k"].to_pylist()] == ["aa", "\ufeffc"]
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_read_are_set_aside_like_any_other(tmp_path: Path, engine: str) -> None:
     source = tmp_path / "T.csv"
     source.write_bytes(b'k,s,i\na,"x\ny",1\nb,x\n\nc,x,old\nd,\xe9,1\ne,x,1,2\nf,x,2\n')

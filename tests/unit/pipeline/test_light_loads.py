@@ -22,6 +22,7 @@ UNUSED = (
 )
 
 
+@pytest.mark.slow
 def test_a_load_compiles_nothing(tmp_path: Path) -> None:
     """The languages are a third of the time in which a small load is done."""
     make_graph(tmp_path / "g", "node P { k: String @key }").close()
@@ -43,6 +44,7 @@ def test_a_load_compiles_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group_rows", [500, 8_000])
+@pytest.mark.slow
 def test_long_rows_of_parquet_come_in_small_pieces(tmp_path: Path, group_rows: int) -> None:
     dimension, count = 1024, 8_000
     values = pa.array(np.arange(count * dimension, dtype=np.float32))

@@ -108,6 +108,7 @@ def _comparable(value):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_records, max_size=12), st.sampled_from(["\n", "\r\n"]), st.booleans())
+@pytest.mark.slow
 def test_the_columnar_and_the_exact_parser_agree(given_records, newline: str, compact) -> None:
     separators = (",", ":") if compact else None
     text = newline.join(json.dumps(each, separators=separators) for each in given_records).encode()
@@ -123,6 +124,7 @@ def test_the_columnar_and_the_exact_parser_agree(given_records, newline: str, co
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_data.map(lambda data: {"type": "Thing", "data": data}), min_size=1, max_size=8))
+@pytest.mark.slow
 def test_the_parsers_agree_on_good_records(given_records) -> None:
     text = "\n".join(json.dumps(each, ensure_ascii=False) for each in given_records).encode()
     fast, _, count, log, _ = parse(text)
@@ -228,6 +230,7 @@ def test_a_record_that_needs_the_exact_parser_costs_its_neighbours_only(monkeypa
     assert len(taken) <= 2 * records._EXACT_LINES
 
 
+@pytest.mark.slow
 def test_every_depth_of_nesting_is_read_or_refused() -> None:
     """What reads JSON and what writes it do not reach their limits at the same depth."""
     lines = b"".join(

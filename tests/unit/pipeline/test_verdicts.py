@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def lines(records) -> str:
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(_inputs, st.sampled_from(["append", "merge", "overwrite"])), max_size=5))
+@pytest.mark.slow
 def test_loads_follow_the_model(tmp_path_factory, program) -> None:
     home = tmp_path_factory.mktemp("model")
     model = Model()

@@ -189,6 +189,7 @@ predicates = st.recursive(
 @example(predicate=Compare("f32", ir.Operator.LT, Literal(F32_MAX + 1, ir.I64)))
 @example(predicate=Or((Not(OneOf("name", ("Ada",))), Not(OneOf("name", ("",))))))
 @example(predicate=Not(And((OneOf("i32", (2, 3)), OneOf("i32", (-1,)), OneOf("i32", (5,))))))
+@pytest.mark.slow
 def test_three_arms_agree(dataset, predicate):
     expected = [str(number) for number, row in enumerate(ROWS) if truth(predicate, row) is True]
     table = rows_table()

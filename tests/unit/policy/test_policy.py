@@ -190,6 +190,7 @@ def bundles(draw: st.DrawFn) -> Bundle:
         max_size=12,
     ),
 )
+@pytest.mark.slow
 def test_the_table_of_decisions_is_what_cedar_says(
     bundle: Bundle, asked: list[tuple[str, Action, str | None, str | None, str | None]]
 ) -> None:

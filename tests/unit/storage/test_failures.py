@@ -78,6 +78,7 @@ def listing(place: Path) -> dict[str, bytes]:
     return {str(p.relative_to(place)): p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_io_and_changes_nothing(tmp_path: Path) -> None:
     store = local_store(tmp_path)
     tables = store.tables()
@@ -114,6 +115,7 @@ def test_a_disk_that_takes_no_more_is_io_and_changes_nothing(tmp_path: Path) -> 
     assert content(tables, tables.open_head(PERSON, PLACE, None)) == {"a": 0, "staged": 0}
 
 
+@pytest.mark.slow
 def test_lost_permission_is_a_configuration_error_and_changes_nothing(open_place: Path) -> None:
     store = local_store(open_place)
     tables = store.tables()
@@ -149,6 +151,7 @@ def test_lost_permission_is_a_configuration_error_and_changes_nothing(open_place
     assert listing(place) == before
 
 
+@pytest.mark.slow
 def test_denied_access_is_never_taken_for_absence(open_place: Path) -> None:
     store = local_store(open_place)
     filled(store.tables(), ["a"])
@@ -311,6 +314,7 @@ def test_a_memory_store_is_shared_by_name() -> None:
     assert memory_store().adapter().read_text_if_exists("x") is None
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_half_text(tmp_path: Path) -> None:
     store = local_store(tmp_path)
     filled(store.tables(), ["a"])

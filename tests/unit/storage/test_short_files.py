@@ -39,6 +39,7 @@ print(silent, noticed)
 """
 
 
+@pytest.mark.slow
 def test_a_data_file_cut_short_is_noticed(tmp_path: Path) -> None:
     place = str(tmp_path / "d")
     lance.write_dataset(pa.table({"a": ["x"]}), place)
