@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 2
 CHAOS_SECONDS ?= 3600
 NOT_QUICK := spark or s3 or crash or model or slow or torture
-# Where there is memory for files, the quick tests write there.
-QUICK_PLACE := $(shell test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp})
+# The quick tests write to memory where there is enough of it for files; some machines have a few megabytes there.
+QUICK_PLACE := $(shell test -w /dev/shm && df -kP /dev/shm | awk 'NR == 2 { exit $$4 < 2000000 }' && echo /dev/shm || echo $${TMPDIR:-/tmp})
 
 # Processes that tests start load compiled modules, as those of an installed package do.
 unexport PYTHONDONTWRITEBYTECODE
