@@ -1,5 +1,7 @@
 import signal
+from itertools import groupby
 
+import pytest
 from hypothesis import settings
 
 from cases.runner import all_cases, conformance_labels, waiting
@@ -11,6 +13,39 @@ settings.load_profile("suite")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background lets it ignore Ctrl-C, and every process below it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SHARED = ("spark", "s3")
+"""What the first test of a process starts for all that follow, and takes seconds to start."""
+LONG = ("crash", "model", "slow", "torture")
+
+
+def _marked(item: pytest.Item, names: tuple[str, ...]) -> bool:
+    return any(item.get_closest_marker(name) for name in names)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Orders the tests of several workers, each of which begins with a part of this list and takes from the ends.
+
+    What shares a JVM or a server comes first, so that one worker starts it. Every part begins with its long
+    tests: none is left for the end, when the other workers have nothing to do.
+    """
+    count = getattr(config, "workerinput", {}).get("workercount", 1)
+    if count == 1:
+        return
+    shared = [item for item in items if _marked(item, SHARED)]
+    shared.sort(key=lambda item: not _marked(item, SHARED[:1]))
+    long: list[list[pytest.Item]] = [shared, *([] for _ in range(count - 1))]
+    short: list[list[pytest.Item]] = [[] for _ in range(count)]
+    others = [item for item in items if not _marked(item, SHARED)]
+    for _, module in groupby(others, lambda item: item.path):
+        parted = {True: [], False: []}
+        for item in module:
+            parted[_marked(item, LONG)].append(item)
+        min(long, key=len).extend(parted[True])
+        min(short, key=len).extend(parted[False])
+    items[:] = [item for piece in zip(long, short, strict=True) for part in piece for item in part]
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

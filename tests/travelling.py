@@ -2,15 +2,12 @@
 
 import base64
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any, Self
 
 import omnigraph
+from crash.harness import CUT, run_script
 from graphs import FAST, run
 from omnigraph.api.graph import Graph
 from omnigraph.core.failpoints import Window
@@ -115,15 +112,10 @@ def make(store: Store, scratch: Path) -> None:
 
 def die(store: Store, window: Window, branch: str = "kid", action: str = "kill") -> None:
     """Leave a sidecar: a process dies in the middle of a write."""
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, store.uri, json.dumps(store.storage_options), branch],
-        env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{window.value}={action}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+    status, errors = run_script(
+        DYING, store.uri, json.dumps(store.storage_options), branch, failpoints=f"{window.value}={action}"
     )
-    assert done.returncode == -signal.SIGKILL, (done.returncode, done.stderr)
+    assert status == CUT, (status, errors)
 
 
 def states(graph: Graph) -> dict[str, str]:

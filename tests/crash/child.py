@@ -284,6 +284,12 @@ def hold_lease(command):
         sys.stdin.readline()
 
 
+def script(command):
+    """A program of a test, with arguments of its own."""
+    sys.argv = ["script", *command["arguments"]]
+    exec(compile(command["text"], "script", "exec"), {"__name__": "__main__"})
+
+
 def kill_writer(command):
     """Write until killed."""
     from torture.kill_writer import work
@@ -310,6 +316,7 @@ COMMANDS = {
         ensure_indices,
         confirm,
         hold_lease,
+        script,
         kill_writer,
     )
 }

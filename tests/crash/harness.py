@@ -30,6 +30,12 @@ def run_child(command, *, failpoints=None, durability="os"):
         return status, errors.read()
 
 
+def run_script(text, *arguments, failpoints="", durability="os"):
+    """As `run_child` for a program in Python with arguments of its own."""
+    command = {"command": "script", "text": text, "arguments": [str(each) for each in arguments]}
+    return run_child(command, failpoints=failpoints, durability=durability)
+
+
 @functools.cache
 def _server():
     """One server for all tests of this process."""

@@ -1,12 +1,9 @@
 """A commit that was published is in the history, wherever its writer died afterwards."""
 
-import subprocess
-import sys
-
 import pytest
 
 import omnigraph
-from crash.harness import EXIT_AT_WINDOW
+from crash.harness import EXIT_AT_WINDOW, run_script
 
 SCHEMA = "node Person { name: String @key }"
 WRITER = """
@@ -24,12 +21,8 @@ with omnigraph.open(sys.argv[1]) as graph:
 def test_commit_row_present_after_crash_between_publish_and_commit_append(tmp_path, window):
     place = tmp_path / "g"
     omnigraph.init(place, schema=SCHEMA).close()
-    died = subprocess.run(
-        [sys.executable, "-c", WRITER, str(place)],
-        env={"OMNIGRAPH_FAILPOINTS": f"{window}=exit", "OMNIGRAPH_DURABILITY": "os"},
-        check=False,
-    )
-    assert died.returncode == EXIT_AT_WINDOW
+    status, errors = run_script(WRITER, place, failpoints=f"{window}=exit")
+    assert status == EXIT_AT_WINDOW, errors
     with omnigraph.open(place) as graph:
         assert graph.entity("Person", "ann").id == "ann"
         commits = graph.commits.list()

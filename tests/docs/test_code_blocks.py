@@ -173,7 +173,8 @@ def assert_printed(expected: str, printed: str) -> None:
     assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"expected:\n{expected}\nprinted:\n{printed}"
 
 
-@pytest.mark.slow  # a page is many commands, and its loads run on Spark
+@pytest.mark.spark  # most pages load
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_every_block_of_a_page_works(page: Path, tmp_path: Path) -> None:

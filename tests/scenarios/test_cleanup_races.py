@@ -1,10 +1,6 @@
 """Cleanups beside writers, readers, clones, loads and each other; locally and on an object store."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from crash.harness import CUT, run_script
 from graphs import FAST, PEOPLE, make_graph, rows_of, run
 from omnigraph.api.graph import Graph
 from omnigraph.core.cancel import Cancellation
@@ -303,13 +300,9 @@ def test_what_a_resumable_load_staged_stays_until_it_is_old(tmp_path) -> None:
     source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     with make_graph(tmp_path / "g", PEOPLE) as graph:
         for _ in range(2):
-            done = subprocess.run(
-                [sys.executable, "-c", DYING_LOAD, graph.uri, str(source)],
-                env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{Window.LOAD_POST_STAGE.value}=kill"},
-                check=False,
-                timeout=120,
-            )
-            assert done.returncode == -signal.SIGKILL
+            death = f"{Window.LOAD_POST_STAGE.value}=kill"
+            status, errors = run_script(DYING_LOAD, graph.uri, source, failpoints=death, durability="full")
+            assert status == CUT, errors
         first, second = [each.id for each in graph.resumable_loads()]
         why = {each.name: each.why for each in graph.cleanup(keep=1).fates}
         staged = [name for name, reason in why.items() if reason == f"staged by load {first}"]

@@ -1,14 +1,11 @@
 """A cleanup that dies at any step leaves files that nothing points at, and the next one finishes it."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from crash.harness import CUT, run_script
 from graphs import run
 from omnigraph.core.failpoints import Raise, Window, activate
 from omnigraph.storage.layout import CHECKSUMS, CLEANUP
@@ -80,15 +77,8 @@ def test_a_killed_cleanup_loses_nothing_and_is_finished(made, tmp_path: Path, de
     store = Store(str(tmp_path / "g"))
     shutil.copytree(origin.uri, store.uri)
     window, action = DEATHS[death]
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, store.uri],
-        env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{window.value}={action}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, (done.returncode, done.stderr)
+    status, errors = run_script(DYING, store.uri, failpoints=f"{window.value}={action}")
+    assert status == CUT, (status, errors)
     kept = {each.name for each in planned.fates if not each.goes and not each.name.startswith(CLEANUP)}
     assert kept <= on_disk(store)
     with opened(store, read_only=True) as graph:

@@ -1,15 +1,12 @@
 """A clone that is stopped half-way is no graph, or shows what it showed before; the next one goes on."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import omnigraph
+from crash.harness import CUT, run_script
 from graphs import FAST, make_graph, run
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import AlreadyInitialized, Cancelled, CloneUnfinished, InitializationClaimed
@@ -53,15 +50,8 @@ DEATHS = {
 
 
 def killed(source: Store, target: Store, window: Window, action: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIVES, source.uri, target.uri],
-        env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{window.value}={action}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, (done.returncode, done.stderr)
+    status, errors = run_script(LIVES, source.uri, target.uri, failpoints=f"{window.value}={action}")
+    assert status == CUT, (status, errors)
 
 
 def no_graph_yet(target: Store) -> None:

@@ -1,16 +1,13 @@
 """An erasure that dies in any window loses nothing else, and the next one forgets the subject."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import omnigraph
+from crash.harness import CUT, run_script
 from forgetting import SUBJECT, add_subject, found
 from graphs import FAST, run
 from omnigraph.core.errors import EntityNotFound
@@ -84,15 +81,8 @@ def test_a_killed_erasure_loses_nothing_else_and_is_finished(
     store = Store(str(tmp_path / "g"))
     shutil.copytree(origin.uri, store.uri)
     window, action = DEATHS[death]
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, store.uri],
-        env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{window.value}={action}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, (done.returncode, done.stderr)
+    status, errors = run_script(DYING, store.uri, failpoints=f"{window.value}={action}")
+    assert status == CUT, (status, errors)
     with opened(store, read_only=True) as graph:
         assert rows(graph) == expected
     with opened(store) as graph:

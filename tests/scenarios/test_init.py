@@ -1,7 +1,5 @@
 """Creating and opening graphs: claims, crash windows, what a half-made graph looks like."""
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import lance
 import pytest
 
 import omnigraph
+from crash.harness import EXIT_AT_WINDOW, run_script
 from graphs import FAST, PEOPLE, make_graph, rows_of, run
 from omnigraph.core.errors import (
     AlreadyInitialized,
@@ -108,13 +107,8 @@ def test_a_creation_nobody_can_judge_removes_nothing(tmp_path: Path, monkeypatch
 )
 def test_a_creator_that_dies(tmp_path: Path, window: Window, *, exists: bool) -> None:
     code = f"import omnigraph; omnigraph.init({str(tmp_path / 'g')!r}, schema={PEOPLE!r})"
-    died = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"OMNIGRAPH_FAILPOINTS": f"{window.value}=exit", "PATH": ""},
-        check=False,
-        timeout=60,
-    )
-    assert died.returncode == 86
+    status, errors = run_script(code, failpoints=f"{window.value}=exit", durability="full")
+    assert status == EXIT_AT_WINDOW, errors
     if exists:
         with pytest.raises(AlreadyInitialized):
             make_graph(tmp_path / "g")

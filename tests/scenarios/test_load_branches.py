@@ -1,14 +1,11 @@
 """Loads into a branch that does not exist yet: it is there when the load is, and never before."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from crash.harness import CUT, run_script
 from graphs import rows_of, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import (
@@ -147,15 +144,10 @@ def test_a_load_that_dies_around_the_making_of_its_branch_can_be_done(
     graph.load_frames({"Person": [{"name": "ann"}]}, mode="append", engine="local")
     source = tmp_path / "input.jsonl"
     source.write_text(json.dumps(person("bob")) + "\n")
-    died = subprocess.run(
-        [sys.executable, "-c", LOADER, graph.uri, str(source)],
-        env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{window.value}=kill"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+    status, errors = run_script(
+        LOADER, graph.uri, source, failpoints=f"{window.value}=kill", durability="full"
     )
-    assert died.returncode == -signal.SIGKILL, (died.returncode, died.stderr)
+    assert status == CUT, (status, errors)
     assert graph.branches.list() == DEATHS[window]
     for branch in DEATHS[window]:
         assert set(rows_of(graph, "Person", branch=branch)) == {"ann"}

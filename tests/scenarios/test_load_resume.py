@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import omnigraph
+from crash.harness import CUT, run_script
 from graphs import FAST, make_graph, run, state_of, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import (
@@ -83,15 +81,8 @@ def graph(tmp_path: Path):
 
 def killed(graph: Graph, sources: list[Path], window: Window, action: str, mode: str = "append") -> str:
     """Let a process die in the window; the id of the load it leaves."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADER, graph.uri, mode, *map(str, sources)],
-        env=os.environ | {"OMNIGRAPH_FAILPOINTS": f"{window.value}={action}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, (done.returncode, done.stderr)
+    status, errors = run_script(LOADER, graph.uri, mode, *sources, failpoints=f"{window.value}={action}")
+    assert status == CUT, (status, errors)
     (waiting,) = graph.resumable_loads()
     return waiting.id
 
