@@ -1,4 +1,6 @@
+import gc
 import signal
+from collections.abc import Generator
 from itertools import groupby
 
 import pytest
@@ -13,6 +15,17 @@ settings.load_profile("suite")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background lets it ignore Ctrl-C, and every process below it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects without collecting garbage: what modules and tests make here stays, and is not looked at again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 SHARED = ("spark", "s3")
