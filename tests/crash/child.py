@@ -6,6 +6,7 @@ anything of Lance was used, so that a cut costs milliseconds. The reply is its e
 """
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -393,6 +394,7 @@ def import_ahead():
 
 def serve():
     import_ahead()
+    gc.freeze()  # what is imported stays; no child looks through it, which would copy every page of it
     print("ready", flush=True)
     for line in sys.stdin:
         child = os.fork()

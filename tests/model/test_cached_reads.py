@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
-from graphs import forget_everything
+from graphs import forget_everything, make_graph
 from model.programs import SCHEMA
 from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
@@ -289,7 +289,7 @@ def test_threads_read_while_another_commits(request, tmp_path):
     seen: list[tuple[int, str, Counter]] = []
     failures: list[BaseException] = []
     done = threading.Event()
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         expected = {commit(graph, program.first()): program.answers()}
 
         def read(number: int) -> None:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import omnigraph
+from graphs import make_graph
 from model import programs
 from model.crowd import CHAINS, gather
 from model.programs import SCHEMA, graphs, queries, seed
@@ -201,7 +202,7 @@ def test_searches_take_the_ways_that_explain_names(tmp_path, monkeypatch, rows_m
     """Of tables that count as small and as large; by candidates fetched alone, indexes, and memory."""
     monkeypatch.setattr(search_choice, "EXACT_ROWS_MAX", rows_max)
     monkeypatch.setattr(search_choice, "FETCHED_ROWS_MAX", fetched)
-    with omnigraph.init(tmp_path / "g", schema=DOCUMENTS, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", DOCUMENTS) as graph:
         bodies = ["deep reef", "reef and moss", "moss", "the deep", "reef reef"]
         lines = [
             f'insert Doc {{ slug: "d{n}", body: "{body}", vec: [{n}.0, 1.0] }}'

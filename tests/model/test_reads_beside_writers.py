@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import omnigraph
+from graphs import make_graph
 from model.programs import SCHEMA, seed
 from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
@@ -113,7 +113,7 @@ def test_every_answer_is_that_of_its_commit_while_a_second_process_commits(tmp_p
     file = tmp_path / "mutations.json"
     file.write_text(json.dumps(mutations), encoding="utf-8")
     observed = Observed()
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         graph.mutate(seed(first))
         states = {graph.commits.head().id: first}
         child = subprocess.Popen(
@@ -162,7 +162,7 @@ def test_every_answer_is_that_of_its_commit_while_threads_read_and_one_writes(tm
     mutations, after = program(first)
     observed = Observed()
     stopped = threading.Event()
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         graph.mutate(seed(first))
         states = {graph.commits.head().id: first}
         failed: list[BaseException] = []

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import omnigraph
+from graphs import make_graph
 from model.reference import ModelGraph, run_reference
 from omnigraph.catalog.build import compile_schema
 from omnigraph.core.errors import NegativeWeight, ResourceLimit
@@ -114,7 +115,7 @@ def ring(tmp_path):
     size = 120
     nodes = [f'insert A {{ k: "n{n:03}" }}' for n in range(size)]
     edges = [f'insert E {{ from: "n{n:03}", to: "n{(n + 1) % size:03}", w: 1.5 }}' for n in range(size)]
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as opened:
+    with make_graph(tmp_path / "g", SCHEMA) as opened:
         opened.mutate("query q() {" + "\n".join(nodes + edges) + "}")
         yield opened
 

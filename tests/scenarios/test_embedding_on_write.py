@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import omnigraph as og
+from graphs import make_graph
 from minilm import MiniLM, sentence_vector
 from omnigraph.core.cancel import Cancellation
 from omnigraph.core.errors import (
@@ -148,7 +149,7 @@ def test_required_vectors_may_be_left_out_too_and_texts_may_be_defaults(graph, c
 
 
 def test_without_an_embedder_everything_is_as_if_nobody_embedded(tmp_path):
-    with og.init(tmp_path / "g.omni", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g.omni", SCHEMA) as graph:
         with pytest.raises(QueryTypeError, match=r"T12: insert into 'Note' needs 'must'"):
             graph.mutate(QUERIES, {"text": "a note"}, name="note")
         graph.mutate(QUERIES, {"slug": "reef", "body": "a reef"}, name="add")

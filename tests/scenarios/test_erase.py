@@ -7,7 +7,7 @@ import pytest
 
 import omnigraph
 from forgetting import SUBJECT, VALUES, add_subject, downloaded, found, spread
-from graphs import FAST, run
+from graphs import FAST, make_graph, run
 from omnigraph.core import limits
 from omnigraph.core.errors import (
     ConstraintViolation,
@@ -216,7 +216,7 @@ def test_an_edge_is_erased_alone(store: Store) -> None:
 def test_a_subject_of_a_type_that_was_dropped_and_came_back(tmp_path: Path, *, again: bool) -> None:
     rest = "node City { name: String @key }"
     schema = f"node Person {{ handle: String @key  nick: String? }}\n{rest}\nedge LivesIn: Person -> City"
-    with omnigraph.init(tmp_path / "g", schema=schema, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", schema) as graph:
         run(
             graph,
             f'insert Person {{ handle: "{SUBJECT}", nick: "zqxnick" }} insert City {{ name: "c" }}'
@@ -253,7 +253,7 @@ def test_an_edge_whose_type_was_dropped_is_forgotten_with_its_end(tmp_path: Path
 
 def test_an_edge_that_must_stay_refuses_the_erasure_of_its_end(tmp_path: Path) -> None:
     schema = "node P { k: String @key }\nnode Q { k: String @key }\nedge Has: P -> Q @card(1..)"
-    with omnigraph.init(tmp_path / "g", schema=schema, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", schema) as graph:
         run(graph, 'insert P { k: "p" } insert Q { k: "q" } insert Has { from: "p", to: "q" }')
         with pytest.raises(ConstraintViolation):
             graph.erase("Q", "q")

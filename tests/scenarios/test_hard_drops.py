@@ -6,6 +6,7 @@ import pytest
 
 import omnigraph
 from crash.harness import CUT, run_child
+from graphs import make_graph
 from omnigraph.core.errors import OmnigraphError
 from omnigraph.core.events import TableStaged, listen
 from omnigraph.core.failpoints import Window
@@ -23,7 +24,7 @@ SECRET, DRIVER, NOTE = "hush-Ada-Lune", "wheel-Ben-Alder", "scribble-Cyd-Park"
 
 @pytest.fixture
 def graph(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=SCHEMA, settings=FAST) as made:
+    with make_graph(tmp_path / "graph", SCHEMA) as made:
         made.mutate(
             f'query q() {{ insert Tour {{ code: "a", secret: "{SECRET}", stops: 1 }}'
             f' insert Bus {{ plate: "x", driver: "{DRIVER}" }}'

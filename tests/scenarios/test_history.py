@@ -3,7 +3,7 @@
 import pytest
 
 import omnigraph
-from graphs import unchanged
+from graphs import make_graph, unchanged
 from omnigraph.core.errors import (
     BadRequest,
     BranchNotFound,
@@ -17,7 +17,6 @@ from omnigraph.core.errors import (
     TargetConflict,
     TypeNotFound,
 )
-from omnigraph.core.settings import Settings
 
 SCHEMA = """
 node Person { name: String @key  age: I32?  tags: [String]? }
@@ -27,7 +26,7 @@ edge Knows: Person -> Person { since: I32? }
 
 @pytest.fixture
 def graph(tmp_path):
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as opened:
+    with make_graph(tmp_path / "g", SCHEMA) as opened:
         yield opened
 
 
@@ -169,7 +168,7 @@ def test_a_branch_and_a_tag_never_share_a_name(graph):
 def test_a_change_of_the_sign_of_zero_is_told_and_blamed(tmp_path):
     schema = "node P { name: String @key  w: F64?  v: Vector(2)?  n: F32? }"
     text = 'query q($w: F64, $v: Vector(2)) { insert P { name: "a", w: $w, v: $v, n: 1.5 } }'
-    with omnigraph.init(tmp_path / "g", schema=schema, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", schema) as graph:
         first = graph.mutate(text, {"w": 0.0, "v": [0.0, 1.0]}).commit
         second = graph.mutate(text, {"w": -0.0, "v": [-0.0, 1.0]}).commit
         [change] = graph.diff(first.id, second.id)

@@ -2,17 +2,15 @@
 
 import pytest
 
-import omnigraph
-from graphs import rows_of
+from graphs import make_graph, rows_of
 from omnigraph.core.errors import ConflictError, MergeBaseGone, MergeConflicts
-from omnigraph.core.settings import Settings
 
 SCHEMA = "node Person { name: String @key  age: I32? }"
 
 
 def test_a_branch_stays_while_two_others_need_it_as_their_merge_base(tmp_path):
     """Topic is merged into left and main: what they have in common is topic's head, and that goes with it."""
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         diverge(graph)
         before = graph.export()
         with pytest.raises(ConflictError, match="'topic' was merged into 'main' and 'left'") as refused:
@@ -29,7 +27,7 @@ def test_a_branch_stays_while_two_others_need_it_as_their_merge_base(tmp_path):
 
 
 def test_a_branch_goes_when_one_of_the_two_that_need_it_goes(tmp_path):
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         diverge(graph)
         graph.branches.delete("left")
         graph.branches.delete("topic")
@@ -39,7 +37,7 @@ def test_a_branch_goes_when_one_of_the_two_that_need_it_goes(tmp_path):
 
 def test_merge_without_its_base_is_refused(tmp_path):
     """A base that was removed past the front door is not replaced by an older state."""
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         diverge(graph)
         graph.session.manifest.delete_branch("topic")
         before = graph.export()
@@ -55,7 +53,7 @@ def test_a_value_taken_back_after_crossed_merges_is_not_lost(tmp_path, source):
     For the base that has 1 only left changed the row, for the one that has 2 only right did.
     """
     target = {"left": "right", "right": "left"}[source]
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         cross(graph)
         run(graph, 'update Person set { age: 1 } where name = "ann"', "right")
         run(graph, 'insert Person { name: "new" }', "left")
@@ -77,7 +75,7 @@ def test_a_value_taken_back_after_crossed_merges_is_not_lost(tmp_path, source):
 
 def test_deletions_and_insertions_after_crossed_merges(tmp_path):
     """What the bases agree about is merged; a row that came and went between them is asked about."""
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         cross(graph, 'insert Person { name: "dot", age: 5 }')
         run(graph, 'delete Person where name = "dot"', "right")
         run(graph, 'delete Person where name = "cat"', "right")

@@ -7,6 +7,7 @@ import pytest
 import omnigraph
 from crash.harness import EXIT_AT_WINDOW, run_child
 from crash.people import SCHEMA, Model, seed
+from graphs import make_graph
 from invariants import assert_recovered
 from omnigraph.core.errors import DriftError
 from omnigraph.core.failpoints import Callback, Sequence, Window, activate
@@ -95,7 +96,7 @@ def test_what_a_late_writer_published_meanwhile_is_no_drift(tmp_path, monkeypatc
 
     schema = "node A { k: String @key }\nnode B { k: String @key }\n"
     with (
-        omnigraph.init(tmp_path / "graph", schema=schema, settings=FAST) as graph,
+        make_graph(tmp_path / "graph", schema) as graph,
         omnigraph.open(tmp_path / "graph", settings=FAST) as other,
     ):
         monkeypatch.setattr(protocol, "settled_on", look)

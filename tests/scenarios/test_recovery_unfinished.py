@@ -9,6 +9,7 @@ import pytest
 import omnigraph
 from crash.harness import CUT, popen_child, run_child
 from crash.people import INSERT, SCHEMA, Model, seed
+from graphs import make_graph
 from omnigraph.core.failpoints import Callback, Window, activate
 from omnigraph.core.limits import LEASE_WAIT_S_MAX
 from recovery_graph import FAST
@@ -19,7 +20,7 @@ LONG_AGO = 10 * LEASE_WAIT_S_MAX
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with omnigraph.init(tmp_path / "graph", schema=SCHEMA, settings=FAST) as graph:
+    with make_graph(tmp_path / "graph", SCHEMA) as graph:
         seed(graph)
     return tmp_path / "graph"
 

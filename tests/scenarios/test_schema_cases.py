@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 import omnigraph
-from graphs import pins_of
+from graphs import make_graph, pins_of
 from omnigraph.core.errors import (
     ConstraintViolation,
     MigrationUnsupported,
@@ -217,7 +217,7 @@ def test_s77_a_type_that_comes_back_is_another_one(graph):
 
 def test_s79_a_composite_key_whose_parts_are_renamed_is_the_same_key(tmp_path):
     text = "node T { alpha: String  zeta: String  n: I32?  @key(alpha, zeta) }\n"
-    with omnigraph.init(tmp_path / "graph", schema=text, settings=FAST) as graph:
+    with make_graph(tmp_path / "graph", text) as graph:
         graph.mutate('query q() { insert T { alpha: "A", zeta: "Z", n: 1 } }')
         graph.apply_schema(
             'node T { aaaa: String @rename_from("zeta")  zzzz: String @rename_from("alpha")  n: I32?\n'

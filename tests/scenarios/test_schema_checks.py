@@ -2,9 +2,8 @@
 
 import pytest
 
-import omnigraph
+from graphs import make_graph
 from omnigraph.core.errors import ConstraintViolation, QueryTypeError
-from recovery_graph import FAST
 
 TOURS = """node Tour { code: String @key  stops: I32?  mood: enum(fun, calm)  name: String? }
 node Bus { plate: String @key }
@@ -14,7 +13,7 @@ edge Uses: Tour -> Bus
 
 @pytest.fixture
 def graph(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as made:
+    with make_graph(tmp_path / "graph", TOURS) as made:
         rows = [
             'insert Tour { code: "a", stops: 1, mood: "fun", name: "a" }',
             'insert Tour { code: "b", stops: 2, mood: "calm", name: "b" }',

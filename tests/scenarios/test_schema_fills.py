@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import omnigraph
+from graphs import make_graph
 from invariants import assert_healthy
 from omnigraph.core.errors import (
     BadRequest,
@@ -28,7 +29,7 @@ edge Next: Tour -> Tour { since: I32? }
 
 @pytest.fixture
 def graph(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as made:
+    with make_graph(tmp_path / "graph", TOURS) as made:
         made.mutate(
             'query q() { insert Tour { code: "a", stops: 1, price: 2.0, total: 3000000000 } '
             'insert Tour { code: "b", stops: 2, price: 2.5, total: 7 } insert Tour { code: "x" } }'
@@ -194,7 +195,7 @@ def test_integers_are_widened_and_renamed_with_their_index_and_their_past(graph)
 
 
 def test_an_insert_is_reverted_after_its_property_was_renamed_and_widened(tmp_path):
-    with omnigraph.init(tmp_path / "g", schema="node N { k: String @key  n: I32? }", settings=FAST) as graph:
+    with make_graph(tmp_path / "g", "node N { k: String @key  n: I32? }") as graph:
         graph.mutate('query q() { insert N { k: "a", n: 1 } }')
         inserted = graph.commits.head().id
         graph.apply_schema('node N { k: String @key  m: I64? @rename_from("n") }')
@@ -203,7 +204,7 @@ def test_an_insert_is_reverted_after_its_property_was_renamed_and_widened(tmp_pa
 
 
 def test_a_key_is_widened_and_keeps_its_ids(tmp_path):
-    with omnigraph.init(tmp_path / "g", schema="node N { k: U32 @key  n: I32? }", settings=FAST) as graph:
+    with make_graph(tmp_path / "g", "node N { k: U32 @key  n: I32? }") as graph:
         graph.mutate("query q() { insert N { k: 7, n: 1 } }")
         graph.apply_schema("node N { k: U64 @key  n: I32? }")
         graph.mutate("query q() { insert N { k: 7, n: 2 } insert N { k: 5000000000 } }")
@@ -213,7 +214,7 @@ def test_a_key_is_widened_and_keeps_its_ids(tmp_path):
 
 
 def test_an_empty_table_takes_a_required_property_and_a_wider_one(tmp_path):
-    with omnigraph.init(tmp_path / "g", schema="node N { k: U32 @key }", settings=FAST) as graph:
+    with make_graph(tmp_path / "g", "node N { k: U32 @key }") as graph:
         graph.apply_schema("node N { k: I64 @key  n: I32 @default(3) }")
         graph.mutate("query q() { insert N { k: 7 } }")
         assert [row["n.n"] for row in graph.query("query q() { match { $n: N } return { $n.n } }")] == [3]

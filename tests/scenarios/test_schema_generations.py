@@ -8,6 +8,7 @@ import pytest
 
 import omnigraph
 from crash.harness import CUT, run_child
+from graphs import make_graph
 from omnigraph.core.errors import (
     BadRequest,
     MigrationBlocked,
@@ -36,7 +37,7 @@ CITIES = "query q() { match { $c: City } return { $c.name } }"
 
 @pytest.fixture
 def graph(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as made:
+    with make_graph(tmp_path / "graph", TOURS) as made:
         made.mutate(
             'query q() { insert Tour { code: "a", stops: 1, mood: "fun" } insert Bus { plate: "x" }'
             ' insert Uses { from: "a", to: "x" } }'
@@ -238,7 +239,7 @@ def test_a_revert_across_a_rename_puts_back_the_values_under_the_new_names(alone
 
 
 def test_a_name_that_is_dropped_and_comes_back_is_null_also_from_warm_caches(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as graph:
+    with make_graph(tmp_path / "graph", TOURS) as graph:
         graph.mutate('query q() { insert Tour { code: "a", stops: 1, mood: "fun" } }')
         stops = "query q() { match { $t: Tour } return { $t.code, $t.stops } }"
         old = graph.commits.head().id
@@ -337,7 +338,7 @@ def test_an_empty_plan_and_a_dry_run_publish_nothing(graph):
 
 
 def test_a_required_property_is_refused_where_rows_would_lack_it_and_its_default_fills_them(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as graph:
+    with make_graph(tmp_path / "graph", TOURS) as graph:
         graph.mutate('query q() { insert Tour { code: "a", mood: "fun" } }')
         head = graph.commits.head().id
         tier = '  tier: String @default("basic")'

@@ -2,7 +2,7 @@
 
 import pytest
 
-import omnigraph
+from graphs import make_graph
 from omnigraph.core.errors import (
     EntityNotFound,
     MergeConflicts,
@@ -10,7 +10,6 @@ from omnigraph.core.errors import (
     SchemaBoundary,
     TypeNotFound,
 )
-from recovery_graph import FAST
 
 TOURS = """node Tour { code: String @key  stops: I32?  mood: enum(fun, calm) }
 node Bus { plate: String @key  seats: I32? }
@@ -26,7 +25,7 @@ edge Takes: Trip -> Bus @rename_from("Uses") { began: I32? @rename_from("since")
 
 @pytest.fixture
 def graph(tmp_path):
-    with omnigraph.init(tmp_path / "graph", schema=TOURS, settings=FAST) as made:
+    with make_graph(tmp_path / "graph", TOURS) as made:
         made.mutate(
             'query q() { insert Tour { code: "a", stops: 1, mood: "fun" } insert Bus { plate: "x", seats: 9 }'
             ' insert Uses { from: "a", to: "x", since: 1990 } }',

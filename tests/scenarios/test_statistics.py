@@ -3,9 +3,8 @@
 import random
 from collections import Counter
 
-import omnigraph
+from graphs import make_graph
 from omnigraph.core.events import Progress, listen
-from omnigraph.core.settings import Settings
 from omnigraph.engine.edges import endpoints
 
 SCHEMA = "node Person { k: String @key  n: I32? }\nedge Knows: Person -> Person"
@@ -49,7 +48,7 @@ def _values(values, known) -> str:
 
 def test_statistics_are_exact_at_every_commit(tmp_path) -> None:
     chosen = random.Random(11)
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         nodes = [f'insert Person {{ k: "p{n}", n: {n % 5} }}' for n in range(12)]
         edges = [
             f'insert Knows {{ from: "p{chosen.randrange(12)}", to: "p{chosen.randrange(12)}" }}'
@@ -89,7 +88,7 @@ def test_a_build_that_somebody_waits_for_says_how_far_it_is(tmp_path, monkeypatc
     ring = [f'insert Person {{ k: "p{n}" }}' for n in range(5)]
     ring += [f'insert Knows {{ from: "p{n}", to: "p{(n + 1) % 5}" }}' for n in range(5)]
     heard = []
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=Settings(durability="os")) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         graph.mutate("query q() {" + "\n".join(ring) + "}")
         with listen(heard.append):
             graph.query(EITHER_WAY[0])

@@ -7,6 +7,7 @@ import pytest
 
 import omnigraph
 from crash.people import SCHEMA, Model, seed
+from graphs import make_graph
 from omnigraph.core.errors import BranchNotFound, OmnigraphError, StoragePermanent
 from omnigraph.core.events import Warned, listen
 from omnigraph.core.failpoints import Callback, Raise, Window, activate
@@ -27,7 +28,7 @@ tears = pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS.keys())
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with omnigraph.init(tmp_path / "graph", schema=SCHEMA, settings=FAST) as graph:
+    with make_graph(tmp_path / "graph", SCHEMA) as graph:
         seed(graph)
         graph.branches.create("other")
         graph.mutate(INSERT, {"n": "on other"}, branch="other")

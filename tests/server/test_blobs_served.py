@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import omnigraph
-from graphs import FAST
+from graphs import make_graph
 from omnigraph.core.permission import WRITERS
 from omnigraph.server.served import GraphToServe
 from server.conftest import Running, Serve
@@ -17,7 +16,7 @@ PATH = "/graphs/papers/blob?type=Paper&property=scan&id="
 @pytest.fixture
 def server(serve: Serve, tmp_path: Path) -> Running:
     schema = "node Paper { slug: String @key  scan: Blob? }"
-    with omnigraph.init(tmp_path / "papers.omni", schema=schema, settings=FAST) as graph:
+    with make_graph(tmp_path / "papers.omni", schema) as graph:
         graph.mutate(
             'query q($b: Blob) { insert Paper { slug: "in", scan: $b } insert Paper { slug: "none" } }',
             {"b": "base64:aGVsbG8gd29ybGQ="},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import omnigraph
-from graphs import FAST
+from graphs import make_graph
 from omnigraph.api.branches import Branches, Commits
 from omnigraph.api.graph import Graph
 from omnigraph.api.history import Feed, Tags
@@ -74,7 +74,7 @@ def raised(call: Any) -> OmnigraphError:
 
 @pytest.fixture
 def server(serve: Serve, tmp_path: Path) -> Running:
-    with omnigraph.init(tmp_path / "many.omni", schema=MANY, settings=FAST) as graph:
+    with make_graph(tmp_path / "many.omni", MANY) as graph:
         graph.load(
             io.BytesIO(
                 b'{"type":"Paper","data":{"slug":"p1","scan":"base64:aGVsbG8gd29ybGQ="}}\n'

@@ -8,9 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-import omnigraph
 from cli.conftest import COMMAND, clean_environment
-from graphs import FAST
+from graphs import make_graph
 from omnigraph.api.graph import Graph
 from server.conftest import ADD, BY_IMO, SHIPS
 from server.test_serve_command import serving, stopped
@@ -37,7 +36,7 @@ def asked(url: str, path: str, token: str = "t1", body: Any = None) -> httpx2.Re
 
 @pytest.fixture
 def place(harbor: Graph, tmp_path: Path) -> Path:
-    omnigraph.init(tmp_path / "second.omni", schema=SHIPS, settings=FAST).close()
+    make_graph(tmp_path / "second.omni", SHIPS).close()
     (tmp_path / "policy.yaml").write_text(READS)
     (tmp_path / "tokens.json").write_text(json.dumps({"act-ines": "t1"}))
     (tmp_path / "server.yaml").write_text(

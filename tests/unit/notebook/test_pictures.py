@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import omnigraph as og
+from graphs import make_graph
 from omnigraph.core import html
-from omnigraph.core.settings import Settings
 from omnigraph.engine.entities.neighbourhood import Neighbourhood, PictureEdge, PictureNode
 from omnigraph.notebook.picture import CROWDED, draw, layout
 
@@ -56,7 +56,7 @@ def checked(text: str) -> Checker:
 
 @pytest.fixture
 def graph(tmp_path: Path) -> og.Graph:
-    graph = og.init(tmp_path / "g.omni", schema=SCHEMA, settings=Settings(durability="os"))
+    graph = make_graph(tmp_path / "g.omni", SCHEMA)
     graph.mutate(
         """query seed($evil: String) {
           insert Person { handle: "ada", name: $evil }

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import omnigraph
-from graphs import FAST
+from graphs import make_graph
 from omnigraph.core.errors import BadRequest, ConstraintViolation, LoadFormatError
 
 SCHEMA = """
@@ -23,7 +22,7 @@ edge E: T -> T
 
 @pytest.fixture
 def graph(tmp_path: Path):
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=FAST) as made:
+    with make_graph(tmp_path / "g", SCHEMA) as made:
         yield made
 
 

@@ -20,7 +20,7 @@ Read = Callable[[bytes], list[Piece]]
 SCHEMA = "node T { k: String @key  s: String?  i: I32? }"
 
 
-@pytest.fixture(params=["local", "spark"])
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -8,8 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import omnigraph
-from graphs import FAST
+from graphs import make_graph
 from omnigraph.core.errors import BadRequest, LoadFormatError
 from omnigraph.pipeline.load.frames import HeldSize, held_size
 
@@ -18,7 +17,7 @@ SCHEMA = "node T { k: String @key  n: I64?  u: U64?  us: [U64]?  day: Date?  at:
 
 @pytest.fixture
 def graph(tmp_path: Path):
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=FAST) as made:
+    with make_graph(tmp_path / "g", SCHEMA) as made:
         yield made
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import omnigraph
-from graphs import FAST
+from graphs import make_graph
 from omnigraph.core.errors import InternalError
 from omnigraph.pipeline.load import run as loading
 
@@ -29,7 +28,7 @@ def test_a_lost_row_stops_the_load(tmp_path: Path, monkeypatch, stage: str, more
     """`stage_split` runs when records are left out: here the first of two with one id."""
     (tmp_path / "in.jsonl").write_text(RECORDS + more)
     monkeypatch.setattr(loading, stage, losing_one(getattr(loading, stage)))
-    with omnigraph.init(tmp_path / "g", schema=SCHEMA, settings=FAST) as graph:
+    with make_graph(tmp_path / "g", SCHEMA) as graph:
         with pytest.raises(InternalError, match=r"read \d records and accounts for \d"):
             graph.load(tmp_path / "in.jsonl", mode="merge", engine="local")
         assert graph.export() == ""
