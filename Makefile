@@ -34,7 +34,7 @@ demo: setup ## run the main job on sample data
 test: setup ## run the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
-quick: setup ## what needs no Spark, no server of objects, no killed process, no model and no second of its own, in under 3 minutes
+quick: setup ## what needs no Spark, object store, killed process or model and takes no time of its own, in under 3 minutes
 	@begin=$$(date +%s); \
 	TMPDIR=$(QUICK_PLACE) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not ($(NOT_QUICK))"; status=$$?; \
 	echo "make quick took $$(($$(date +%s) - begin)) s"; exit $$status

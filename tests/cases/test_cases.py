@@ -17,7 +17,15 @@ from cases.runner import Case, all_cases, conformance_labels, run_case, waiting
 CASES = all_cases()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+LONG = {"L34"}
+"""Labels of cases that move enough rows to take seconds."""
+
+
+def _param(case: Case):
+    return pytest.param(case, id=case.id, marks=(pytest.mark.slow,) if case.label in LONG else ())
+
+
+@pytest.mark.parametrize("case", map(_param, CASES))
 def test_case(case: Case) -> None:
     run_case(case)
 

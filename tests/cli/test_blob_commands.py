@@ -48,6 +48,7 @@ def test_the_bytes_of_a_blob(here: Run, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_empty_blob_empties_the_file(here: Run, tmp_path: Path) -> None:
     made(tmp_path, "base64:")
     (tmp_path / "out.bin").write_bytes(b"before")
@@ -55,6 +56,7 @@ def test_an_empty_blob_empties_the_file(here: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out.bin").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_what_a_blob_is(here: Run, tmp_path: Path) -> None:
     made(tmp_path, "base64:MDEyMzQ1Njc4OQ==")
     found = here("blob", "stat", *CELL, *STORE, "--json").json

@@ -18,6 +18,7 @@ def store(tmp_path, here):
     return "g"
 
 
+@pytest.mark.slow
 def test_a_diff_is_printed_by_entity_then_counted(here, store):
     done = here("diff", "v1", "main", "--store", store)
     assert done.out.splitlines() == [
@@ -40,6 +41,7 @@ def test_a_diff_as_json_has_counts_and_images(here, store):
     assert (change["before"]["properties"]["age"], change["after"]["properties"]["age"]) == (36, 37)
 
 
+@pytest.mark.slow
 def test_blame_names_actor_and_commit(here, store):
     found = here("blame", "Person", "ada", "--json", "--store", store).json
     origin = {each["property"]: each["actor_id"] for each in found["properties"]}
@@ -65,6 +67,7 @@ def test_blame_says_values_as_every_other_output_does(here, tmp_path):
     assert {each["property"]: each["value"] for each in found}["at"] == "2026-05-01T12:00:00.000Z"
 
 
+@pytest.mark.slow
 def test_tags_are_listed_and_forgotten(here, store):
     (tag,) = here("tag", "list", "--json", "--store", store).json["tags"]
     assert tag["name"] == "v1"
@@ -75,6 +78,7 @@ def test_tags_are_listed_and_forgotten(here, store):
     assert missing.error["kind"] == "commit_not_found"
 
 
+@pytest.mark.slow
 def test_a_commit_is_reverted(here, store):
     commits = here("commit", "list", "--json", "--store", store).json["commits"]
     raised = next(
@@ -114,6 +118,7 @@ def test_a_commit_shows_its_changes(here, store):
     assert first.error["kind"] == "parentless_commit"
 
 
+@pytest.mark.slow
 def test_pages_of_a_commit_are_printed_one_by_one(here, store):
     text = " ".join(f'insert Person {{ name: "n{n}" }}' for n in range(3))
     here("mutate", "-e", f"query m() {{ {text} }}", "--store", store)
@@ -143,6 +148,7 @@ def test_a_poll_prints_blocks_and_the_cursor(here, store):
     assert wrong.error["error"].startswith("change cursor rejected:")
 
 
+@pytest.mark.slow
 def test_a_baseline_and_its_cursor_miss_nothing(here, store, tmp_path):
     made = here("changes", "baseline", "--out", "base.jsonl", "--json", "--store", store).json
     lines = (tmp_path / "base.jsonl").read_text().splitlines()

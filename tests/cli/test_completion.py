@@ -26,6 +26,7 @@ def test_flags_not_given_yet() -> None:
     assert "--data" in candidates(["load", "--data", "a", "--d"])
 
 
+@pytest.mark.slow
 def test_values_that_are_known() -> None:
     assert candidates(["load", "--mode", ""]) == ["append", "merge", "overwrite", "patch"]
     assert candidates(["query", "--format", "j"]) == ["jsonl", "json"]

@@ -39,6 +39,7 @@ def read(here: Run, *arguments: str, env: dict[str, str]) -> str:
     return here(*COUNT, *arguments, env=env).out.split()[1]
 
 
+@pytest.mark.slow
 def test_the_order_in_which_a_graph_is_found(here: Run, place: Path) -> None:
     personal = home(place, "defaults: {store: three.omni}\nprofiles: {first: {store: one.omni}}\n")
     everywhere = {**personal, "OMNIGRAPH_STORE": "two.omni", "OMNIGRAPH_PROFILE": "first"}
@@ -181,6 +182,7 @@ def test_a_load_takes_the_settings_of_the_file_too(here: Run, place: Path) -> No
     assert here(*load, "--engine", "local", env=home(place, "")).json["total_entities"] == 1
 
 
+@pytest.mark.slow
 def test_profiles_are_listed_and_shown(here: Run, place: Path) -> None:
     personal = home(
         place, "profiles:\n  b: {store: two.omni}\n  a: {store: one.omni}\n  torn: {store: x, server: y}\n"

@@ -46,6 +46,7 @@ def query(body: str) -> tuple[str, ...]:
     return ("query", "-e", body, *STORE, "--json")
 
 
+@pytest.mark.slow
 def test_e4_to_e8_a_query_that_is_wrong(here: Run, place: Path) -> None:
     unclosed = here(*query("query q() {\n  match { $s: Ship }\n  return { $s.name }\n"), rc=1).error
     assert unclosed["kind"] == "query_syntax"
@@ -72,6 +73,7 @@ def refused_load(here: Run, place: Path, records: str, rc: int) -> dict[str, Any
     return refused.error
 
 
+@pytest.mark.slow
 def test_e10_an_edge_to_nowhere(here: Run, place: Path) -> None:
     error = refused_load(here, place, '{"edge":"SisterOf","from":"S1","to":"nowhere"}', 1)
     assert (error["kind"], error["constraint"]["rule"]) == ("constraint_violation", "endpoint")
@@ -99,6 +101,7 @@ def test_e19_a_branch_with_children_stays(here: Run, place: Path) -> None:
     assert (refused["kind"], refused["blocking_branches"]) == ("branch_has_children", ["kid"])
 
 
+@pytest.mark.slow
 def test_e20_a_drop_names_the_branches_in_its_way(here: Run, place: Path) -> None:
     (place / "less.pg").write_text(SCHEMA.replace("  tonnage: I32?", ""))
     here("branch", "create", "topic", "--quiet", *STORE)

@@ -34,6 +34,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_streams(here: Run, place: Path) -> None:
     cells = here("export", "--type", "Ship", "--format", "csv", *STORE).out
     assert cells == 'id,imo,name,tonnage\n"S1","S1","Aurora, ""A""",900\n"S2","S2","",\n'
@@ -71,6 +72,7 @@ def test_files_and_the_report(here: Run, place: Path) -> None:
     assert here("export", "--out", "quiet.jsonl", "--quiet", *STORE).err == ""
 
 
+@pytest.mark.slow
 def test_refusals(here: Run, place: Path) -> None:
     here("export", "--out", "x.jsonl", *STORE)
     again = here("export", "--out", "x.jsonl", "--json", *STORE, rc=1)

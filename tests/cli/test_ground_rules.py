@@ -21,6 +21,7 @@ def test_version_prints_two_lines(run: Run) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["-v", "--version"])
 def test_the_version_flag_prints_the_first_line_only(run: Run, flag: str) -> None:
     assert run(flag).out == f"omnigraph {__version__}\n"
@@ -37,6 +38,7 @@ def test_the_command_starts_quickly(run: Run) -> None:
     assert any(seconds() < 0.4 for _ in range(12))
 
 
+@pytest.mark.slow
 def test_without_a_command_help_is_shown_and_nothing_is_done(run: Run) -> None:
     ran = run(rc=2)
     assert ran.out == ""
@@ -81,6 +83,7 @@ def test_an_unknown_command_names_the_near_one(run: Run, given: list[str], meant
     assert f"hint: did you mean `omnigraph {meant}`?" in ran.err
 
 
+@pytest.mark.slow
 def test_a_usage_error_is_json_when_json_was_asked_for(run: Run) -> None:
     ran = run("version", "--json", "--nonsense", rc=2)
     assert ran.out == ""
@@ -89,6 +92,7 @@ def test_a_usage_error_is_json_when_json_was_asked_for(run: Run) -> None:
     assert "--nonsense" in ran.error["error"]
 
 
+@pytest.mark.slow
 def test_a_flag_the_command_cannot_use_is_refused(run: Run) -> None:
     ran = run("version", "--store", "g.omni", rc=2)
     assert "`version`" in ran.err
@@ -104,6 +108,7 @@ def test_a_stray_argument_says_how_a_graph_is_addressed(run: Run) -> None:
     assert "--store" in run("version", "--uri", "harbor.omni", rc=2).err
 
 
+@pytest.mark.slow
 def test_a_global_flag_may_come_first(run: Run) -> None:
     assert run("--json", "version").json["version"] == __version__
     assert "--store" in run("--store", "g.omni", "version", rc=2).err
@@ -126,6 +131,7 @@ def run_with_closed_pipe(*arguments: str, cwd: Path) -> tuple[int, str]:
     return child.wait(timeout=60), error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["version"], ["version", "--help"], ["version", "--json"]], ids=" ".join
 )

@@ -115,6 +115,7 @@ def test_bad_input_is_a_diagnostic(here: Run, files: Path, content: bytes, suffi
     assert (files / f"bad.{suffix}").read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_an_io_error(run: Run, files: Path) -> None:
     ran = run("lint", "--schema", "nowhere.pg", "--json", rc=1)
     assert ran.out == ""
@@ -170,6 +171,7 @@ def test_fmt_goes_on_after_a_file_that_does_not_parse(here: Run, files: Path) ->
     assert (files / "broken.gq").read_text() == "query q( {"
 
 
+@pytest.mark.slow
 def test_fmt_of_another_kind_of_file_asks_for_the_language(here: Run, files: Path) -> None:
     (files / "notes.txt").write_text(MESSY)
     assert "--language" in here("fmt", "notes.txt", rc=2).err
@@ -191,6 +193,7 @@ def test_schema_plan_between_two_files(run: Run, files: Path) -> None:
     run("schema", "plan", "--from", "harbor.pg", "--schema", "harbor.pg", "--exit-code", rc=0)
 
 
+@pytest.mark.slow
 def test_an_unsupported_plan_is_a_plan_and_not_a_failure(here: Run, files: Path) -> None:
     (files / "next.pg").write_text(HARBOR.replace("CallsAt: Ship -> Port", "CallsAt: Port -> Ship"))
     ran = here("schema", "plan", "--from", "harbor.pg", "--schema", "next.pg")

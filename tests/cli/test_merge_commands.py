@@ -56,6 +56,7 @@ def test_a_conflict_of_an_edge_that_lost_its_end_names_the_edge(here: Run, tmp_p
     assert ran.err.startswith(f"conflict: Tows {lost} (orphan_edge)\n")
 
 
+@pytest.mark.slow
 def test_conflicts_are_listed_and_nothing_is_published(here: Run, place: Path) -> None:
     tonnage(here, 1, "main")
     tonnage(here, 2, "topic")
@@ -73,6 +74,7 @@ def test_conflicts_are_listed_and_nothing_is_published(here: Run, place: Path) -
     assert here("export", "--store", "harbor.omni").out == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_only_the_conflict_list(here: Run, place: Path) -> None:
     tonnage(here, 1, "main")
     tonnage(here, 2, "topic")
@@ -90,6 +92,7 @@ def test_a_dry_run_writes_only_the_conflict_list(here: Run, place: Path) -> None
     assert '"tonnage":2' in here("export", "--store", "harbor.omni").out
 
 
+@pytest.mark.slow
 def test_a_dry_run_with_conflicts_does_not_say_merged(here: Run, place: Path) -> None:
     tonnage(here, 1, "main")
     tonnage(here, 2, "topic")
@@ -105,6 +108,7 @@ def test_a_dry_run_with_conflicts_does_not_say_merged(here: Run, place: Path) ->
     assert (settled["outcome"], "hint" in settled) == ("merged", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "kept"), [("ours", 1), ("theirs", 2), ("Ship=theirs", 2)])
 def test_a_side_settles_conflicts(here: Run, place: Path, side: str, kept: int) -> None:
     tonnage(here, 1, "main")
@@ -113,6 +117,7 @@ def test_a_side_settles_conflicts(here: Run, place: Path, side: str, kept: int) 
     assert f'"tonnage":{kept}' in here("export", "--store", "harbor.omni").out
 
 
+@pytest.mark.slow
 def test_delete_after_a_merge_may_be_refused_without_failing_it(here: Run, place: Path) -> None:
     here("branch", "create", "kid", "--from", "topic", *STORE)
     tonnage(here, 7, "topic")

@@ -112,6 +112,7 @@ def test_text_formats(here: Run, place: Path) -> None:
     assert shown("kv").startswith("3 rows from branch main via ships\nrow 1\ns.imo: S1\n")
 
 
+@pytest.mark.slow
 def test_the_arrow_format_is_a_stream(run: Run, place: Path) -> None:
     import subprocess
 
@@ -149,6 +150,7 @@ def test_an_empty_result() -> None:
     assert list(jsonl_lines(empty)) == []
 
 
+@pytest.mark.slow
 def test_reading_an_older_commit(here: Run, place: Path) -> None:
     head = here("commit", "list", "--limit", "1", *STORE, "--json").json["commits"][0]["graph_commit_id"]
     here("mutate", "-e", 'query d() { delete Ship where imo = "S1" }', *STORE)
@@ -213,6 +215,7 @@ def test_a_refused_load_changes_nothing(
     assert here("branch", "list", *STORE).out == "main\n"
 
 
+@pytest.mark.slow
 def test_load_onto_a_new_branch(here: Run, place: Path) -> None:
     (place / "d.jsonl").write_text('{"type":"Ship","data":{"imo":"S9","name":"X"}}\n')
     arguments = [
@@ -241,6 +244,7 @@ def test_load_from_stdin_and_rejects(here: Run, place: Path) -> None:
     assert list((place / "aside").iterdir())
 
 
+@pytest.mark.slow
 def test_export_and_load_again_gives_the_same_graph(here: Run, place: Path) -> None:
     exported = here("export", "--out", "e.jsonl", *STORE)
     assert exported.out == ""
@@ -274,6 +278,7 @@ def test_an_unknown_form_of_progress_is_refused(here: Run, place: Path) -> None:
     assert "--progress takes auto, bar, json, none" in here(*LOAD, "--progress", "loud", rc=2).err
 
 
+@pytest.mark.slow
 def test_a_tag_names_what_is_read(here: Run, place: Path) -> None:
     here("tag", "create", "v1", *STORE)
     here("mutate", "-e", 'query q() { delete Ship where imo = "S1" }', *STORE)

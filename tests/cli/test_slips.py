@@ -190,6 +190,7 @@ def test_a_tag_works_where_a_commit_does(here: Run, place: Path, command: tuple[
     assert "hint: did you mean 'release'?" in wrong.err
 
 
+@pytest.mark.slow
 def test_a_revert_that_meets_later_changes_says_what_can_be_done(here: Run, place: Path) -> None:
     (place / "old.gq").write_text('query q() { update Person set { age: 9 } where handle = "ada" }\n')
     older = here("mutate", "--query", "old.gq", "--json", "--quiet", *STORE).json["commit"]["graph_commit_id"]

@@ -38,6 +38,7 @@ def docs(tmp_path: Path) -> None:
         graph.load_frames({"Doc": rows}, mode="append", engine="local")
 
 
+@pytest.mark.slow
 def test_the_installed_command_ranks_by_a_text_offline(run: Run) -> None:
     rows = run("query", *ASK, env=OFFLINE).json["rows"]
     assert [row["d.slug"] for row in rows] == ["here", "away"]

@@ -52,6 +52,7 @@ def load(tmp_path, monkeypatch):
     graph.close()
 
 
+@pytest.mark.slow
 def test_key_index_of_one_load_serves_the_next(load):
     _, whole = load(*(person(number, 2) for number in range(400)))
     assert whole > PEOPLE
@@ -73,6 +74,7 @@ def test_endpoints_of_a_small_load_are_found_by_the_key_index(load):
     assert graph.snapshot().entries["edge:Knows"].row_count == 200
 
 
+@pytest.mark.slow
 def test_few_records_make_no_index_of_a_large_table(load, monkeypatch):
     monkeypatch.setattr(probe, "INDEXED_ROWS_MAX", PEOPLE - 1)
     graph, _ = load(*(person(number, 2) for number in range(300)))

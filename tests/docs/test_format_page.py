@@ -4,6 +4,8 @@ import re
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from omnigraph.core.formats import FORMATS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,6 +30,7 @@ def test_every_format_number_is_on_the_page() -> None:
     assert dict(NUMBERED.findall(PAGE)) == {name: str(number) for name, number in FORMATS.items()}
 
 
+@pytest.mark.slow
 def test_every_file_of_a_stored_graph_is_on_the_page() -> None:
     (newest, *_) = sorted((ROOT / "tests" / "graphs").glob("*-3.tar.xz"))
     with tarfile.open(newest) as archive:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from docs.test_architecture import ROOMS, ROOT, SOURCES, definitions
 from omnigraph.core import limits
 from omnigraph.core.settings import Settings
@@ -12,6 +14,7 @@ from omnigraph.pipeline.load import frames
 PAGE = (ROOT / "docs" / "internals" / "threats.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_check_is_a_function_of_the_file_that_is_named() -> None:
     named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+): ([\w.]+)`", PAGE)
     assert len(named) > 20

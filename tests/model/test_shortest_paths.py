@@ -123,6 +123,7 @@ def ring(tmp_path):
 FROM_FIRST = 'query q() { match { $a: A { k: "n000" } $a $p:shortest e{1,1000} by w $b } return { $p.nodes, $p.cost } order { $p.cost desc } limit 1 }'
 
 
+@pytest.mark.slow
 def test_a_long_path_is_found_whole(ring) -> None:
     [row] = ring.query(FROM_FIRST).to_dicts()
     assert row["p.nodes"] == [f"n{n:03}" for n in range(120)]

@@ -37,6 +37,7 @@ def watched(tmp_path, request, *, fail_at=0):
     return list(calls(log))
 
 
+@pytest.mark.slow
 def test_every_call_that_changes_something_is_seen_in_order(tmp_path, request, record_property):
     with where_possible(record_property):
         seen = watched(tmp_path, request)

@@ -70,6 +70,7 @@ def meeting(graph: Graph, theirs: Callable[[], Any], *ours: Callable[[], Any]) -
         return other.join()[0], mine.join()
 
 
+@pytest.mark.slow
 def test_an_upsert_keeps_its_files_and_replaces_what_the_other_process_wrote(
     graph: Graph, elsewhere: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_files_that_were_synced_before_the_turn_are_synced_once_and_before_the_p
         assert len(synced) == len(set(synced))
 
 
+@pytest.mark.slow
 def test_a_row_that_the_other_process_removed_is_not_hidden_twice(graph: Graph, elsewhere: Graph) -> None:
     for name in ("a", "b", "c"):
         graph.mutate(AGED, {"name": name, "age": 0})
@@ -138,6 +140,7 @@ def test_a_row_that_the_other_process_removed_is_not_hidden_twice(graph: Graph, 
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_write_whose_ground_moved_is_prepared_again_without_leaving_the_lease(
     graph: Graph, elsewhere: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +233,7 @@ def test_calls_for_tables_the_leader_does_not_touch_come_along(
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("theirs", "is_behind"), [(1, True), (2, True), (LATELY_MAX, False)])
 @pytest.mark.parametrize("branch", ["main", "side"])
 def test_a_write_that_reads_nothing_reads_the_state_once_however_many_came_before_its_turn(
@@ -266,6 +270,7 @@ def test_a_write_that_reads_nothing_reads_the_state_once_however_many_came_befor
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_turn_after_a_cleanup_begins_with_the_newest_state(
     graph: Graph, elsewhere: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +392,7 @@ def folded_while(graph: Graph, monkeypatch: pytest.MonkeyPatch, meanwhile: Calla
     return rewritten[0]
 
 
+@pytest.mark.slow
 def test_a_fold_follows_a_table_that_others_added_to(
     worn: Graph, elsewhere: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +407,7 @@ def test_a_fold_follows_a_table_that_others_added_to(
     assert worn.verify().ok
 
 
+@pytest.mark.slow
 def test_a_fold_whose_rows_were_replaced_is_made_again(
     worn: Graph, elsewhere: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from omnigraph.storage.layout import GraphRoot
 from stores import s3_store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_external_blobs_in_a_local_load(check, tmp_path: Path) -> None:
     check(Place(tmp_path), "local")
@@ -348,6 +349,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_blobs_of_a_web_server(tmp_path: Path, web: str) -> None:
     place = Place(tmp_path)
     with place.open(f"{web}/pics/") as graph:

@@ -109,6 +109,7 @@ def test_branch_delete_removes_its_forks(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_lazy_fork_only_on_first_write(tmp_path):
     graph = make_graph(tmp_path / "lazy")
     run(graph, 'insert Person { name: "a", age: 1 } insert Company { name: "c" }')
@@ -129,6 +130,7 @@ def test_lazy_fork_only_on_first_write(tmp_path):
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_branch_of_branch_inherits(graph):
     run(graph, 'insert Person { name: "eve" }', branch="topic")
     graph.branches.create("child", from_branch="topic")
@@ -140,6 +142,7 @@ def test_branch_of_branch_inherits(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_fork_collision_live_writer_is_retryable(graph):
     """While one writer looks at a reference that is in its way, the writer that made it publishes."""
     forged = forge_fork(graph)
@@ -185,6 +188,7 @@ def test_killed_reclaim_is_repeated(graph):
     assert people(graph, "topic") == ["ada", "bob", "eve"]
 
 
+@pytest.mark.slow
 def test_recreate_branch_does_not_resurrect_rows(graph):
     run(graph, 'insert Person { name: "old" }', branch="topic")
     with activate(Window.BRANCH_DELETE_BEFORE_TABLE_CLEANUP, Raise()):
@@ -221,6 +225,7 @@ def test_a_reference_another_branch_reads_is_no_orphan(graph):
     assert classify_fork(manifest, PERSON, BranchName("child")) is ForkStatus.ORPHAN
 
 
+@pytest.mark.slow
 def test_branch_delete_refuses_descendants_and_dependents(graph):
     def blocking(name):
         with unchanged(graph, BranchName(name)), pytest.raises(BranchHasChildren) as refused:
@@ -273,6 +278,7 @@ def test_branch_create_rolls_back_on_commit_branch_failure(graph):
     assert people(graph, "other") == ["ada", "bob"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["manifest", "table"])
 def test_zombie_tree_reclaimed_on_create(graph, place):
     location = "__manifest" if place == "manifest" else entry_of(graph).location
@@ -284,6 +290,7 @@ def test_zombie_tree_reclaimed_on_create(graph, place):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_branch_cascade_delete_holds_all_queues(graph, monkeypatch):
     """A delete that forks three tables holds all their queues at every fork, and others wait for all of it."""
     line = queues_of(graph.session.root.identity)._line
@@ -324,6 +331,7 @@ def test_branch_cascade_delete_holds_all_queues(graph, monkeypatch):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_recreated_branch_same_version_detected(graph):
     run(graph, 'insert Person { name: "old" }', branch="topic")
     with reopen(graph) as reader:

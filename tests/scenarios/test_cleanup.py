@@ -114,6 +114,7 @@ def test_the_dry_run_is_what_goes(graph) -> None:
     assert graph.cleanup(keep=30).removed == ()
 
 
+@pytest.mark.slow
 def test_the_reasons_are_said_in_words(graph) -> None:
     for number in range(6):
         insert(graph, f"p{number}")
@@ -138,6 +139,7 @@ def test_the_reasons_are_said_in_words(graph) -> None:
     assert old.exists()
 
 
+@pytest.mark.slow
 def test_cleanup_keeps_versions_lazy_branches_need(graph) -> None:
     insert(graph, "a")
     graph.branches.create("lazy")
@@ -180,6 +182,7 @@ def test_cleanup_refuses_pending_sidecar_and_drift(graph) -> None:
         assert on_disk(healed) == before
 
 
+@pytest.mark.slow
 def test_cleanup_isolates_one_failing_table(graph) -> None:
     for name in "abc":
         insert(graph, name)
@@ -208,6 +211,7 @@ def test_cleanup_isolates_one_failing_table(graph) -> None:
     is_sound(graph)
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_told_is_left_alone(graph) -> None:
     for name in "abc":
         insert(graph, name)
@@ -226,6 +230,7 @@ def test_a_table_that_cannot_be_told_is_left_alone(graph) -> None:
     assert sorted(graphs.rows_of(graph, "P")) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_kept_version_lets_no_file_of_it_go(graph) -> None:
     """The version names another file than it did: the one it needs looks like one that nobody needs."""
     for name in "abc":
@@ -253,6 +258,7 @@ def test_a_flipped_bit_in_a_kept_version_lets_no_file_of_it_go(graph) -> None:
     is_sound(graph)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_kept_state_stops_everything(graph) -> None:
     """What a state shows decides what stays, and a state that shows something else would let all of it go."""
     for name in "abc":
@@ -275,6 +281,7 @@ def test_a_flipped_bit_in_a_kept_state_stops_everything(graph) -> None:
     is_sound(graph)
 
 
+@pytest.mark.slow
 def test_cleanup_reconciles_orphans_keeps_legitimate(graph) -> None:
     insert(graph, "a")
     for branch in ("gone", "gone-as-well", "here"):
@@ -315,6 +322,7 @@ def test_a_fork_that_cannot_be_judged_stays_until_the_next_cleanup(graph) -> Non
     assert graph.session.storage.list_branches(location) == {}
 
 
+@pytest.mark.slow
 def test_a_fork_that_others_grew_out_of_goes_with_the_last_of_them(graph) -> None:
     insert(graph, "a")
     graph.branches.create("one")
@@ -387,6 +395,7 @@ def test_a_cleanup_without_a_bound_is_refused(graph, bounds) -> None:
         graph.cleanup(**bounds)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_gone_names_the_oldest_one_left(graph) -> None:
     for name in "abcde":
         insert(graph, name)
@@ -430,6 +439,7 @@ def test_every_call_that_needs_a_state_that_is_gone_says_so(graph, read) -> None
         read(graph, old)
 
 
+@pytest.mark.slow
 def test_a_reader_on_a_state_that_goes_is_told(graph) -> None:
     for name in "abc":
         insert(graph, name)
@@ -461,6 +471,7 @@ READS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS)
 def test_a_state_that_goes_after_it_was_found_is_named(tmp_path, monkeypatch, read) -> None:
     """Between the look at the branch and the look at its tables."""
@@ -514,6 +525,7 @@ def test_a_state_that_goes_with_its_branch_while_it_is_read_is_named(graph, monk
             read(reader)
 
 
+@pytest.mark.slow
 def test_a_scan_of_a_task_says_that_its_state_is_gone(graph) -> None:
     """What a frame of Spark reads, task by task, long after it was made."""
     for name in "abc":
@@ -528,6 +540,7 @@ def test_a_scan_of_a_task_says_that_its_state_is_gone(graph) -> None:
     assert caught.value.oldest == graph.commits.head().id
 
 
+@pytest.mark.slow
 def test_states_that_were_shown_lately_stay(tmp_path) -> None:
     clock = SteppingClock()
     with graphs.make_graph(tmp_path / "g", SCHEMA) as made:
@@ -550,6 +563,7 @@ def test_states_that_were_shown_lately_stay(tmp_path) -> None:
         assert graph.export(at=commits[4]) == graph.export()
 
 
+@pytest.mark.slow
 def test_the_checksums_of_files_that_stay_are_kept(graph) -> None:
     for name in "abcdef":
         insert(graph, name)

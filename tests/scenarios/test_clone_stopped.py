@@ -114,6 +114,7 @@ def test_a_killed_update_of_a_clone_shows_the_old_state_or_nothing(
         assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_files_that_a_restart_may_have_lost_are_copied_again(small, target: Store) -> None:
     failure = omnigraph.errors.IoFailure("the power is away")
     with activate(Window.CLONE_POST_STATES, Raise(failure)), pytest.raises(omnigraph.errors.IoFailure):
@@ -130,6 +131,7 @@ def test_files_that_a_restart_may_have_lost_are_copied_again(small, target: Stor
         assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_a_cut_off_update_trusts_what_was_published_before(small, target: Store) -> None:
     cloned(Store(small.uri), target)
     run(small, 'insert P { k: "c" }')

@@ -83,6 +83,7 @@ def assert_one_chain(graph: Graph, commits: int) -> None:
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_concurrent_writers_one_winner(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a", age: 0 }')
     handles = [reopen(graph) for _ in range(16)]
@@ -106,6 +107,7 @@ def test_concurrent_writers_one_winner(graph: Graph) -> None:
         handle.close()
 
 
+@pytest.mark.slow
 def test_concurrent_disjoint_tables_both_win(graph: Graph) -> None:
     with reopen(graph) as other:
         results = at_once(
@@ -180,6 +182,7 @@ def test_concurrent_upserts_of_same_new_key_no_duplicate(graph: Graph) -> None:
     assert_one_chain(graph, 3)
 
 
+@pytest.mark.slow
 def test_concurrent_strict_inserts_of_same_key_one_winner(graph: Graph) -> None:
     handles = [reopen(graph) for _ in range(16)]
     with activate(Window.MUTATION_POST_STAGE_PRE_QUEUE, all_arrive(len(handles))):
@@ -211,6 +214,7 @@ def test_edge_insert_races_node_delete(graph: Graph) -> None:
     assert_one_chain(graph, 3)
 
 
+@pytest.mark.slow
 def test_node_delete_races_edge_insert(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
     with reopen(graph) as other:
@@ -279,6 +283,7 @@ def test_stale_merge_insert_restaged_under_queue(graph: Graph) -> None:
     assert rows_of(graph, "Person")["k"]["age"] == 2
 
 
+@pytest.mark.slow
 def test_two_branches_of_one_table_do_not_wait_for_each_other(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a" }')
     for branch in ("left", "right"):
@@ -400,6 +405,7 @@ def test_a_write_that_stopped_half_way_is_healed_by_the_next_of_its_process(grap
     assert graph.pending() == ()
 
 
+@pytest.mark.slow
 def test_an_insert_that_keeps_losing_finally_holds_what_it_reads(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a" } insert Person { name: "b" }')
     moves = []

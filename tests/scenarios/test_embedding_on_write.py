@@ -130,6 +130,7 @@ def test_an_update_without_the_text_embeds_nothing(graph, counting):
     assert counting.asked == []
 
 
+@pytest.mark.slow
 def test_many_sets_embed_each_text_once_in_batches(graph, counting):
     texts = [f"text {place % 300}" for place in range(900)]
     sets = [{"slug": f"{place:03}", "body": text} for place, text in enumerate(texts)]
@@ -348,6 +349,7 @@ def test_a_load_that_an_embedder_stopped_is_resumed_with_the_same_model_only(tmp
 # --- a real model ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_model_gives_the_similarities_its_authors_publish():
     vectors = [
         sentence_vector(text)

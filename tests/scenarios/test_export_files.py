@@ -66,6 +66,7 @@ def reloaded(files: Path, place: Path, schema: str = KINDS) -> str:
         return copy.export()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz", "all.ndjson.zst", "lines", "cells", "columns"])
 def test_what_is_written_loads_back(graph: Graph, tmp_path: Path, name: str) -> None:
     form = {"cells": "csv", "columns": "parquet"}.get(name)
@@ -108,6 +109,7 @@ def test_csv_tells_null_from_empty_text(graph: Graph, tmp_path: Path) -> None:
     assert streamed == (tmp_path / "links.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_branches_commits_and_selections(graph: Graph, tmp_path: Path) -> None:
     old = graph.commits.head().id
     graph.branches.create("side")

@@ -82,6 +82,7 @@ def test_the_bound_is_that_of_the_limits(tmp_path):
         assert operations(graph)[:2] == ["optimize", "mutation"]
 
 
+@pytest.mark.slow
 def test_a_fold_is_no_change_of_any_row(graph):
     add(graph, "a", "b")
     add(graph, "c")
@@ -112,6 +113,7 @@ def test_old_commits_show_what_they_showed(graph):
         assert names(graph, commit) == expected
 
 
+@pytest.mark.slow
 def test_searches_find_folded_rows(graph):
     for number in range(9):
         add(graph, f"p{number}")
@@ -153,6 +155,7 @@ def test_a_branch_does_not_fold_what_it_inherits(graph):
     assert len(fragments(graph, branch="review")) == 3
 
 
+@pytest.mark.slow
 def test_tables_with_blobs_are_folded_with_their_bytes(graph):
     for number in range(2 * FEW):
         content = base64.b64encode(b"hello %d" % number).decode()
@@ -163,6 +166,7 @@ def test_tables_with_blobs_are_folded_with_their_bytes(graph):
         assert graph.blob("Doc", f"d{number}", "file").read() == b"hello %d" % number
 
 
+@pytest.mark.slow
 def test_a_fold_that_fails_is_a_warning_and_changes_nothing(graph):
     for name in ("a", "b", "c"):
         add(graph, name)
@@ -203,6 +207,7 @@ def test_a_condition_on_a_commit_holds_over_upkeep_and_over_nothing_else(graph):
     assert names(graph) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ['delete P where name = "b"', 'update P set { n: 7 } where name = "b"'])
 def test_a_strict_write_does_not_fail_because_of_upkeep(graph, statement):
     graph.session.after_publish = None
@@ -223,6 +228,7 @@ def test_a_strict_write_does_not_fail_because_of_upkeep(graph, statement):
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_strict_write_still_fails_when_rows_changed_as_well(graph):
     graph.session.after_publish = None
     for name in ("a", "b", "c"):

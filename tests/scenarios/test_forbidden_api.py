@@ -248,6 +248,7 @@ def test_the_guard_lets_containers_texts_and_fields_pass(harmless: str) -> None:
     assert list(violations(harmless, "engine")) == []
 
 
+@pytest.mark.slow
 def test_inside_the_storage_room_few_modules_move_a_head() -> None:
     found = {
         path.name

@@ -137,6 +137,7 @@ def test_a_merge_syncs_the_head_it_names_as_its_second_parent(path, another_proc
         assert found in synced_before(steps, "commit_control")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [Window.MUTATION_POST_TABLE_COMMIT, Window.MUTATION_POST_FINALIZE_PRE_PUBLISHER],

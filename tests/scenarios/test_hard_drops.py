@@ -51,6 +51,7 @@ def tours(graph, **where):
     return [tuple(row.values()) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_dropped_property_is_in_no_file_afterwards(graph):
     before = graph.commits.head().id
     assert holding(graph, SECRET)
@@ -77,6 +78,7 @@ def test_dropped_types_are_in_no_file_afterwards(graph):
     assert graph.verify(deep=True).violations == ()
 
 
+@pytest.mark.slow
 def test_what_a_tag_shows_stays_and_is_named(graph):
     graph.tags.create("v1")
     graph.mutate('query q() { update Tour set { secret: "another-secret" } where code = "b" }')
@@ -110,6 +112,7 @@ def test_a_change_stands_where_nothing_can_be_reclaimed_now(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_the_graph_goes_on_after_a_hard_drop(graph):
     graph.apply_schema(LESS, allow_data_loss=True)
     graph.mutate('query q() { insert Tour { code: "c", stops: 3 } }')
@@ -159,6 +162,7 @@ def test_a_hard_drop_that_was_killed_is_completed_by_the_same_call(graph, window
         assert again.verify(deep=True).violations == ()
 
 
+@pytest.mark.slow
 def test_what_is_reclaimed_is_not_reclaimed_again(graph):
     graph.apply_schema(LESS, allow_data_loss=True)
     head, files, staged = graph.commits.head().id, set(Path(graph.uri).glob("nodes/**/*")), []
@@ -175,6 +179,7 @@ def test_what_is_reclaimed_is_not_reclaimed_again(graph):
     )
 
 
+@pytest.mark.slow
 def test_a_soft_drop_becomes_hard_by_the_same_schema(graph):
     graph.tags.create("v1")
     graph.apply_schema(LESS)

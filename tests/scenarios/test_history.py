@@ -426,6 +426,7 @@ def ages(graph, **where):
     return {row["name"]: row["age"] for row in graph.query(question, **where)}
 
 
+@pytest.mark.slow
 def test_a_revert_takes_back_one_commit_and_keeps_later_ones(graph):
     people(graph, "ann", "bob", "cyd")
     mistake = run(

@@ -70,6 +70,7 @@ def test_a_key_outlives_the_process_and_later_commits(graph: Graph) -> None:
     assert note_count(graph.uri) == 72
 
 
+@pytest.mark.slow
 def test_a_key_outlives_the_state_that_its_commit_made(graph: Graph) -> None:
     """A cleanup removes states, not the record of what was written: within its window a key still answers."""
     first = note(graph)
@@ -95,6 +96,7 @@ def test_a_key_outlives_the_state_that_its_commit_made(graph: Graph) -> None:
     assert note_count(graph.uri) == 7
 
 
+@pytest.mark.slow
 def test_keys_beside_another_writer_cost_the_commits_since(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_vector_index_pending_until_vectors_exist(probing):
     assert second.pending == ()
 
 
+@pytest.mark.slow
 def test_a_vector_index_is_built_only_where_a_part_of_it_may_answer(graph, probing):
     for each in (graph, probing):
         graphs.run(each, 'insert Thing { slug: "a", place: [1.0, 0.0] }')
@@ -118,6 +119,7 @@ def test_a_vector_index_is_built_only_where_a_part_of_it_may_answer(graph, probi
     assert (partial.name, partial.state, partial.segments) == ("place_vec", "complete", 1)
 
 
+@pytest.mark.slow
 def test_a_vector_index_has_a_partition_for_every_4096_rows(probing, tmp_path):
     rows = tmp_path / "Thing.parquet"
     flat = pa.array(np.random.default_rng(0).standard_normal(2 * 3 * 4096).astype(np.float32))
@@ -130,6 +132,7 @@ def test_a_vector_index_has_a_partition_for_every_4096_rows(probing, tmp_path):
     assert probing.session.storage.search.partitions(handle, "place_vec") == 3
 
 
+@pytest.mark.slow
 def test_index_stage_failure_leaves_tables_writable(graph):
     """Scenario 159."""
     add(graph, "a")
@@ -175,6 +178,7 @@ def test_empty_tables_are_left_alone(graph):
         assert graph.ensure_indices().built == ()
 
 
+@pytest.mark.slow
 def test_a_branch_leaves_what_it_inherits_to_main(graph):
     add(graph, "a")
     graph.branches.create("b")
@@ -199,6 +203,7 @@ def test_a_table_of_an_ancestor_is_forked_for_its_index(graph):
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_ensure_indices_does_not_heal(graph):
     """A write that the next mutation would complete is neither completed nor built upon."""
     add(graph, "a")
@@ -233,12 +238,14 @@ def operations(graph):
     return [commit.operation for commit in graph.commits.list()]
 
 
+@pytest.mark.slow
 def test_writes_below_the_bound_build_nothing(graph):
     for number in range(UNCOVERED_FRAGMENTS_MAX - 1):
         add(graph, f"t{number}")
     assert "ensure_indices" not in operations(graph)
 
 
+@pytest.mark.slow
 def test_the_reconciler_builds_at_the_bound_and_extends_at_the_next(graph):
     graph.session.after_publish = Reconciler(uncovered_max=4)
     for number in range(4):
@@ -256,6 +263,7 @@ def test_the_reconciler_builds_at_the_bound_and_extends_at_the_next(graph):
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_failed_reconcile_is_a_warning_and_is_not_tried_at_every_write(graph):
     graph.session.after_publish = Reconciler(uncovered_max=2)
     attempts = []
@@ -276,6 +284,7 @@ def test_a_failed_reconcile_is_a_warning_and_is_not_tried_at_every_write(graph):
     assert graph.pending() == ()
 
 
+@pytest.mark.slow
 def test_a_bulk_load_ends_with_its_indexes(graph, tmp_path):
     rows = tmp_path / "things.jsonl"
     lines = [json.dumps({"type": "Thing", "data": {"slug": f"s{n}", "small": n}}) for n in range(10_000)]

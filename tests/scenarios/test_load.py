@@ -370,6 +370,7 @@ def _data_files(graph: Graph, key: TableKey) -> list[str]:
     return [name for fragment in fragments for name in fragment.files]
 
 
+@pytest.mark.slow
 def test_a_graph_made_anew_at_the_same_place(tmp_path: Path, engine: str) -> None:
     """Workers outlive a graph; what they had open for the old one must not serve the new one."""
     source = tmp_path / "in.jsonl"
@@ -386,6 +387,7 @@ def test_a_graph_made_anew_at_the_same_place(tmp_path: Path, engine: str) -> Non
 # --- sources ---
 
 
+@pytest.mark.slow
 def test_sources_files_directories_patterns_gzip_and_streams(
     graph: Graph, tmp_path: Path, engine: str
 ) -> None:

@@ -29,6 +29,7 @@ def knows(source: str, target: str) -> dict:
     return {"edge": "Knows", "from": source, "to": target, "data": {}}
 
 
+@pytest.mark.slow
 def test_a_refused_load_makes_no_branch(graph: Graph, load) -> None:
     load(person("ann"))
     wrong = [
@@ -54,6 +55,7 @@ def test_a_bad_name_of_a_branch_is_refused_before_any_work(graph: Graph, load) -
                 load(person("ann"), branch=name, base="main")
 
 
+@pytest.mark.slow
 def test_a_new_branch_shows_its_base_as_it_was_when_the_load_began(graph: Graph, load) -> None:
     """A base that others write to all the time does not hold up the load."""
     load(person("ann"))
@@ -86,6 +88,7 @@ def test_a_branch_that_another_writer_makes_meanwhile_is_loaded_into(graph: Grap
     assert set(rows_of(graph, "Person", branch="review")) == {"ann", "bob", "cat"}
 
 
+@pytest.mark.slow
 def test_a_branch_whose_load_fails_at_its_commit_is_taken_back_unless_it_is_used(graph: Graph, load) -> None:
     load(person("ann"))
     failing = Raise(Cancelled("no"))

@@ -278,6 +278,7 @@ def test_an_interrupt_or_a_refusal_leaves_nothing(
     assert list((Path(graph.uri) / LOADS).iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_load_that_runs_is_not_resumed_beside_itself(graph: Graph, sources: list[Path]) -> None:
     refused: list[LoadNotResumable] = []
 
@@ -293,6 +294,7 @@ def test_a_load_that_runs_is_not_resumed_beside_itself(graph: Graph, sources: li
     assert contents(graph) == LOADED
 
 
+@pytest.mark.slow
 def test_records_left_out_stay_left_out_after_a_resume(
     graph: Graph, sources: list[Path], tmp_path: Path
 ) -> None:
@@ -323,6 +325,7 @@ def test_a_stream_is_kept_for_the_resume(graph: Graph, sources: list[Path]) -> N
     assert graph.load(resume=failure.details["load_id"], engine="local").records_read == 3 * PER_FILE
 
 
+@pytest.mark.slow
 def test_what_was_settled_after_phase_a_is_never_loaded_again(graph: Graph, sources: list[Path]) -> None:
     """The process died after its publish and before it forgot its journal: the record is still there."""
     kept: dict[Path, bytes] = {}

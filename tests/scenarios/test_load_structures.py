@@ -86,6 +86,7 @@ def test_the_first_reads_after_a_load_find_everything_in_files(place):
     assert (built, found > 0) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_load_builds_the_indexes_that_something_reads_and_no_others(place):
     with loaded(place) as graph:
         assert states(graph) == {
@@ -102,6 +103,7 @@ def test_a_load_builds_the_indexes_that_something_reads_and_no_others(place):
         assert [row["p.name"] for row in found] == ["p77"]
 
 
+@pytest.mark.slow
 def test_without_cache_files_a_load_builds_every_index(place, tmp_path):
     with loaded(place, settings=Settings(cache_dir="off")) as graph:
         assert set(states(graph).values()) == {"complete"}
@@ -119,6 +121,7 @@ def test_indexes_that_are_there_stay_complete_when_their_table_grows_large(place
         assert set(states(graph).values()) == {"complete"}
 
 
+@pytest.mark.slow
 def test_a_small_load_into_a_large_table_makes_nothing_anew(place):
     loaded(place).close()
     (place.parent / "few.jsonl").write_text("\n".join(lines(PEOPLE, PEOPLE + 100)))

@@ -48,6 +48,7 @@ def rows(graph) -> list[dict]:
     return [json.loads(line) for line in graph.export().splitlines()]
 
 
+@pytest.mark.slow
 def test_mended_rejects_of_csv_are_loaded_with_their_type(graph, tmp_path):
     (tmp_path / "T.csv").write_text('k,n,b,xs\na,old,True,"[1,2]"\nb,2,,\n')
     load(graph, tmp_path / "T.csv", tmp_path / "first")

@@ -62,6 +62,7 @@ def test_append_only_fast_forward_merge_does_no_merge_insert(graph):
     assert report.stats == {"node:Person": {"inserted": 5}}
 
 
+@pytest.mark.slow
 def test_fast_forward_yields_source_state(graph):
     run(graph, 'insert Person { name: "Dan" } insert Knows { from: "Dan", to: "Alice" }', branch="topic")
     run(graph, 'update Person set { age: 31 } where name = "Alice"', branch="topic")
@@ -129,6 +130,7 @@ def test_second_merge_already_up_to_date(graph):
     assert (report.outcome, report.commit) == ("already_up_to_date", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_moved", [False, True])
 def test_merge_null_vs_empty_string_detected(graph, target_moved):
     run(graph, 'update Person set { nick: "" } where name = "Alice"', branch="topic")
@@ -218,6 +220,7 @@ def ruled(tmp_path):
         yield made
 
 
+@pytest.mark.slow
 def test_merge_unique_cardinality_orphan_enum_conflicts(ruled):
     run(
         ruled,
@@ -242,6 +245,7 @@ def test_merge_unique_cardinality_orphan_enum_conflicts(ruled):
     assert [table for _, table, _ in found] == sorted(table for _, table, _ in found)
 
 
+@pytest.mark.slow
 def test_all_row_conflicts_are_listed_in_order(graph):
     for branch, age in (("topic", 1), ("main", 2)):
         run(graph, f"update Person set {{ age: {age} }} where age > 0", branch=branch)
@@ -272,6 +276,7 @@ def in_thread(work):
     return thread, result
 
 
+@pytest.mark.slow
 def test_merge_target_moved_after_classification(graph):
     run(graph, 'insert Person { name: "Dan" }', branch="topic")
     with activate(Window.BRANCH_MERGE_POST_CLASSIFY_PRE_QUEUE, Pause()) as pause:
@@ -287,6 +292,7 @@ def test_merge_target_moved_after_classification(graph):
     assert {"Dan", "Eve"} <= set(ages(graph))
 
 
+@pytest.mark.slow
 def test_merge_source_moved_during_merge_is_fine(graph):
     run(graph, 'insert Person { name: "Dan" }', branch="topic")
     captured = graph.commits.head(branch="topic")
@@ -313,6 +319,7 @@ def test_target_moved_elsewhere_does_not_stop_a_merge(graph):
     assert graph.commits.show(commit.parents[0]).summary == {"node:Company": {"inserted": 1}}
 
 
+@pytest.mark.slow
 def test_concurrent_merges_distinct_targets(graph):
     graph.branches.create("first")
     graph.branches.create("second")
@@ -336,6 +343,7 @@ def test_concurrent_merges_distinct_targets(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_merge_delta_rewrites_only_changed_rows(graph):
     run(graph, "".join(f'insert Person {{ name: "p{n}", age: {n} }} ' for n in range(50)))
     session = graph.session
@@ -359,6 +367,7 @@ def test_merge_delta_rewrites_only_changed_rows(graph):
     assert len(set(after) - set(before)) == 1
 
 
+@pytest.mark.slow
 def test_merge_then_delete_source_keeps_rows(graph):
     run(graph, 'insert Person { name: "Dan", age: 9 }', branch="topic")
     graph.branches.merge("topic")
@@ -371,6 +380,7 @@ def test_merge_then_delete_source_keeps_rows(graph):
         assert ages(again)["Dan"] == 9
 
 
+@pytest.mark.slow
 def test_a_target_that_inherits_gets_the_rows_and_does_not_depend_on_the_source(graph):
     run(graph, 'insert Person { name: "Dan" }', branch="topic")
     graph.branches.create("other")
@@ -390,6 +400,7 @@ def test_a_target_that_inherits_gets_the_rows_and_does_not_depend_on_the_source(
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_main_flows_into_a_branch_that_owns_the_table(graph):
     run(graph, 'insert Person { name: "Dan" }', branch="topic")
     graph.branches.merge("topic")
@@ -416,6 +427,7 @@ def diverge(graph):
     run(graph, 'update Person set { age: 3 } where name = "Bob"')
 
 
+@pytest.mark.slow
 def test_conflicts_resolved_by_side(graph):
     diverge(graph)
     run(graph, 'delete Knows where from = "Bob"')
@@ -425,6 +437,7 @@ def test_conflicts_resolved_by_side(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_conflicts_resolved_for_the_target_per_type(graph):
     diverge(graph)
     graph.branches.merge("topic", on_conflict={"Person": "ours"})
@@ -440,6 +453,7 @@ def test_a_choice_never_overrides_a_rule(graph):
         graph.branches.merge("topic", on_conflict="mine")
 
 
+@pytest.mark.slow
 def test_edited_conflict_list(graph, tmp_path):
     diverge(graph)
     place = tmp_path / "conflicts.json"
@@ -458,6 +472,7 @@ def test_edited_conflict_list(graph, tmp_path):
     assert ages(graph) == {"Alice": 1, "Bob": 3, "Carol": 5}
 
 
+@pytest.mark.slow
 def test_a_conflict_list_of_other_heads_is_refused(graph, tmp_path):
     diverge(graph)
     place = tmp_path / "conflicts.json"
@@ -471,6 +486,7 @@ def test_a_conflict_list_of_other_heads_is_refused(graph, tmp_path):
         graph.branches.merge("topic", resolve=place)
 
 
+@pytest.mark.slow
 def test_a_conflict_list_must_name_conflicts_of_the_merge(graph, tmp_path):
     diverge(graph)
     place = tmp_path / "conflicts.json"
@@ -499,12 +515,14 @@ def test_a_damaged_conflict_list_is_refused(graph, tmp_path, entry):
         graph.branches.merge("topic", resolve=path)
 
 
+@pytest.mark.slow
 def test_a_choice_for_a_type_that_does_not_exist_is_refused(graph):
     diverge(graph)
     with unchanged(graph), pytest.raises(TypeNotFound, match="Persn"):
         graph.branches.merge("topic", on_conflict={"Persn": "ours"})
 
 
+@pytest.mark.slow
 def test_preview_is_what_the_merge_does(graph):
     run(graph, 'insert Person { name: "Dan" }', branch="topic")
     run(graph, 'update Person set { age: 3 } where name = "Bob"', branch="topic")
@@ -516,6 +534,7 @@ def test_preview_is_what_the_merge_does(graph):
     assert preview.to_dict()["merge_conflicts"] == []
 
 
+@pytest.mark.slow
 def test_merge_refuses_bad_names(graph):
     for source, target, error in (
         ("main", "main", BadRequest),
@@ -547,6 +566,7 @@ def test_repeated_merges_both_ways_converge(tmp_path):
         assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_a_preview_ties_edges_to_the_conflict_about_their_node(tmp_path):
     schema = "node P { k: String @key  a: I32? }\nedge R: P -> P\nedge S: P -> P\n"
     with omnigraph.init(tmp_path / "g", schema=schema) as graph:

@@ -8,6 +8,7 @@ from omnigraph.core.errors import ConflictError, MergeBaseGone, MergeConflicts
 SCHEMA = "node Person { name: String @key  age: I32? }"
 
 
+@pytest.mark.slow
 def test_a_branch_stays_while_two_others_need_it_as_their_merge_base(tmp_path):
     """Topic is merged into left and main: what they have in common is topic's head, and that goes with it."""
     with make_graph(tmp_path / "g", SCHEMA) as graph:
@@ -35,6 +36,7 @@ def test_a_branch_goes_when_one_of_the_two_that_need_it_goes(tmp_path):
         assert people(graph) == {"ann", "mia"}
 
 
+@pytest.mark.slow
 def test_merge_without_its_base_is_refused(tmp_path):
     """A base that was removed past the front door is not replaced by an older state."""
     with make_graph(tmp_path / "g", SCHEMA) as graph:
@@ -46,6 +48,7 @@ def test_merge_without_its_base_is_refused(tmp_path):
         assert graph.export() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["left", "right"])
 def test_a_value_taken_back_after_crossed_merges_is_not_lost(tmp_path, source):
     """Left sets 2 and right gets it by a crossed merge, then sets 1 again.
@@ -73,6 +76,7 @@ def test_a_value_taken_back_after_crossed_merges_is_not_lost(tmp_path, source):
         assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_deletions_and_insertions_after_crossed_merges(tmp_path):
     """What the bases agree about is merged; a row that came and went between them is asked about."""
     with make_graph(tmp_path / "g", SCHEMA) as graph:

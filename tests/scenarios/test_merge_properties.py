@@ -34,6 +34,7 @@ def person(graph, name):
     }
 
 
+@pytest.mark.slow
 def test_a_conflict_list_shows_properties_and_takes_a_side_for_each(told, tmp_path):
     place = tmp_path / "conflicts.json"
     told.branches.preview("topic").write_conflicts(place)
@@ -53,6 +54,7 @@ def test_a_conflict_list_shows_properties_and_takes_a_side_for_each(told, tmp_pa
     assert person(told, "Bob") == {"age": 2, "city": None, "nick": "bo"}
 
 
+@pytest.mark.slow
 def test_sides_of_single_properties_are_mixed(told, tmp_path):
     run(told, 'update Person set { city: "Oslo" } where name = "Alice"')
     place = tmp_path / "conflicts.json"
@@ -68,6 +70,7 @@ def test_sides_of_single_properties_are_mixed(told, tmp_path):
     assert person(told, "Alice") == {"age": 3, "city": "Rome", "nick": "al"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "alice", "bob"),
     [
@@ -123,6 +126,7 @@ def test_the_cost_of_a_merge_by_property_follows_what_both_sides_changed(tmp_pat
     assert calls[0] == calls[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleting", ["f", "main"])
 def test_a_preview_says_who_deleted_and_leaves_edges_to_the_choice(tmp_path, deleting):
     with make_graph(tmp_path / "g", "node P { k: String @key  a: I32? }  edge R: P -> P") as graph:

@@ -108,6 +108,7 @@ def test_corrupt_manifest_row(tmp_path: Path) -> None:
         omnigraph.open(tmp_path / "g")
 
 
+@pytest.mark.slow
 def test_everything_new_is_synced_before_success(tmp_path: Path) -> None:
     """The probe's claim against the directory: every file and directory that appeared was synced in time."""
     root = tmp_path / "g"

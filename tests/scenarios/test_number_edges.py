@@ -46,6 +46,7 @@ def test_a_sum_that_does_not_fit_is_an_error_that_names_it(graph, body):
     assert (caught.value.argument, caught.value.kind) == ("$n.u", "query_execution")
 
 
+@pytest.mark.slow
 def test_sums_are_exact_up_to_the_ends(tmp_path):
     """Beyond 2^53, at both ends of I64, in one group and in many, in blocks and in one go."""
     values = [2**53 + 1, 2**62, 2**62 - 1 - 2**53 - 1, -1, 1]

@@ -87,6 +87,7 @@ def test_optimize_extends_coverage_and_is_idempotent(graph) -> None:
     assert graph.export(at=before.head) == rows
 
 
+@pytest.mark.slow
 def test_optimize_vector_delta_segments_count_as_covered(graph) -> None:
     add(graph, "a", "b", "c")
     graph.ensure_indices()
@@ -134,6 +135,7 @@ def test_optimize_skips_uncovered_drift(graph) -> None:
     assert graph.snapshot().entries[P].version == drifted.version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window",
     [Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX, Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT],
@@ -154,6 +156,7 @@ def test_optimize_crash_rolls_forward(graph, window) -> None:
         assert again.recoveries()[-1].recovery_kind is RecoveryKind.ROLLED_FORWARD
 
 
+@pytest.mark.slow
 def test_deleted_rows_leave_the_files(graph) -> None:
     add(graph, *(f"p{number}" for number in range(20)))
     graphs.run(graph, "delete P where n = 3")
@@ -179,6 +182,7 @@ def test_tables_with_blobs_are_compacted_with_their_bytes(graph) -> None:
     assert graph.blob("Doc", "large", "file").read() == b"ABC" * 4096
 
 
+@pytest.mark.slow
 def test_what_was_only_tried_leaves_no_file(graph) -> None:
     for number in range(3):
         add(graph, f"p{number}")
@@ -204,6 +208,7 @@ def test_indexes_of_many_segments_become_one(graph) -> None:
     assert {len(each.uncovered) for each in coverage.values()} == {0}
 
 
+@pytest.mark.slow
 def test_a_branch_is_optimized_where_it_owns_its_tables(graph) -> None:
     add(graph, "a")
     add(graph, "b")
@@ -223,6 +228,7 @@ def test_a_branch_is_optimized_where_it_owns_its_tables(graph) -> None:
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_a_fast_forward_is_covered_by_optimize(graph) -> None:
     add(graph, "a", "b")
     graph.ensure_indices()
@@ -235,6 +241,7 @@ def test_a_fast_forward_is_covered_by_optimize(graph) -> None:
     assert graph.optimize().commit_id is None
 
 
+@pytest.mark.slow
 def test_writes_of_others_meanwhile_are_kept(graph) -> None:
     for number in range(4):
         add(graph, f"p{number}")
@@ -257,6 +264,7 @@ def test_writes_of_others_meanwhile_are_kept(graph) -> None:
     assert set(uncovered(graph).values()) == {1}
 
 
+@pytest.mark.slow
 def test_diff_after_compaction_is_empty(graph) -> None:
     for number in range(4):
         add(graph, f"p{number}")

@@ -86,6 +86,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("others", "deleted_before"), [*((each, False) for each in OTHERS), ("all of it", True)]
 )
@@ -112,6 +113,7 @@ def test_what_others_do_meanwhile_is_in_the_rewritten_rows(
     judge(graph, expected)
 
 
+@pytest.mark.slow
 def test_what_others_rewrote_themselves_is_theirs(graph, monkeypatch) -> None:
     fill(graph)
     expected = rows_of(graph, "P")
@@ -167,6 +169,7 @@ def test_numbers_that_others_took_are_not_given_twice(graph, monkeypatch) -> Non
     assert len(rows_of(graph, "P")) == 45
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window", [Window.OPTIMIZE_POST_COMPACT_PRE_REINDEX, Window.OPTIMIZE_POST_PHASE_B_PRE_MANIFEST_COMMIT]
 )

@@ -39,6 +39,7 @@ CLAUSES = ("$a livesIn $c", "$b livesIn $c", "$a knows $b")
 NODES = "$c: Country $a: Person $b: Person"
 
 
+@pytest.mark.slow
 def test_explain_says_in_which_order_clauses_are_run_and_why(society) -> None:
     """Written country first, every pair of people of a country would be made."""
     text = f"query q() {{ match {{ {NODES} {' '.join(CLAUSES)} }} return {{ $a, $b }} }}"

@@ -34,6 +34,7 @@ def people(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_load_in_this_process_counts_bytes_inside_a_piece(graph: Graph, people: Path) -> None:
     with hear(everywhere=True) as heard:
         graph.load(people, mode="append", engine="local", type_name="Person")

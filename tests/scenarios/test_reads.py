@@ -90,6 +90,7 @@ def test_literal_coercion_uses_index(typed, pushed, condition):
     assert slugs(typed, condition) == CONDITIONS[condition]
 
 
+@pytest.mark.slow
 def test_explain_tells_what_an_index_does_not_cover(typed, pushed):
     typed.ensure_indices()
     graphs.run(typed, 'insert Row { slug: "late", small: 1 }')
@@ -357,6 +358,7 @@ def test_texts_count_against_the_memory_limit_before_they_are_fetched(tmp_path, 
         ] == {"n": 60}
 
 
+@pytest.mark.slow
 def test_texts_that_rows_are_ordered_by_count_once_for_each_entity(tmp_path):
     body = "match { $a: T $b: T } return { $a.k } order { $b.s } limit 1"
     with (

@@ -82,6 +82,7 @@ def expected(model: str) -> dict:
     return texts | {"none": (None, 1, [1.0, 0.0, 0.0, 0.0])}
 
 
+@pytest.mark.slow
 def test_every_text_gets_a_new_vector_and_nothing_else_changes(place):
     other = Embedder("m2")
     with opened(place, other) as graph:
@@ -114,6 +115,7 @@ def test_rows_without_a_key_are_found_by_their_ids(place):
         assert [tuple(row.values()) for row in rows] == [(text, vector("m1", text, 2)) for text in "ab"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_and_asks_for_the_rest_only(place):
     failing = Embedder("m2", fails_on="text 25")
     with opened(place, failing) as graph:
@@ -131,6 +133,7 @@ def test_a_run_that_was_stopped_goes_on_and_asks_for_the_rest_only(place):
         assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_starts_over_with_another_model(place):
     with opened(place, Embedder("m2", fails_on="text 25")) as graph, pytest.raises(EmbedderError):
         graph.embed("Doc.vec", engine="local")
@@ -140,6 +143,7 @@ def test_a_run_that_was_stopped_starts_over_with_another_model(place):
         assert graph.resumable_loads() == []
 
 
+@pytest.mark.slow
 def test_vectors_may_wait_on_their_branch_and_are_not_made_twice(place):
     first = Embedder("m2")
     with opened(place, first) as graph:
@@ -155,6 +159,7 @@ def test_vectors_may_wait_on_their_branch_and_are_not_made_twice(place):
         assert docs(graph) == expected("m2") | {"new": (None, 1, None)}
 
 
+@pytest.mark.slow
 def test_a_second_run_embeds_what_came_meanwhile(place):
     with opened(place, Embedder("m2")) as graph:
         graph.embed("Doc.vec", engine="local")
@@ -164,6 +169,7 @@ def test_a_second_run_embeds_what_came_meanwhile(place):
         assert docs(graph)["new"] == ("fresh", None, vector("m2", "fresh"))
 
 
+@pytest.mark.slow
 def test_rows_of_a_branch_are_embedded_for_that_branch(place):
     with opened(place, Embedder("m2")) as graph:
         graph.branches.create("team/a")
@@ -172,6 +178,7 @@ def test_rows_of_a_branch_are_embedded_for_that_branch(place):
         assert docs(graph) == expected("m1")
 
 
+@pytest.mark.slow
 def test_a_text_that_changes_meanwhile_is_a_conflict_and_stays(place):
     with opened(place, Embedder("m2")) as graph:
         graph.embed("Doc.vec", merge=False, engine="local")

@@ -133,6 +133,7 @@ def test_rows_without_an_id_of_their_own_are_new_rows(graph: Graph) -> None:
     assert loaded(graph, note).endswith(" and a new row")
 
 
+@pytest.mark.slow
 def test_an_edge_that_loses_its_node_is_named_with_the_write_that_deletes_it(graph: Graph) -> None:
     folder = Path(graph.uri).parent
     (folder / "edge.jsonl").write_text('{"edge":"Likes","from":"cat","to":"ann","data":{"id":"e1"}}')

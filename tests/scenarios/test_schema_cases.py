@@ -159,6 +159,7 @@ def test_s69_a_property_that_is_dropped_softly_stays_in_the_past(graph):
     assert shown(graph, at=old) == [("a", 7), ("b", None)]
 
 
+@pytest.mark.slow
 def test_s70_a_property_that_is_dropped_hard_is_gone_from_the_past(graph):
     old = graph.commits.head().id
     applied = graph.apply_schema(changed("  stops: I32?", ""), allow_data_loss=True)

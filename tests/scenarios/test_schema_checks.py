@@ -84,6 +84,7 @@ def test_a_hundred_rows_are_listed_and_all_are_counted(graph, tmp_path):
     assert (len(refused.value.violations), refused.value.total) == (100, 251)
 
 
+@pytest.mark.slow
 def test_a_key_may_change_where_every_id_is_the_new_key(graph):
     other = TOURS.replace("code: String @key", "code: String").replace("name: String?", "name: String @key")
     graph.mutate('query q() { delete Tour where code = "d" }')
@@ -97,6 +98,7 @@ def test_a_key_may_change_where_every_id_is_the_new_key(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_constraints_are_removed_and_an_indexed_property_is_dropped(graph):
     ruled = TOURS.replace("stops: I32?", "stops: I32? @index").replace(
         "name: String?", 'name: String? @unique @index  @range(stops, 0..9)  @check(name, "^.$")'
@@ -118,6 +120,7 @@ def test_constraints_are_removed_and_an_indexed_property_is_dropped(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_a_property_may_become_nullable_beside_branches(graph):
     graph.branches.create("team")
     graph.mutate('query q() { insert Tour { code: "t", mood: "fun" } }', branch="team")

@@ -49,6 +49,7 @@ def added(text):
     return TOURS.replace("total: I64?", f"total: I64?  {text}")
 
 
+@pytest.mark.slow
 def test_a_required_property_gets_its_default_in_every_row(graph):
     old = graph.commits.head().id
     assert graph.apply_schema(added('tier: String @default("basic")')).applied
@@ -176,6 +177,7 @@ def test_a_fill_names_a_property_that_the_change_adds(graph):
         graph.apply_schema(added("tier: I32"))
 
 
+@pytest.mark.slow
 def test_integers_are_widened_and_renamed_with_their_index_and_their_past(graph):
     old = graph.commits.head().id
     wider = TOURS.replace("stops: I32?", 'legs: I64? @rename_from("stops")').replace(

@@ -73,6 +73,7 @@ def test_an_added_property_is_null_and_an_added_type_empty_until_it_is_adopted(g
         graph.query("query q() { match { $t: Tour } return { $t.nosuch } }", **where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", ["lazy", "owner"])
 def test_a_branch_adopts_the_schema_at_its_next_write(graph, branch):
     before = codes(graph, branch=branch)
@@ -92,6 +93,7 @@ def test_a_branch_adopts_the_schema_at_its_next_write(graph, branch):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_a_load_on_a_branch_adopts_the_schema(graph, tmp_path):
     source = tmp_path / "tours.jsonl"
     source.write_text('{"type":"Tour","data":{"code":"n","mood":"fun","guide":"Ann"}}\n')
@@ -104,6 +106,7 @@ def test_a_load_on_a_branch_adopts_the_schema(graph, tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", ["lazy", "owner"])
 def test_main_merges_into_a_branch_of_an_older_generation(graph, branch):
     before = codes(graph, branch=branch)
@@ -121,6 +124,7 @@ def test_main_merges_into_a_branch_of_an_older_generation(graph, branch):
     graph.mutate('query q() { insert City { name: "Bern" } }', branch=branch)
 
 
+@pytest.mark.slow
 def test_a_branch_of_an_older_generation_merges_into_main(graph):
     graph.apply_schema(GUIDED)
     graph.mutate('query q() { update Tour set { guide: "Max" } where code = "a" }')
@@ -129,6 +133,7 @@ def test_a_branch_of_an_older_generation_merges_into_main(graph):
     assert graph.verify().violations == ()
 
 
+@pytest.mark.slow
 def test_diffs_reverts_and_exports_across_generations(graph):
     old = graph.commits.head().id
     graph.apply_schema(GUIDED)
@@ -160,6 +165,7 @@ def alone(graph):
     return graph
 
 
+@pytest.mark.slow
 def test_renamed_names_read_the_past_by_identity(alone):
     old = alone.commits.head().id
     alone.apply_schema(TRIPS)
@@ -215,6 +221,7 @@ def test_an_export_of_the_past_takes_names_of_now_and_writes_those_of_then(alone
         alone.export(types=["Tour"])
 
 
+@pytest.mark.slow
 def test_a_diff_takes_former_names_of_types(alone):
     alone.apply_schema(TRIPS)
     alone.mutate('query q() { update Trip set { legs: 5 } where ref = "a" }')
@@ -225,6 +232,7 @@ def test_a_diff_takes_former_names_of_types(alone):
         alone.diff("v1", "main", types=["Trap"])
 
 
+@pytest.mark.slow
 def test_a_revert_across_a_rename_puts_back_the_values_under_the_new_names(alone):
     alone.mutate('query q() { update Tour set { stops: 9 } where code = "a" }')
     changed = alone.commits.head().id
@@ -291,6 +299,7 @@ def test_files_of_a_dropped_text_are_not_searched_for_the_one_that_came_back(tmp
     ]
 
 
+@pytest.mark.slow
 def test_a_type_that_is_dropped_and_comes_back_is_a_new_empty_table(alone):
     small = TOURS.replace("node Bus { plate: String @key }\nedge Uses: Tour -> Bus\n", "")
     alone.apply_schema(small)

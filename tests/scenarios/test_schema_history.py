@@ -43,6 +43,7 @@ def head(graph, branch="main"):
     return graph.commits.head(branch=branch).id
 
 
+@pytest.mark.slow
 def test_blame_follows_renamed_and_widened_properties_of_a_renamed_type(graph):
     inserted = head(graph)
     graph.mutate('query q() { update Tour set { stops: 2 } where code = "a" }', actor="ben")
@@ -67,6 +68,7 @@ def test_blame_of_the_past_takes_the_names_of_then_and_of_now(graph):
         graph.blame("Tour", "a")
 
 
+@pytest.mark.slow
 def test_a_property_that_was_dropped_and_came_back_is_blamed_on_the_change_that_brought_it(graph):
     inserted = head(graph)
     graph.apply_schema(TOURS.replace("  stops: I32?", ""))
@@ -93,6 +95,7 @@ def test_an_entity_of_a_type_that_was_dropped_and_came_back_has_no_former_life(g
     assert origins(graph.blame("Bus", "x")) == {"plate": ("x", head(graph)), "seats": (9, head(graph))}
 
 
+@pytest.mark.slow
 def test_blame_goes_through_a_branch_that_adopted_and_its_merge(graph):
     inserted = head(graph)
     graph.branches.create("team")
@@ -122,6 +125,7 @@ def test_an_entity_of_the_past_is_found_by_the_names_of_then_and_of_now(graph):
     assert graph.entity("Trip", "a").properties == {"ref": "a", "legs": 1, "mood": "fun"}
 
 
+@pytest.mark.slow
 def test_the_feed_goes_on_over_changes_that_only_add(graph):
     position = graph.feed.start("beginning")
     graph.branches.create("team")
@@ -153,6 +157,7 @@ def test_the_feed_tells_the_values_that_a_fill_gives_as_updates(graph):
     assert (change.type_name, change.op, change.id) == ("Tour", "update", "a")
 
 
+@pytest.mark.slow
 def test_the_feed_stops_where_names_it_told_are_gone(graph):
     position = graph.feed.start()
     graph.apply_schema(TRIPS)
@@ -185,6 +190,7 @@ def test_s78_a_drop_waits_for_branches_and_an_addition_does_not(graph):
     }
 
 
+@pytest.mark.slow
 def test_reverts_and_restores_that_would_bring_back_null_where_a_value_is_required_say_so(graph):
     """Neither a row that was deleted then nor a value that was not there yet may break a rule of now."""
     graph.mutate('query q() { insert Tour { code: "b", mood: "fun" } }')

@@ -50,6 +50,7 @@ def place(tmp_path):
     return where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [MORE, RENAMED], ids=["added", "renamed"])
 def test_a_load_of_the_former_schema_is_not_resumed_and_changes_nothing(place, tmp_path, wanted):
     for number, text in enumerate(["good", "bad"]):
@@ -72,6 +73,7 @@ def test_a_load_of_the_former_schema_is_not_resumed_and_changes_nothing(place, t
             assert [row["d.slug"] for row in graph.query(STARS)] == ["0", "1", "a"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_holds_the_former_schema_goes_on_or_is_told(place):
     """Another handle changes the schema: what a reader pinned stays as it was, what it asks anew is of now."""
     with (
@@ -96,6 +98,7 @@ def test_a_reader_that_holds_the_former_schema_goes_on_or_is_told(place):
         assert list(held) == [{"d.slug": "a", "d.stars": 1}]
 
 
+@pytest.mark.slow
 def test_a_writer_that_holds_the_former_schema_writes_by_the_new_one(place):
     with omnigraph.open(place, settings=FAST) as one, omnigraph.open(place, settings=FAST) as other:
         one.mutate('query q() { insert Doc { slug: "b", stars: 2 } }')
@@ -140,6 +143,7 @@ def inserts(graph, **options):
     return graph.mutate('query q() { insert Doc { slug: "b", stars: 7 } }', **options)
 
 
+@pytest.mark.slow
 def test_a_mutation_that_meets_a_schema_change_is_carried_out_by_the_new_schema(place):
     tiered = SCHEMA.replace("stars: I32?", 'stars: I64?  tier: String @default("basic")')
     assert Halfway(place, STAGED, tiered, inserts).result.affected_nodes == 1
@@ -171,6 +175,7 @@ def test_a_condition_on_the_head_holds_also_when_the_schema_changes(place):
     assert met.newer == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [MORE, RENAMED], ids=["added", "renamed"])
 @pytest.mark.parametrize("mode", ["append", "merge"])
 def test_a_load_that_meets_a_schema_change_is_told_and_changes_nothing(place, tmp_path, wanted, mode):

@@ -324,6 +324,7 @@ def test_an_approximate_search_reports_its_recall(tmp_path, wide):
             assert rank.recall is None
 
 
+@pytest.mark.slow
 def test_an_approximate_search_honours_its_candidates(tmp_path, wide):
     """Rows added and deleted after the index, and a filter: found, gone, and held before ranking."""
     file, vectors, _ = wide
@@ -353,6 +354,7 @@ def test_an_approximate_search_honours_its_candidates(tmp_path, wide):
         assert rank.coverage["state"] == "Degraded"
 
 
+@pytest.mark.slow
 def test_text_is_kept_for_the_next_process(tmp_path, wide):
     file, _, bodies = wide
     held = sorted(f"d{number:05d}" for number, body in enumerate(bodies) if "w77" in body.split())
@@ -373,6 +375,7 @@ def test_text_is_kept_for_the_next_process(tmp_path, wide):
         assert sorted(slugs_of(graph, HOLDS, t="w77")) == [*held, "new"]
 
 
+@pytest.mark.slow
 def test_a_text_search_uses_the_index_until_the_text_is_in_memory(tmp_path, wide):
     file, _, bodies = wide
     held = sorted(f"d{number:05d}" for number, body in enumerate(bodies) if "w9" in body.split())
@@ -403,6 +406,7 @@ def test_explain_counts_what_a_search_reads(tmp_path, wide):
         assert "vectors in memory" in str(plan)
 
 
+@pytest.mark.slow
 def test_an_index_built_for_other_words_is_not_asked_until_it_is_built_again(tmp_path, wide):
     """As in a graph from before a schema could say how a text becomes words: its indexes know stems."""
     file, _, _ = wide

@@ -101,6 +101,7 @@ def test_stats_count_caches_with_their_type(tmp_path):
         assert found["edge:Knows"].cache_bytes == 0
 
 
+@pytest.mark.slow
 def test_looking_at_the_shape_reads_no_row_and_changes_nothing(graph):
     graph.ensure_indices()
     with graphs.unchanged(graph), graphs.hear() as heard:

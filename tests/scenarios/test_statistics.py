@@ -3,6 +3,8 @@
 import random
 from collections import Counter
 
+import pytest
+
 from graphs import make_graph
 from omnigraph.core.events import Progress, listen
 from omnigraph.engine.edges import endpoints
@@ -46,6 +48,7 @@ def _values(values, known) -> str:
     return f"Person.n: {len(set(known))} values{span}{nulls}"
 
 
+@pytest.mark.slow
 def test_statistics_are_exact_at_every_commit(tmp_path) -> None:
     chosen = random.Random(11)
     with make_graph(tmp_path / "g", SCHEMA) as graph:

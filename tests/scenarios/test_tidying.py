@@ -87,6 +87,7 @@ def names(graph, branch="main"):
     return {each["data"]["name"] for each in lines if each.get("type") == "Person"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
 def test_a_load_that_landed_reports_success_whatever_becomes_of_its_files(
     place, tmp_path, monkeypatch, published
@@ -129,6 +130,7 @@ def test_a_deleted_tag_is_gone_also_when_the_device_does_not_confirm_it(graph):
         graph.tags.delete("t")
 
 
+@pytest.mark.slow
 def test_a_deleted_branch_is_gone_also_when_its_states_cannot_be_removed(graph, monkeypatch):
     graph.branches.create("b")
     graph.mutate(INSERT, {"n": "on b"}, branch="b")
@@ -143,6 +145,7 @@ def test_a_deleted_branch_is_gone_also_when_its_states_cannot_be_removed(graph, 
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_deleted_branch_that_may_come_back_keeps_what_it_needs(graph):
     """The device does not confirm the deletion: after a power cut the reference may be there again."""
     graph.branches.create("b")
@@ -160,6 +163,7 @@ def test_a_deleted_branch_that_may_come_back_keeps_what_it_needs(graph):
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_merge_that_shows_other_versions_says_when_it_is_visible_but_perhaps_not_durable(graph):
     """It has no sidecar: a plain failure would look as if nothing had happened."""
     graph.branches.create("b")

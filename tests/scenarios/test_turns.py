@@ -46,6 +46,7 @@ class SetClock:
         return int(self.moment.timestamp() * 1_000_000)
 
 
+@pytest.mark.slow
 def test_now_has_one_value_for_all_statements_and_attempts(tmp_path: Path) -> None:
     called = dt.datetime(2031, 5, 6, 7, 8, 9, tzinfo=dt.UTC)
     clock = SetClock(called)
@@ -76,6 +77,7 @@ def test_now_has_one_value_for_all_statements_and_attempts(tmp_path: Path) -> No
     assert {event["at"], event["again"], saw["at"]} == {"2031-05-06T07:08:09.000Z"}
 
 
+@pytest.mark.slow
 def test_a_publish_that_always_meets_contention_says_how_often_it_tried(graph: Graph) -> None:
     before = set(rows_of(graph, "Person"))
     contention = Sequence(

@@ -53,6 +53,7 @@ def ending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> E
     return Ending(request.param, monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_cleanup_that_ends_in_its_sweep_is_finished_by_the_next(graph: Graph, ending: Ending) -> None:
     planned, rows = graph.cleanup(keep=1, dry_run=True), graph.export()
     with (
@@ -80,6 +81,7 @@ def test_a_cleanup_that_ends_while_it_looks_removes_nothing(
     assert {each for each in before if each.endswith((".lance", ".manifest"))} <= stored().keys()
 
 
+@pytest.mark.slow
 def test_a_clone_that_ends_while_it_copies_is_finished_by_the_next(
     graph: Graph, ending: Ending, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_restore_of_a_repair_is_not_stopped(
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_an_adoption_lands_whole_and_its_call_ends(graph: Graph, ending: Ending) -> None:
     graph.branches.create("side")
     graph.apply_schema(WIDER)

@@ -150,6 +150,7 @@ def test_an_empty_csv_file_has_no_records(graph, tmp_path):
     assert load(graph, tmp_path, "", "T.csv").total_entities == 0
 
 
+@pytest.mark.slow
 def test_a_csv_record_may_be_longer_than_a_block(graph, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_records, "CHUNK_BYTES", 1000)
     texts = {1: "short", 2: "x" * 5000, 3: "short"}

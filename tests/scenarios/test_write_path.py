@@ -278,6 +278,7 @@ def test_unique_violation_against_committed(graph: Graph) -> None:
     assert {r["id"]: r["nick"] for r in rows_of(graph, "Person").values()} == {"ann": "y", "bob": "x"}
 
 
+@pytest.mark.slow
 def test_cardinality_max_counts_pending(graph: Graph) -> None:
     run(graph, 'insert Person { name: "a" } insert Company { name: "c" } insert Company { name: "d" }')
     with unchanged(graph), pytest.raises(ConstraintViolation) as caught:
@@ -389,6 +390,7 @@ def test_actor_recorded_on_commit(graph: Graph) -> None:
         assert again.commits.show(commit.id) == commit
 
 
+@pytest.mark.slow
 def test_no_run_artifacts(graph: Graph, tmp_path: Path) -> None:
     run(graph, 'insert Person { name: "a" }')
     graph.branches.create("dev")
@@ -528,6 +530,7 @@ def test_after_publish_hook_failure_is_a_warning(graph: Graph) -> None:
     assert [w.detail for w in heard.of(Warned)] == ["no room"]
 
 
+@pytest.mark.slow
 def test_schema_source_edits(graph: Graph) -> None:
     source = Path(graph.uri) / "_schema.pg"
     text = source.read_text()
@@ -545,6 +548,7 @@ def test_schema_source_edits(graph: Graph) -> None:
     run(graph, 'insert Person { name: "b" }')
 
 
+@pytest.mark.slow
 def test_many_values_are_found_by_reading_the_column(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     from omnigraph.engine.write import prepare, validate
 

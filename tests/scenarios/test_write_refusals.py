@@ -66,6 +66,7 @@ def test_the_first_violation_is_about_a_value(tmp_path: Path) -> None:
     assert [violation.rule for violation in caught.value.violations] == ["range", "unique"]
 
 
+@pytest.mark.slow
 def test_a_schema_apply_that_begins_during_a_write_lets_no_table_move(graph: Graph) -> None:
     branches = BranchStore(graph.session.manifest)
     lock = Callback(lambda _: branches.take_schema_apply_lock())

@@ -13,6 +13,7 @@ from omnigraph.core.errors import BranchNotFound, NotRemote
 from server.conftest import ADD, BY_IMO, Serve
 
 
+@pytest.mark.slow
 def test_many_calls_are_under_way_at_once_with_the_results_of_the_sync_client(
     serve: Serve, harbor: Graph
 ) -> None:

@@ -57,6 +57,7 @@ def test_addresses_that_lead_nowhere_get_typed_errors(server: Running) -> None:
         assert {"error", "retry", "request_id"} <= set(answer.json())
 
 
+@pytest.mark.slow
 def test_e35_a_query_at_a_state_that_a_cleanup_removed_is_gone(server: Running, harbor: Graph) -> None:
     old = harbor.commits.list()[-1].id
     harbor.mutate(ADD, {"imo": "S77", "name": "Later"})
@@ -66,6 +67,7 @@ def test_e35_a_query_at_a_state_that_a_cleanup_removed_is_gone(server: Running, 
     assert gone.json()["version_reclaimed"]["oldest"] == harbor.commits.head().id
 
 
+@pytest.mark.slow
 def test_a_query_answers_rows_and_the_commit_they_are_from(server: Running, harbor: Graph) -> None:
     body = {"query": BY_IMO, "params": {"imo": "S1"}}
     answer = server.post("/query", body, "act-ines")
@@ -86,6 +88,7 @@ def test_a_query_answers_an_arrow_stream_when_asked_to(server: Running, harbor: 
     assert json.loads(table.schema.metadata[b"omnigraph"]) == direct.head()
 
 
+@pytest.mark.slow
 def test_a_long_answer_is_encoded_in_pieces_and_means_the_same(server: Running, harbor: Graph) -> None:
     lines = "".join(
         json.dumps({"type": "Ship", "data": {"imo": f"X{n:05}", "name": f"ship {n}"}}) + "\n"
@@ -112,6 +115,7 @@ def test_a_mutation_sent_as_a_query_names_the_other_route(server: Running) -> No
     assert "mutat" in json.dumps(answer.json())
 
 
+@pytest.mark.slow
 def test_the_actor_of_a_write_is_that_of_the_token(server: Running, harbor: Graph) -> None:
     body = {"query": ADD, "params": {"imo": "S9", "name": "Noctua"}}
     headers = {"X-Actor-Id": "act-ines", "X-Actor": ""}
@@ -124,6 +128,7 @@ def test_the_actor_of_a_write_is_that_of_the_token(server: Running, harbor: Grap
         assert (refused.status_code, refused.json()["kind"]) == (400, "bad_request")
 
 
+@pytest.mark.slow
 def test_a_conditional_write_needs_the_commit_it_was_built_on(server: Running, harbor: Graph) -> None:
     head = server.post("/query", {"query": BY_IMO, "params": {"imo": "S1"}}, "act-ines").json()[
         "graph_commit_id"
@@ -136,6 +141,7 @@ def test_a_conditional_write_needs_the_commit_it_was_built_on(server: Running, h
     assert stale.json()["precondition_failure"] == {"expected": head, "actual": harbor.commits.head().id}
 
 
+@pytest.mark.slow
 def test_a_load_is_one_commit_and_a_bad_record_changes_nothing(server: Running, harbor: Graph) -> None:
     lines = {"Content-Type": "application/x-ndjson"}
     good = b'{"type":"Ship","data":{"imo":"S3","name":"Cora"}}\n{"edge":"CallsAt","from":"S3","to":"LIS"}\n'
@@ -158,6 +164,7 @@ def test_a_load_is_one_commit_and_a_bad_record_changes_nothing(server: Running, 
     assert len(harbor.commits.list(upkeep=False)) == before + 1
 
 
+@pytest.mark.slow
 def test_a_write_with_a_key_is_carried_out_once(server: Running, harbor: Graph) -> None:
     body = {"query": "query q($t: String) { insert Port { code: $t, name: $t } }", "params": {"t": "OPO"}}
     key = {"Idempotency-Key": "once"}
@@ -231,6 +238,7 @@ def test_branches_tags_and_history_go_the_whole_way(server: Running, harbor: Gra
         assert server.post(path, body, "act-tomas").status_code == status, path
 
 
+@pytest.mark.slow
 def test_a_merge_with_conflicts_changes_nothing_and_tells_them(server: Running, harbor: Graph) -> None:
     harbor.branches.create("topic")
     for branch, name in (("main", "Alba"), ("topic", "Brisa")):
@@ -245,6 +253,7 @@ def test_a_merge_with_conflicts_changes_nothing_and_tells_them(server: Running, 
     assert rows_of(harbor, "Ship")["S1"]["name"] == "Brisa"
 
 
+@pytest.mark.slow
 def test_an_export_is_what_the_graph_exports(server: Running, harbor: Graph) -> None:
     answer = server.post("/export", {}, "act-ines")
     assert answer.headers["content-type"].startswith("application/x-ndjson")

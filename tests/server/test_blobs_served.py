@@ -24,6 +24,7 @@ def server(serve: Serve, tmp_path: Path) -> Running:
     return serve(others=[GraphToServe("papers", str(tmp_path / "papers.omni"), WRITERS)])
 
 
+@pytest.mark.slow
 def test_s49_one_range_that_fits_is_served_and_others_are_the_whole(server: Running) -> None:
     for asked, status, content in (
         ("bytes=1-4", 206, b"ello"),
@@ -42,6 +43,7 @@ def test_s49_one_range_that_fits_is_served_and_others_are_the_whole(server: Runn
             assert answer.json()["blob_range"]["length"] == len(BYTES)
 
 
+@pytest.mark.slow
 def test_s50_a_lost_condition_comes_before_all_others(server: Running) -> None:
     etag = server.ask("HEAD", f"{PATH}in").headers["etag"]
     answer = server.ask("GET", f"{PATH}in", headers={"If-Match": '"stale"', "If-None-Match": etag})
@@ -55,6 +57,7 @@ def test_s51_head_tells_the_whole_length_whatever_the_range(server: Running) -> 
     assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, "11", b"")
 
 
+@pytest.mark.slow
 def test_a_blob_that_is_not_there_is_not_found(server: Running) -> None:
     for name in ("none", "nobody"):
         assert server.ask("GET", f"{PATH}{name}").status_code == 404

@@ -55,6 +55,7 @@ def raised(call: Any) -> OmnigraphError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_reads_and_writes_are_alike(either: Any, harbor: Graph) -> None:
     rows = either.query(BY_IMO, {"imo": "S1"})
     assert rows[0] == {"s.imo": "S1", "s.name": "Aurora"}
@@ -99,6 +100,7 @@ def test_history_branches_and_tags_are_alike(either: Any, harbor: Graph) -> None
     assert (either.branches.list(), either.tags.list()) == (["main"], {})
 
 
+@pytest.mark.slow
 def test_loads_and_exports_are_alike(either: Any, harbor: Graph, tmp_path: Path) -> None:
     lines = b'{"type":"Ship","data":{"imo":"S3","name":"Cora"}}\n'
     (tmp_path / "ships.jsonl").write_bytes(lines)
@@ -148,6 +150,7 @@ def test_errors_are_alike(either: Any) -> None:
         assert error.exit_status == omnigraph.errors.KINDS[kind].exit_status
 
 
+@pytest.mark.slow
 def test_the_whole_history_is_listed_however_many_commits_one_answer_holds(
     either: Any, harbor: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def test_an_address_or_a_token_that_cannot_be_is_refused_without_telling_it() ->
         assert repr(graph) == "RemoteGraph('http://host/graphs/a%2Fb')"
 
 
+@pytest.mark.slow
 def test_connecting_imports_no_table_format_and_no_engine() -> None:
     heavy = (
         "lance",

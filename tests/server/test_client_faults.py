@@ -117,6 +117,7 @@ def commits(graph: Graph) -> int:
     return len(graph.commits.list())
 
 
+@pytest.mark.slow
 def test_a_keyed_write_whose_answer_is_lost_is_sent_again_and_done_once(
     remote: RemoteGraph, between: Between, harbor: Graph
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_keyed_write_whose_answer_is_lost_is_sent_again_and_done_once(
     assert (between.handed, commits(harbor)) == (3, before + 1)
 
 
+@pytest.mark.slow
 def test_a_keyed_write_that_is_never_answered_says_how_to_go_on(
     remote: RemoteGraph, between: Between, harbor: Graph
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_keyed_write_that_is_never_answered_says_how_to_go_on(
     assert commits(harbor) == before + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [LOST, BUSY])
 def test_a_write_without_a_key_is_sent_once(
     remote: RemoteGraph, between: Between, harbor: Graph, fault: tuple[int, bytes] | None
@@ -180,6 +183,7 @@ def _line() -> Any:
     return io.BytesIO(b'{"type":"Ship","data":{"imo":"S3","name":"Cora"}}\n')
 
 
+@pytest.mark.slow
 def test_a_read_is_sent_again_until_there_is_no_sense_in_it(remote: RemoteGraph, between: Between) -> None:
     for call in (lambda: remote.query(BY_IMO, {"imo": "S1"}), remote.branches.list, remote.commits.head):
         between.instead = [LOST, BUSY, LOST]

@@ -144,6 +144,7 @@ def test_an_actor_is_never_said_and_a_cancelled_call_is_not_sent(remote: RemoteG
     assert isinstance(raised(lambda: remote.query(BY_IMO, {"imo": "S1"}, cancel=stop)), Cancelled)
 
 
+@pytest.mark.slow
 def test_the_limits_of_a_call_are_kept_by_the_server(remote: RemoteGraph, server: Running) -> None:
     assert remote.query(BY_IMO, {"imo": "S1"}, timeout_s=60.0)[0]["s.name"] == "Aurora"
     every = "query q() { match { $a: Ship $b: Ship } return { $a.imo, $b.imo } }"
@@ -155,6 +156,7 @@ def test_the_limits_of_a_call_are_kept_by_the_server(remote: RemoteGraph, server
         assert (answer.status_code, answer.json()["kind"]) == (400, "bad_request")
 
 
+@pytest.mark.slow
 def test_entities_have_the_same_values_and_types(many: RemoteGraph, tmp_path: Path) -> None:
     with omnigraph.open_read_only(tmp_path / "many.omni") as here:
         edge = next(iter(here.diff(here.commits.list()[-1].id, "main", types=["Cites"]))).id
@@ -179,6 +181,7 @@ def test_entities_have_the_same_values_and_types(many: RemoteGraph, tmp_path: Pa
             )
 
 
+@pytest.mark.slow
 def test_states_and_plans_are_told_alike(remote: RemoteGraph, harbor: Graph) -> None:
     harbor.branches.create("topic")
     harbor.mutate(RENAME, {"imo": "S1", "name": "Alba"}, branch="topic")
@@ -204,6 +207,7 @@ def test_states_and_plans_are_told_alike(remote: RemoteGraph, harbor: Graph) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_feed_goes_on_where_it_ended_on_either_side(
     remote: RemoteGraph, harbor: Graph, tmp_path: Path
 ) -> None:
@@ -250,6 +254,7 @@ def test_conflicts_are_listed_edited_and_settled_over_a_server(
     assert remote.query(BY_IMO, {"imo": "S1"})[0]["s.name"] == "Ours"
 
 
+@pytest.mark.slow
 def test_upkeep_and_schema_changes_go_over_a_server(remote: RemoteGraph, harbor: Graph) -> None:
     done = remote.mutate_many(ADD, [{"imo": f"M{n}", "name": "x"} for n in range(3)], idempotency_key="m")
     assert (done.affected_nodes, done.commit and done.commit.id) == (3, harbor.commits.head().id)
@@ -272,6 +277,7 @@ def test_upkeep_and_schema_changes_go_over_a_server(remote: RemoteGraph, harbor:
     assert isinstance(raised(remote.cleanup), BadRequest)
 
 
+@pytest.mark.slow
 def test_a_load_with_a_key_happens_once_over_a_server(
     remote: RemoteGraph, harbor: Graph, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_every_public_method_is_known_to_read_or_to_write(guarded: Graph) -> Non
     assert found == known
 
 
+@pytest.mark.slow
 def test_every_writer_refuses_before_it_looks_at_anything(guarded: Graph) -> None:
     before = files_of(guarded)
     for (_, name), write in writers(guarded).items():
@@ -130,6 +131,7 @@ def test_every_writer_refuses_before_it_looks_at_anything(guarded: Graph) -> Non
         assert files_of(guarded) == before, name
 
 
+@pytest.mark.slow
 def test_who_may_write_writes(guarded: Graph) -> None:
     for (owner, name), write in writers(guarded).items():
         try:
@@ -140,6 +142,7 @@ def test_who_may_write_writes(guarded: Graph) -> None:
             pass  # most of these calls are wrong in themselves
 
 
+@pytest.mark.slow
 def test_a_load_asks_for_the_branch_it_makes_and_not_for_one_that_exists(guarded: Graph) -> None:
     into: dict[str, Any] = {"mode": "merge", "branch": "topic/c", "base": "main", "engine": "local"}
     with pytest.raises(
@@ -154,6 +157,7 @@ def test_a_load_asks_for_the_branch_it_makes_and_not_for_one_that_exists(guarded
     assert done.commit.actor == "ines"
 
 
+@pytest.mark.slow
 def test_the_server_asks_about_a_branch_only_where_it_is_made(
     serve: Serve, guarded: Graph, policy: BundlePolicy
 ) -> None:
@@ -189,6 +193,7 @@ def test_merges_inside_a_permitted_write_are_not_asked_about(guarded: Graph) -> 
     assert guarded.erase("Port", "OPO", actor="tomas", tags=True).to_dict()
 
 
+@pytest.mark.slow
 def test_a_graph_is_opened_with_the_file_of_a_policy(harbor: Graph, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY)
@@ -204,6 +209,7 @@ def test_a_graph_is_opened_with_the_file_of_a_policy(harbor: Graph, tmp_path: Pa
         omnigraph.open(harbor.uri, settings=FAST, policy=str(file))
 
 
+@pytest.mark.slow
 def test_a_route_that_forgot_its_question_still_cannot_write(
     serve: Serve, guarded: Graph, policy: BundlePolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

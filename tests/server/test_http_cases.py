@@ -48,6 +48,7 @@ def test_http_s13_a_commit_is_told_alike_by_its_write_and_by_its_page(open_serve
     assert got(open_server, f"/commits/{commit}").json() == done["commit"]
 
 
+@pytest.mark.slow
 def test_http_s19_the_first_write_on_a_fresh_branch_may_name_the_commit_of_a_read(
     open_server: Running,
 ) -> None:
@@ -58,6 +59,7 @@ def test_http_s19_the_first_write_on_a_fresh_branch_may_name_the_commit_of_a_rea
     assert done.status_code == 200, done.text
 
 
+@pytest.mark.slow
 def test_http_s21_inserts_at_once_all_succeed(open_server: Running, harbor: Graph) -> None:
     def add(number: int) -> int:
         body = {"query": ADD, "params": {"imo": f"N{number}", "name": "x"}}
@@ -68,6 +70,7 @@ def test_http_s21_inserts_at_once_all_succeed(open_server: Running, harbor: Grap
     assert len(harbor.query("query q() { match { $s: Ship } return { $s.imo } }")) == 10
 
 
+@pytest.mark.slow
 def test_http_s26_a_load_larger_than_any_other_body_is_one_commit(
     open_server: Running, harbor: Graph
 ) -> None:
@@ -79,6 +82,7 @@ def test_http_s26_a_load_larger_than_any_other_body_is_one_commit(
     assert len(harbor.commits.list(upkeep=False)) == before + 1
 
 
+@pytest.mark.slow
 def test_http_s27_a_refused_load_is_answered_before_its_body_is_sent(serve: Serve) -> None:
     server = serve({"ines": "t1"}, BundlePolicy(parse_bundle(POLICY, "p")[0]))
     host, _, port = server.url.removeprefix("http://").partition(":")
@@ -91,6 +95,7 @@ def test_http_s27_a_refused_load_is_answered_before_its_body_is_sent(serve: Serv
         assert sock.recv(65_536).startswith(b"HTTP/1.1 403")
 
 
+@pytest.mark.slow
 def test_http_s35_a_merge_stands_when_its_branch_may_not_be_deleted(
     serve: Serve, harbor: Graph, logged: list[str]
 ) -> None:
@@ -143,6 +148,7 @@ def writers_stand_still(
     go_on.set()
 
 
+@pytest.mark.slow
 def test_http_s37_one_actor_may_not_take_every_place(
     serve: Serve, writers_stand_still: tuple[threading.Semaphore, threading.Event]
 ) -> None:
@@ -185,6 +191,7 @@ def test_a_server_whose_places_are_taken_says_when_to_come_again(
         assert first.result(60).status_code == 200
 
 
+@pytest.mark.slow
 def test_an_admitted_write_is_carried_out_though_its_client_has_left(
     serve: Serve, harbor: Graph, writers_stand_still: tuple[threading.Semaphore, threading.Event]
 ) -> None:
@@ -231,6 +238,7 @@ def test_a_load_that_is_cut_anywhere_leaves_nothing(
     assert list(spools.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_http_s43_s44_changes_of_a_commit_have_bounds(open_server: Running, harbor: Graph) -> None:
     commits = harbor.commits.list()
     assert failed(got(open_server, f"/commits/{commits[-1].id}/changes")) == (409, "parentless_commit")
@@ -243,6 +251,7 @@ def test_http_s43_s44_changes_of_a_commit_have_bounds(open_server: Running, harb
         assert got(open_server, f"/commits/{commits[0].id}/changes?{wrong}").status_code == 400, wrong
 
 
+@pytest.mark.slow
 def test_http_s46_s47_a_feed_goes_on_page_by_page_with_its_own_filters(
     open_server: Running, harbor: Graph
 ) -> None:
@@ -263,6 +272,7 @@ def test_http_s46_s47_a_feed_goes_on_page_by_page_with_its_own_filters(
     assert other.json()["error"].startswith("change cursor rejected")
 
 
+@pytest.mark.slow
 def test_http_s48_a_baseline_ends_with_the_cursor_that_goes_on(open_server: Running, harbor: Graph) -> None:
     lines = open_server.post("/changes/baseline", {}).text.splitlines()
     assert [("baseline" in json.loads(line)) for line in lines] == [False] * (len(lines) - 1) + [True]
@@ -272,6 +282,7 @@ def test_http_s48_a_baseline_ends_with_the_cursor_that_goes_on(open_server: Runn
     assert [each["cause"]["graph_commit_id"] for each in page["blocks"]] == [harbor.commits.head().id]
 
 
+@pytest.mark.slow
 def test_http_s60_commits_are_those_of_main_and_go_on_page_by_page(
     open_server: Running, harbor: Graph
 ) -> None:
@@ -290,6 +301,7 @@ def test_http_s60_commits_are_those_of_main_and_go_on_page_by_page(
     assert seen == every["commits"]
 
 
+@pytest.mark.slow
 def test_a_schema_is_sent_again_only_when_it_is_another_one(open_server: Running, harbor: Graph) -> None:
     whole = got(open_server, "/schema")
     tag = whole.headers["etag"]

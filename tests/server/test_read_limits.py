@@ -94,6 +94,7 @@ def test_every_read_takes_a_commit_a_tag_a_branch_or_a_moment(serve: Serve, move
         assert status == 404, (nothing, body)
 
 
+@pytest.mark.slow
 def test_a_state_of_a_branch_that_may_not_be_read_looks_like_none(serve: Serve, harbor: Graph) -> None:
     harbor.branches.create("secret")
     commit = harbor.mutate(ADD, {"imo": "S9", "name": "Hidden"}, branch="secret").commit

@@ -127,6 +127,7 @@ def test_every_route_has_a_row() -> None:
     assert set(FLAT) == {route.operation for route in FLAT_ROUTES}
 
 
+@pytest.mark.slow
 def test_routes_of_the_server_itself_are_for_who_has_a_token(server: Running) -> None:
     for route in FLAT_ROUTES:
         row = FLAT[route.operation]
@@ -141,6 +142,7 @@ def test_routes_of_the_server_itself_are_for_who_has_a_token(server: Running) ->
                 assert "harbor" not in answer.text.replace("/graphs/{graph_id}", ""), route.operation
 
 
+@pytest.mark.slow
 def test_hidden_states_look_alike_on_every_route_that_hides_them(server: Running, harbor: Graph) -> None:
     """What the route says of a state that may not be read is, byte by byte, what it says of none."""
     there, nowhere = harbor.commits.head().id, "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -211,6 +213,7 @@ def test_everybody_gets_what_their_role_allows_and_nothing_else(server: Running,
                     assert other not in answer.json()["error"]
 
 
+@pytest.mark.slow
 def test_what_may_not_be_seen_looks_like_what_does_not_exist(server: Running, harbor: Graph) -> None:
     there, nowhere = harbor.commits.head().id, "01ARZ3NDEKTSV4RRFFQ69G5FAV"
     headers = {"X-Request-Id": "same"}
@@ -229,6 +232,7 @@ def test_what_may_not_be_seen_looks_like_what_does_not_exist(server: Running, ha
     assert server.post("/query", body, "master").json()["row_count"] == 1
 
 
+@pytest.mark.slow
 def test_blanks_around_a_name_do_not_dodge_a_rule(server: Running) -> None:
     for name in (" main ", "main\t", "\u00a0main"):
         answer = server.post("/mutate", {"query": INSERT, "branch": name}, "worker")

@@ -35,6 +35,7 @@ def rows(made: AnyGraphSource) -> int:
     return sum(pa.Table.from_batches(reader.read(each)).num_rows for each in reader.partitions())
 
 
+@pytest.mark.slow
 def test_the_server_says_which_commit_is_read(server: Running, harbor: Graph) -> None:
     first = harbor.commits.head().id
     before = source(server, harbor)

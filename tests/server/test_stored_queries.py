@@ -106,6 +106,7 @@ def test_a_query_may_be_called_with_an_empty_body_and_not_with_half_of_one(serve
     assert answers[0].json()["rows"] == answers[1].json()["rows"] == [{"p.code": "LIS"}]
 
 
+@pytest.mark.slow
 def test_who_may_not_call_learns_nothing_of_what_there_is(server: Running) -> None:
     headers = {"X-Request-Id": "same"}
     hidden = server.post("/queries/heavy_ships", {"params": {"min": 1}}, "ines", headers=headers)
@@ -115,6 +116,7 @@ def test_who_may_not_call_learns_nothing_of_what_there_is(server: Running) -> No
     assert server.post("/queries/heavy_ships", {"params": {"min": 10_000}}, "tomas").json()["row_count"] == 1
 
 
+@pytest.mark.slow
 def test_a_call_needs_what_its_query_needs_as_well(server: Running, harbor: Graph) -> None:
     body: dict[str, Any] = {"params": {"imo": "S7", "name": "Seven"}}
     answer = server.post("/queries/add_ship", body, "tomas")
@@ -125,11 +127,13 @@ def test_a_call_needs_what_its_query_needs_as_well(server: Running, harbor: Grap
     assert harbor.commits.head(branch="topic").actor == "tomas"
 
 
+@pytest.mark.slow
 def test_a_rule_may_name_the_queries_it_is_about(server: Running) -> None:
     answers = [server.post(f"/queries/{name}", {}, "gast") for name in ("ports", "heavy_ships")]
     assert [each.status_code for each in answers] == [200, 404]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "body", "told"),
     [
@@ -149,6 +153,7 @@ def test_a_call_that_does_not_fit_is_refused(server: Running, name: str, body: A
     assert told in answer.json()["error"]
 
 
+@pytest.mark.slow
 def test_the_client_lists_and_runs_them(remote: omnigraph.RemoteGraph) -> None:
     known = {each.name: each for each in remote.queries.list()}
     assert known["heavy_ships"].signature == "heavy_ships(min: int?)"
@@ -168,6 +173,7 @@ def test_the_client_lists_and_runs_them(remote: omnigraph.RemoteGraph) -> None:
         remote.queries.mutate("add_ship", {"imo": "S7", "name": "7"})
 
 
+@pytest.mark.slow
 def test_a_schema_that_breaks_a_stored_query_is_not_applied(serve: Serve, harbor: Graph, files: Path) -> None:
     running = serve(queries=read_queries([str(files)]))
     without = SHIPS.replace("  tonnage: I32?", "")
@@ -213,6 +219,7 @@ def test_queries_are_read_again_and_a_broken_one_changes_nothing(
     assert rc == 0
 
 
+@pytest.mark.slow
 def test_a_graph_whose_queries_do_not_fit_is_left_out(serve: Serve, tmp_path: Path, files: Path) -> None:
     omnigraph.init(tmp_path / "other.omni", schema="node A { a: String @key }").close()
     other = GraphToServe("other", str(tmp_path / "other.omni"), WRITERS, queries=read_queries([str(files)]))
@@ -220,6 +227,7 @@ def test_a_graph_whose_queries_do_not_fit_is_left_out(serve: Serve, tmp_path: Pa
     assert running.ask("GET", "/graphs").json() == {"graphs": [{"graph_id": "harbor"}]}
 
 
+@pytest.mark.slow
 def test_commands_call_them_by_name(
     server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

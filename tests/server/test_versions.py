@@ -89,6 +89,7 @@ def kinds(graph: RemoteGraph) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_members_of_a_later_version_are_passed_over(between: Between, remote: RemoteGraph) -> None:  # noqa: F811
     between.retold = retold(lambda said: {**said, **LATER})
     assert everything(remote)[2] == [{"s.imo": "S1", "s.name": "Theirs"}]
@@ -98,6 +99,7 @@ def test_members_of_a_later_version_are_passed_over(between: Between, remote: Re
     ]
 
 
+@pytest.mark.slow
 def test_an_earlier_version_that_tells_less_is_understood(between: Between, remote: RemoteGraph) -> None:  # noqa: F811
     between.retold = retold(lambda said: {name: each for name, each in said.items() if name not in OPTIONAL})
     assert everything(remote)[2] == [{"s.imo": "S1", "s.name": "Theirs"}]
@@ -123,6 +125,7 @@ def test_a_kind_nobody_knows_yet_is_an_error_with_its_text_and_advice(
     assert (error.kind, error.message, error.hint) == ("not_known_yet", "of a later version", "h")
 
 
+@pytest.mark.slow
 def test_what_is_not_asked_for_is_not_sent(remote: RemoteGraph) -> None:  # noqa: F811
     """An earlier server refuses what it does not know, so a call sends no more than it says."""
     asked: list[str] = []

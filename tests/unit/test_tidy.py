@@ -121,6 +121,7 @@ CODES_OF_THE_PRODUCT = {"DS", "MF"}
 """Codes that users see: refused schema changes."""
 
 
+@pytest.mark.slow
 def test_rules_are_said_in_words() -> None:
     """No number of a rule whose text is in no file of this repository."""
     places = [SOURCES, *(ROOT / name for name in ("tests", "docs", "benchmarks", "scripts"))]
@@ -181,6 +182,7 @@ def test_one_module_prints_filters() -> None:
     assert printed == []
 
 
+@pytest.mark.slow
 def test_storage_takes_filters_of_that_module_only() -> None:
     taken = {
         f"{named(path)}:{function.lineno} {function.name}": ast.unparse(argument.annotation)

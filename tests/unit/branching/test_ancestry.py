@@ -3,6 +3,8 @@
 import itertools
 import random
 
+import pytest
+
 from omnigraph.manifest.lineage import Lineage, common_ancestors, maximal, nearest_common
 
 
@@ -78,6 +80,7 @@ def test_against_a_plain_walk():
         assert common[chosen[0]] == min(common[each] for each in newest)
 
 
+@pytest.mark.slow
 def test_the_short_walk_finds_every_possible_base():
     """Also when ids do not follow the order of the commits, as where clocks disagreed."""
     draw = random.Random(5)

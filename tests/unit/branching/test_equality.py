@@ -62,6 +62,7 @@ nested = st.none() | st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(nested, nested), max_size=8))
 def test_nested_lists_compare_like_python_values(pairs):
     kind = pa.list_(pa.list_(pa.float64()))

@@ -30,6 +30,7 @@ def reference(value: float) -> str:
     return "0" if text in {"0", "-0"} else text
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 @example(
@@ -39,6 +40,7 @@ def test_doubles_are_shortest_without_exponent(values):
     assert text_of(ScalarKind.F64, values) == [reference(v) for v in values]
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
 @example([float(np.float32(0.1)), 16777216.0, 3.4028234663852886e38, 1.401298464324817e-45])
@@ -102,6 +104,7 @@ def test_lists_vectors_and_blobs_have_no_text(type_):
         canonical_text(pa.nulls(1, arrow_type(type_)), type_)
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
 @example([("".join(map(chr, range(0x30))) + '\\"\x7f\u2028', "é")])

@@ -168,6 +168,7 @@ def test_every_code_has_a_meaning():
     }
 
 
+@pytest.mark.slow
 def test_linting_without_patterns_loads_neither_arrow_nor_numpy():
     program = (
         "import sys\n"

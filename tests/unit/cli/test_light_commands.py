@@ -54,6 +54,7 @@ def test_version_loads_the_command_line_and_the_errors(place: Path) -> None:
     assert len(own) <= 26, sorted(own)
 
 
+@pytest.mark.slow
 def test_lint_loads_no_table_and_no_parser_of_arguments(place: Path) -> None:
     found = loaded(place, "lint", "--schema", "s.pg", "--query", "q.gq")
     assert not found.intersection(HEAVY)

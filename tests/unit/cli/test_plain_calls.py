@@ -44,6 +44,7 @@ def parsed(command: Callable[..., Any], words: list[str]) -> dict[str, Any] | No
     return found[0] if found else None
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(sorted(COMMANDS)), st.lists(st.sampled_from(WORDS), max_size=6))
 def test_a_plain_call_is_what_the_parser_makes_of_it(name: str, words: list[str]) -> None:

@@ -35,6 +35,7 @@ def test_every_function_of_arrow_is_there_and_works() -> None:
     run(SPARED + program)
 
 
+@pytest.mark.slow
 def test_masked_arrays_are_there_for_whoever_makes_one() -> None:
     run(
         SPARED
@@ -48,6 +49,7 @@ def test_masked_arrays_are_there_for_whoever_makes_one() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_functions_of_arrow_that_have_two_names_and_options_work() -> None:
     run(
         SPARED

@@ -33,6 +33,7 @@ def test_an_id_carries_the_moment_it_was_drawn() -> None:
     assert before - 0.001 <= drawn <= datetime.now(UTC).timestamp()
 
 
+@pytest.mark.slow
 def test_ids_grow_and_never_repeat_across_threads() -> None:
     def draw(_: int) -> list[str]:
         return [new_ulid() for _ in range(2_000)]

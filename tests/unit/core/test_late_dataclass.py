@@ -211,6 +211,7 @@ class Travelling:
     b: str = "b"
 
 
+@pytest.mark.slow
 def test_an_object_arrives_in_a_process_that_never_made_one() -> None:
     program = (
         "import pickle, sys\n"
@@ -279,6 +280,7 @@ def own_classes() -> Iterator[type]:
             yield from (cls for cls in vars(module).values() if isinstance(cls, type))
 
 
+@pytest.mark.slow
 def test_every_class_of_the_product_can_be_finished_by_the_standard_library() -> None:
     late = {cls for cls in own_classes() if cls.__module__ != dataclass.__module__ and unmade(cls)}
     assert len(late) > 100

@@ -176,6 +176,7 @@ def test_an_older_state_keeps_its_own_index(ring):
     assert everything(cache, newer) == after
 
 
+@pytest.mark.slow
 def test_rewriting_the_same_row_again_and_again_is_followed(ring):
     """The fragment of the row before is gone each time: nothing else may move for it."""
     cache = AdjacencyCache(DerivedCache(1 << 24))
@@ -189,6 +190,7 @@ def test_rewriting_the_same_row_again_and_again_is_followed(ring):
     assert (cache.built, cache.followed) == (1, 4)
 
 
+@pytest.mark.slow
 def test_an_overlay_that_grew_is_folded_beside_the_readers(ring, monkeypatch):
     monkeypatch.setattr(adjacency, "FOLD_CHANGES_MIN", 4)
     cache = AdjacencyCache(DerivedCache(1 << 24))

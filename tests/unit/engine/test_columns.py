@@ -62,6 +62,7 @@ def same(left, right):
     )
 
 
+@pytest.mark.slow
 @given(columns())
 def test_picked_values_are_those_taken(column):
     chunks, ordinals = column
@@ -129,6 +130,7 @@ def test_formulas_without_arrow_agree_with_arrow(column, op, data):
         assert mask.tolist() == evaluate_formula(formula, rows).to_pylist()
 
 
+@pytest.mark.slow
 @given(columns(tuple(NUMBER_TYPES)), st.booleans())
 def test_the_presence_of_a_number_is_known_without_arrow(column, wanted):
     chunks, ordinals = column
@@ -145,6 +147,7 @@ def test_what_needs_arrow_is_left_to_it() -> None:
     assert formula_mask(p.HasValue("v", wanted=True), image, many[:1]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1, 7, 100_000], ids=["dense", "sparse", "very sparse"])
 @given(st.lists(st.integers(-1, 30), max_size=3 * FEW_ROWS))
 def test_first_places_keep_the_order_of_first_occurrences(scale, items):

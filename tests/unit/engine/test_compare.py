@@ -56,6 +56,7 @@ def test_columns_of_any_number_types_compare_exactly(left, right, op):
     assert found.tolist() == expected(left[1], op, right[1])
 
 
+@pytest.mark.slow
 @given(sides(3), sides(1), st.sampled_from(list(OPERATORS)))
 def test_a_constant_compares_as_a_column_of_it(side, other, op):
     kind, (value,) = other
@@ -67,6 +68,7 @@ def test_a_constant_compares_as_a_column_of_it(side, other, op):
 texts = st.lists(st.one_of(st.none(), st.sampled_from(["", "a", "ab", "b", "ä"])), min_size=3, max_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "test"),
     [(Operator.CONTAINS, lambda text, part: part in text), (Operator.STARTS_WITH, str.startswith)],
@@ -78,6 +80,7 @@ def test_text_tests_take_another_text_on_every_row(op, test, left, right):
     assert found.tolist() == [a is not None and b is not None and test(a, b) for a, b in pairs]
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 3), max_size=3)), min_size=3, max_size=3))
 def test_a_list_contains_what_equals_one_of_its_elements(lists):
     type_ = PropertyType(ScalarKind.I32, is_list=True)

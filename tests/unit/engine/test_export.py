@@ -90,6 +90,7 @@ def test_every_value_survives(rows: list[dict]) -> None:
             assert data[name] == value, name
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.text(), st.text(), st.none() | st.text()), min_size=1, max_size=4))
 def test_edges(rows: list) -> None:
@@ -168,6 +169,7 @@ def test_no_rows_no_bytes() -> None:
     assert json_lines(NODE.arrow_schema.empty_table(), NODE) == b""
 
 
+@pytest.mark.slow
 def test_order_and_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered, "BATCH_ROWS_MAX", 3)
     with make_graph(tmp_path / "g") as graph:
@@ -190,6 +192,7 @@ def test_order_and_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert caught.value.details["candidates"] == ["Person"]
 
 
+@pytest.mark.slow
 def test_a_table_larger_than_a_run_is_sorted_through_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

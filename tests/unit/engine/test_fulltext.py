@@ -48,6 +48,7 @@ def levenshtein(a, b):
     return row[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("analysis", ["plain", "folded", "english"])
 @given(texts)
 def test_many_texts_are_analysed_like_each_alone(analysis, documents):
@@ -133,6 +134,7 @@ def test_a_phrase_stays_inside_one_document_and_skips_stop_words():
     assert hits(index_of(["tide", "reef"]).phrase("tide reef")) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("abcé", max_size=6), max_size=8), st.text("abcé", max_size=6), st.integers(0, 3))
 def test_edit_distance_is_exact_up_to_the_bound(vocabulary, word, edits):
     got = edit_distances(pa.array(vocabulary, pa.string()), word, edits)

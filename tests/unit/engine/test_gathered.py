@@ -142,6 +142,7 @@ def test_the_work_of_an_insert_new_does_not_grow_with_those_before_it(graph) -> 
         run(graph, " ".join([*statements("twice", 3), *statements("twice", 1)]))
 
 
+@pytest.mark.slow
 def test_an_update_reads_the_rows_of_those_before_it_in_few_pieces(graph, monkeypatch) -> None:
     pieces = []
 

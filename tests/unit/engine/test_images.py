@@ -185,6 +185,7 @@ def test_dead_rows_are_null_however_they_are_read(sampled):
     assert image.take("age", np.array([gone, 0])).to_pylist() == [None, 0]
 
 
+@pytest.mark.slow
 def test_joined_numbers_count_while_they_are_in_use(graph):
     for at, name in enumerate(NAMES[:6]):
         graphs.run(graph, f'update Person set {{ age: {at + 50} }} where name = "{name}"')
@@ -200,6 +201,7 @@ def test_joined_numbers_count_while_they_are_in_use(graph):
     assert cache.nbytes() == chunks
 
 
+@pytest.mark.slow
 def test_numbers_that_make_no_room_for_chunks_leave_with_them(graph):
     for at, name in enumerate(NAMES[:6]):
         graphs.run(graph, f'update Person set {{ age: {at + 50} }} where name = "{name}"')

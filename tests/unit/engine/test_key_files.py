@@ -84,6 +84,7 @@ def test_a_new_process_follows_nothing_that_was_closed(tmp_path, monkeypatch, op
     assert [each.calls for each in counts] == [0, 0]
 
 
+@pytest.mark.slow
 def test_what_was_committed_by_a_process_that_died_is_followed(tmp_path, monkeypatch) -> None:
     path = tmp_path / "g"
     grown(path)
@@ -121,6 +122,7 @@ def test_a_branch_made_again_is_not_taken_for_the_former(tmp_path, monkeypatch) 
             graph.branches.delete("side")
 
 
+@pytest.mark.slow
 def test_a_tail_is_not_joined_to_another_base_of_the_same_version(tmp_path, monkeypatch) -> None:
     path = tmp_path / "g"
     grown(path)
@@ -161,6 +163,7 @@ def test_a_long_tail_becomes_a_base(tmp_path, monkeypatch, rows) -> None:
         assert graph.query(POINT, {"n": f"more{rows - 1}"})[0]["p.age"] == rows - 1
 
 
+@pytest.mark.slow
 def test_an_index_that_does_not_fit_its_version_fails_nobody(tmp_path, monkeypatch) -> None:
     path = tmp_path / "g"
     grown(path)
@@ -180,6 +183,7 @@ def test_an_index_that_does_not_fit_its_version_fails_nobody(tmp_path, monkeypat
         assert save_index(graph.session.cache_files, handle, index, None) is None
 
 
+@pytest.mark.slow
 def test_who_meets_many_rows_written_anew_does_not_wait_for_their_index(tmp_path, monkeypatch) -> None:
     """As after an optimization of another process: lookups ask the table until the index has followed."""
     path = tmp_path / "g"

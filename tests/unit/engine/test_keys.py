@@ -24,6 +24,7 @@ PERSON = TableKey("node:Person")
 texts = st.text(max_size=40)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(texts, max_size=60), st.integers(0, 10))
 def test_hash_depends_on_the_text_only(values: list[str], skip: int) -> None:
@@ -38,6 +39,7 @@ def test_hash_tells_trailing_zeros_apart() -> None:
     assert len(set(hash_keys(pa.array(values)).tolist())) == len(values)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text() | st.integers(250, 1_100).map(lambda size: "longer"[: size % 7] + "key\0" * size))
 def test_one_key_hashes_like_many(key: str) -> None:
@@ -55,6 +57,7 @@ def test_colliding_hashes_are_resolved_by_text(monkeypatch: pytest.MonkeyPatch) 
     assert segment.find_one("other") is None
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=20))
 def test_last_occurrences(values: list[str | None]) -> None:
@@ -335,6 +338,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
         assert large.nbytes() == 0
 
 
+@pytest.mark.slow
 def test_readers_of_older_commits_and_other_handles_read_the_table_once(tmp_path, monkeypatch) -> None:
     text = "query q($n: String) { match { $p: Person { name: $n } } return { $p.age } }"
     with make_graph(tmp_path / "g") as graph, reopen(graph) as other:

@@ -35,6 +35,7 @@ def defined(text: str, dimension: int) -> list[float]:
     return [single(number / norm) for number in numbers]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5), st.integers(1, 40))
 def test_vectors_are_those_of_the_definition_bit_by_bit(texts, dimension):
     found = OFFLINE.embed(texts, dimension)

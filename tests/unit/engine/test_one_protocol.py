@@ -112,6 +112,7 @@ def names(graph, type_name):
     return [row["n.name"] for row in found]
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_table_are_committed_in_turn(graph):
     hand = Hand(graph)
     seen = []
@@ -132,6 +133,7 @@ def test_the_parts_of_a_table_are_committed_in_turn(graph):
     assert graph.verify().ok
 
 
+@pytest.mark.slow
 def test_a_table_that_gets_no_commit_stops_the_write(graph):
     """It is named in the sidecar: a table that never moves would make recovery undo the others."""
     hand = Hand(graph)

@@ -40,6 +40,7 @@ def test_values_are_counted_with_what_they_hold(chunk, sizes):
     assert bytes_at(chunk.slice(0, 0), np.empty(0, np.int64)).tolist() == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(0, 30))
 def test_rows_are_cut_within_the_bound_or_stand_alone(sizes, bound):
     cuts = list(pieces._cuts(np.array(sizes, dtype=np.int64), bound))
@@ -49,6 +50,7 @@ def test_rows_are_cut_within_the_bound_or_stand_alone(sizes, bound):
         assert size <= bound or last == first + 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.none() | st.integers(0, 3), st.booleans()), max_size=40), st.integers(0, 9))
 def test_the_first_rows_of_each_piece_hold_the_first_of_all(rows, first):
     columns = [

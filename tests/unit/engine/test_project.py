@@ -22,6 +22,7 @@ texts = st.lists(st.one_of(st.none(), st.sampled_from(["", "a", "b"])), min_size
 ways = st.sampled_from(["ascending", "descending"])
 
 
+@pytest.mark.slow
 @given(values, ways, texts, ways)
 def test_null_sorts_below_every_value_whatever_the_direction(first, one, second, two):
     columns = [(pa.array(first, pa.int32()), one), (pa.array(second, pa.string()), two)]
@@ -39,6 +40,7 @@ def test_without_keys_rows_stay_as_they_are() -> None:
     assert project._sorted([], 3).tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 @given(values, st.lists(st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5])), min_size=5, max_size=5))
 def test_rows_are_one_group_exactly_where_all_columns_are_equal(numbers, floats):
     codes = project._group_codes([pa.array(numbers, pa.int64()), pa.array(floats, pa.float64())])
@@ -48,6 +50,7 @@ def test_rows_are_one_group_exactly_where_all_columns_are_equal(numbers, floats)
             assert (codes[a] == codes[b]) == (rows[a] == rows[b])
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 1), max_size=2)), min_size=4, max_size=4))
 def test_lists_have_codes_too(lists):
     codes = project._codes(pa.array(lists, pa.list_(pa.int32())))
@@ -68,6 +71,7 @@ ELEMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(ELEMENTS), ids=str)
 @given(data=st.data())
 def test_lists_break_ties_element_by_element(kind, data):
@@ -87,6 +91,7 @@ def test_vectors_break_ties_too() -> None:
     assert order == [1, 3, 2, 0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9), max_size=12), st.sampled_from([10, project.DENSE_CODES_MAX + 1]))
 def test_groups_are_numbered_without_gaps_in_the_order_of_their_codes(items, width):
     dense, groups = project._dense(np.array(items, dtype=np.int64), width)

@@ -18,6 +18,7 @@ edge Any: P -> P
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(*[st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab"]))] * 3), min_size=1))
 def test_tuple_codes_are_equal_for_equal_tuples_only(rows) -> None:

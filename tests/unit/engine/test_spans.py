@@ -45,6 +45,7 @@ def test_ends_alone_are_those_of_the_pairs(few, edges, nodes):
     assert claims.most == len(expected)
 
 
+@pytest.mark.slow
 @given(edge_lists, starts)
 def test_spans_hold_the_entries_of_each_node_in_turn(edges, nodes):
     index, claims = index_of(edges), Claims()

@@ -44,6 +44,7 @@ def reachable(edges, start, lo, hi):
     return emitted
 
 
+@pytest.mark.slow
 @given(edge_lists, starts)
 def test_each_distinct_neighbour_comes_once_a_row(edges, nodes):
     rows, tails = expand(neighbours(*columns(edges), NODES), np.array(nodes, dtype=np.int64), unlimited)
@@ -51,6 +52,7 @@ def test_each_distinct_neighbour_comes_once_a_row(edges, nodes):
     assert sorted(zip(rows.tolist(), tails.tolist(), strict=True)) == expected
 
 
+@pytest.mark.slow
 @given(edge_lists, starts)
 def test_bound_hops_keep_parallel_edges(edges, nodes):
     heads, tails = columns(edges)
@@ -62,6 +64,7 @@ def test_bound_hops_keep_parallel_edges(edges, nodes):
     assert sorted(got) == expected
 
 
+@pytest.mark.slow
 @given(edge_lists, pair_lists)
 def test_connected_asks_for_the_pair_itself(edges, pairs):
     heads, tails = columns(pairs)
@@ -69,6 +72,7 @@ def test_connected_asks_for_the_pair_itself(edges, pairs):
     assert got.tolist() == [pair in set(edges) for pair in pairs]
 
 
+@pytest.mark.slow
 @given(edge_lists, pair_lists, st.booleans())
 def test_a_filter_of_pairs_spares_the_search_and_changes_no_answer(edges, pairs, each_tail_once):
     """Where no node has two edges to it, the filter alone knows the answer."""
@@ -80,6 +84,7 @@ def test_a_filter_of_pairs_spares_the_search_and_changes_no_answer(edges, pairs,
     assert got.tolist() == [pair in known for pair in pairs]
 
 
+@pytest.mark.slow
 @given(edge_lists, edge_lists, pair_lists)
 def test_an_intersection_has_the_nodes_that_all_heads_lead_to(first, second, rows):
     """Whichever arm leads, for all rows or for each by itself, in the order of the rows."""
@@ -97,6 +102,7 @@ def test_an_intersection_has_the_nodes_that_all_heads_lead_to(first, second, row
     assert list(zip(at.tolist(), found.tolist(), strict=True)) == expected
 
 
+@pytest.mark.slow
 @given(edge_lists, starts, st.integers(1, 4), st.integers(0, 3))
 def test_reach_is_shortest_distance_with_self_loops(edges, nodes, lo, more):
     hi = lo + more

@@ -171,6 +171,7 @@ BOUNDS = compile_schema(
 ).nodes["N"]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),

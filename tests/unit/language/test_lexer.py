@@ -101,6 +101,7 @@ def test_a_byte_order_mark_is_ignored():
     assert [token.text for token in lex(Source("\ufeffnode")).tokens] == ["node", ""]
 
 
+@pytest.mark.slow
 def test_a_source_over_the_size_limit_is_refused_unread():
     for text in ("a" * (SOURCE_BYTES_MAX + 1), "é" * (SOURCE_BYTES_MAX - 1)):
         lexed = lex(Source(text))
@@ -161,6 +162,7 @@ def test_tokens_and_comments_cover_what_was_read(text):
         assert render(found)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_quoting_is_undone_by_reading(value):

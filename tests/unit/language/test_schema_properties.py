@@ -40,6 +40,7 @@ def comments_of(text: str) -> list[str]:
     return [comment.text.rstrip() for comment in lex(Source(text)).comments]
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.one_of(st.text(max_size=200), soups, damaged()))
 def test_any_text_gives_a_tree_or_diagnostics(text):

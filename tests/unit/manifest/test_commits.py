@@ -90,6 +90,7 @@ def test_a_branch_lists_inherited_and_own_commits(tmp_path: Path) -> None:
     assert set(store.commits.lineage()["graph_commit_id"].to_pylist()) >= {own.head, later.head}
 
 
+@pytest.mark.slow
 def test_the_tables_are_extended_in_batches(tmp_path: Path) -> None:
     store = new_store(tmp_path, durability="os")
     assert len(stored(tmp_path)) == 1
@@ -189,6 +190,7 @@ def test_a_write_does_not_fail_because_the_tables_cannot_be_extended(tmp_path: P
     assert [record.id for record in store.commits.list(limit=3)] == heads[:-4:-1]
 
 
+@pytest.mark.slow
 def test_concurrent_writers_of_the_tables_double_nothing(tmp_path: Path) -> None:
     store = new_store(tmp_path, durability="os")
     heads = [advance(store, actor="ana").head for _ in range(10)]
@@ -213,6 +215,7 @@ def test_concurrent_writers_of_the_tables_double_nothing(tmp_path: Path) -> None
     assert len(stored_ids(tmp_path, "_graph_commit_actors.lance")) == len(heads)
 
 
+@pytest.mark.slow
 def test_fragments_stay_few_and_full_ones_are_not_rewritten(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("omnigraph.manifest.projection._TAIL_ROWS_MAX", 10)
     store = new_store(tmp_path, durability="os")
@@ -236,6 +239,7 @@ def test_the_commit_that_settled_an_operation_is_found(tmp_path: Path) -> None:
     assert store.commits.recovering(operation) == made.commit
 
 
+@pytest.mark.slow
 def test_nothing_missing_costs_no_walk(tmp_path: Path) -> None:
     store = new_store(tmp_path, durability="os")
     for _ in range(30):

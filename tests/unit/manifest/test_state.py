@@ -181,6 +181,7 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 numbers = st.integers(0, 2**63 - 1)
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         CommitRecord,

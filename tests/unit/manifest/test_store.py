@@ -125,6 +125,7 @@ def test_reading_an_unchanged_branch_only_probes(tmp_path: Path) -> None:
         assert store.current(branch) is first
 
 
+@pytest.mark.slow
 def test_a_publish_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
     store, other = new_store(tmp_path), open_store(tmp_path)
     for step in range(2, 30, 9):
@@ -133,6 +134,7 @@ def test_a_publish_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
         assert store.current(None).pin(PERSON) == step + 8
 
 
+@pytest.mark.slow
 def test_a_store_that_is_far_behind_does_not_probe_every_version(tmp_path: Path) -> None:
     store, other = new_store(tmp_path, durability="os"), open_store(tmp_path, durability="os")
     for _ in range(60):

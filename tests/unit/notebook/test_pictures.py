@@ -92,6 +92,7 @@ def test_a_long_result_is_counted_and_a_long_value_cut() -> None:
     assert (len(cell), cell[-1]) == (html.CELL_CHARACTERS_MAX, "…")
 
 
+@pytest.mark.slow
 def test_plans_reports_and_differences(graph: og.Graph, tmp_path: Path) -> None:
     assert "scan" in "".join(checked(graph.explain(ALL)._repr_html_()).text)
     before = graph.commits.head().id

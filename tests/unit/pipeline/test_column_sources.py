@@ -106,6 +106,7 @@ def test_a_list_has_every_member_of_any_row(graph) -> None:
         graph.load_frames({"T": [{"k": "c"}, {"k": "d", "hue": 1}]}, mode="append", engine="local")
 
 
+@pytest.mark.slow
 def test_what_a_row_of_a_list_lacks_is_not_mentioned(graph, tmp_path: Path) -> None:
     rows = [{"k": "a", "m": 1}, {"k": "b", "n": 2}]
     graph.load_frames({"D": rows}, mode="append", engine="local")

@@ -76,6 +76,7 @@ def test_row_groups_are_shared_out_evenly(tmp_path: Path, groups: int, per_split
     assert rows == list(range(groups * 10))
 
 
+@pytest.mark.slow
 def test_packed_files_count_by_what_they_hold(tmp_path: Path) -> None:
     """The checks of a load need as many partitions as its records have keys, however small its files are."""
     rows = 100_000

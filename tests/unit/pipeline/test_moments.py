@@ -71,6 +71,7 @@ def test_offsets_and_fractions_of_every_length_are_read(text: str) -> None:
     assert loaded([text, "2024-03-01T12:00:00Z", "2024-03-01T12:00"]) == [NOON] * 3
 
 
+@pytest.mark.slow
 @given(st.lists(PARTS.map("".join), min_size=1, max_size=8))
 @example(["2024-03-01T13:00:00+01", "2024-03-01", "2024-03-01T13:00:00,5"])
 def test_a_load_and_a_mutation_read_the_same_moments(texts: list[str]) -> None:

@@ -142,6 +142,7 @@ def test_a_group_of_good_records_never_reaches_the_exact_parser(monkeypatch) -> 
     assert {part.type.name: part.rows for part in parsed} == {"Thing": 5, "Link": 5}
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=12), max_size=30), st.integers(1, 60), st.integers(1, 40), st.booleans())
 @settings(max_examples=50, deadline=None)
 def test_every_line_belongs_to_exactly_one_split(
@@ -214,6 +215,7 @@ def test_lines_of_many_types_are_grouped_without_parsing() -> None:
     assert np.array_equal(parsed[0].lines, np.sort(parsed[0].lines))
 
 
+@pytest.mark.slow
 def test_a_record_that_needs_the_exact_parser_costs_its_neighbours_only(monkeypatch) -> None:
     taken, decode = [], records.decode
     monkeypatch.setattr(records, "decode", lambda line: taken.append(line) or decode(line))

@@ -36,6 +36,7 @@ def outcome(bind, given_params):
         return error.kind, str(error)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PLANS), st.data())
 def test_bound_once_or_each_time_is_the_same(plan, data):
     names = [param.name for param in plan.params] + ["unknown"]

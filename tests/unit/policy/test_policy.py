@@ -209,6 +209,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_commands_validate_test_and_explain(here: Run, files: Path) -> None:
     told = here("policy", "validate", "--file", "b.yaml", "--json").json
     assert (told["ok"], told["actors"], told["groups"], told["rules"]) == (True, 2, 2, 5)

@@ -99,6 +99,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(graph, pattern):
     assert damaged(graph) == []
 
 
+@pytest.mark.slow
 def test_the_finding_names_commit_branches_and_the_state_without_the_file(graph):
     graph.branches.create("older")
     before, known = graph.snapshot().head, files(graph, "nodes/*/data/*.lance")
@@ -157,6 +158,7 @@ def test_what_a_repair_publishes_has_its_sums(graph):
     assert graph.verify(deep=True).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "write"),
     [

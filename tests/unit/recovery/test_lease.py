@@ -155,6 +155,7 @@ def test_alone_waits_for_other_processes(path):
         assert lease.held
 
 
+@pytest.mark.slow
 def test_a_busy_process_lets_another_one_in(path):
     """Two threads that overlap for ever would starve the rest without the bound on a shared hold."""
     lease = Lease(FileLock(path))

@@ -156,6 +156,7 @@ def test_an_audit_row_of_another_commit(graph, path):
     assert found(path) == {Rule.AUDIT_MATCHES}
 
 
+@pytest.mark.slow
 def test_a_branch_is_verified_too(graph, path):
     graph.session.manifest.create_branch("b", None)
     entry = graph.session.manifest.current("b").entries[PERSON]

@@ -326,6 +326,7 @@ def test_a_deleted_branch_loses_its_reference_for_good_before_its_files(tmp_path
     assert not tree.exists()
 
 
+@pytest.mark.slow
 def test_each_durable_step_can_be_the_last(tmp_path: Path) -> None:
     """Stop at the k-th durable step, for every k: the table shows a whole version, old or new."""
 

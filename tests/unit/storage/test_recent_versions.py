@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from graphs import make_graph, run
 from omnigraph.core.limits import VERSIONS_KEPT_MAX
 from omnigraph.storage.recent_versions import VersionsKept
@@ -15,6 +17,7 @@ def test_the_version_that_was_opened_first_leaves() -> None:
     assert kept.leaving("a", 1000) == 0
 
 
+@pytest.mark.slow
 def test_a_writer_keeps_few_versions_and_reads_all_of_them(tmp_path) -> None:
     with make_graph(tmp_path / "g") as graph:
         commits = [

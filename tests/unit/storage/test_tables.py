@@ -199,6 +199,7 @@ def test_overwrite_keeps_the_annotations_of_the_schema(table_store: Store) -> No
     assert emptied.schema.equals(annotated, check_metadata=True)
 
 
+@pytest.mark.slow
 def test_threads_share_one_store(table_store: Store) -> None:
     """Writers of different tables and readers of all of them, through one TableStorage."""
     tables = table_store.tables()
@@ -447,6 +448,7 @@ def test_fragments_of_two_versions_share_what_did_not_change(table_store: Store)
     )
 
 
+@pytest.mark.slow
 def test_a_stream_is_written_as_it_is_read(table_store: Store) -> None:
     tables = table_store.tables()
     schema = pa.schema(
