@@ -1,8 +1,9 @@
 """The metadata of very many commits, made up in a minute instead of being committed for hours.
 
 What is true afterwards as it would be after so many one-row commits: the numbers of versions; a file of each
-version, transaction and state in its directory; a record of each commit; the fragments that the upkeep after
-writes would have left. Not true is what the older versions hold: nothing in reads and writes may ask them.
+version, transaction and state in its directory; a record of each commit, added by a process of its own; the
+fragments that the upkeep after writes would have left. Not true is what the older versions hold: nothing in
+reads and writes may ask them.
 """
 
 import os
@@ -19,7 +20,7 @@ from omnigraph.core.limits import SMALL_FRAGMENTS_MAX
 from omnigraph.maintenance.indices import IndexWork, ensure_indices
 from omnigraph.manifest.changes import CommitIntent, SubTableUpdate
 from omnigraph.manifest.publisher import ManifestBatchPublisher
-from omnigraph.storage.layout import MANIFEST
+from omnigraph.storage.layout import COMMITS, MANIFEST
 from omnigraph.storage.manifest_files import HINT, hint_text, manifest_message, manifest_name
 from omnigraph.storage.varints import as_varint, read_varint
 
@@ -45,7 +46,7 @@ def made_old(graph: omnigraph.Graph, rows: int, commits: int) -> None:
         found = session.storage.transaction_of(entry.location, None, entry.version)
         uuid = "" if found is None else found.uuid
         changes.append(SubTableUpdate(key, commits, None, entry.row_count, uuid))
-    _add_records(graph, commits)
+    _renumber(root / COMMITS, _add_records(graph, commits), commits)
     _renumber(root / MANIFEST, session.manifest.head(None).version, commits)
     with omnigraph.open(graph.uri, settings=session.settings) as again:
         intent = CommitIntent(CommitId(new_ulid()), "optimize")
@@ -114,8 +115,8 @@ def _numbered(file: bytes, number: int) -> bytes:
     return file[:start] + struct.pack("<I", len(message)) + message + FOOTER.pack(start, major, minor, magic)
 
 
-def _add_records(graph: omnigraph.Graph, commits: int) -> None:
-    """Ancestors of the first commit, one after the other."""
+def _add_records(graph: omnigraph.Graph, commits: int) -> int:
+    """Ancestors of the first commit, one after the other; the newest version of the table they are in."""
     graph.commits.list()
     projection: Any = graph.session.commits._commits
     like = projection.read().sort_by("graph_commit_id").slice(0, 1)
@@ -128,3 +129,4 @@ def _add_records(graph: omnigraph.Graph, commits: int) -> None:
         rows = rows.set_column(0, rows.schema.field(0), ids)
         rows = rows.set_column(4, rows.schema.field(4), parents)
         projection.add(rows.set_column(8, rows.schema.field(8), texts))
+    return projection._dataset.open_head(None).version

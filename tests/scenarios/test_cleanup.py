@@ -27,7 +27,7 @@ from omnigraph.core.settings import Settings
 from omnigraph.engine.session import open_session
 from omnigraph.pipeline.output.scans import plan_scan, readable_type, scan_fragments
 from omnigraph.storage.layout import CHECKSUMS, CLEANUP
-from omnigraph.storage.manifest_files import manifest_object
+from omnigraph.storage.manifest_files import HINT, hint_text, manifest_object
 
 SCHEMA = """
 node P { name: String @key  n: I32? }
@@ -153,6 +153,22 @@ def test_cleanup_keeps_versions_lazy_branches_need(graph) -> None:
         insert(other, "c", branch="lazier")
         other.branches.merge("lazier", into="lazy")
         other.branches.merge("lazy")
+        is_sound(other)
+
+
+def test_a_hint_that_lags_behind_does_not_end_a_search_at_a_gap(graph) -> None:
+    """A writer was stopped between its commit and its hint, while others committed and a cleanup came."""
+    insert(graph, "a")
+    graph.tags.create("v1")
+    kept = graph.snapshot().manifest_version
+    for number in range(4):
+        insert(graph, f"b{number}")
+    shown = states(graph, "main", "v1")
+    (Path(graph.uri) / "__manifest" / "_versions" / HINT).write_text(hint_text(kept))
+    graph.cleanup(keep=1)
+    with graphs.reopen(graph) as other:
+        assert states(other, "main", "v1") == shown
+        insert(other, "c")
         is_sound(other)
 
 

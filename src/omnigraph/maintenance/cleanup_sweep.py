@@ -168,19 +168,15 @@ class Sweep:
                 self._remove([name for name in batch if self._may_go(name)])
 
     def _write_hints(self, names: Sequence[str]) -> None:
-        """Let no hint name a version that goes: Lance would have to look for the newest one."""
+        """Let every hint name the newest version: a search from one that lags behind would end at a gap."""
         if not self._session.root.is_local:
             return
-        going: dict[str, set[int]] = defaultdict(set)
-        for name in names:
-            directory, _, file = name.rpartition("/")
-            going[directory].add(version_of(file) or 0)
-        for directory, numbers in going.items():
+        for directory in sorted({name.rpartition("/")[0] for name in names}):
             file = f"{directory}/{HINT}"
             hinted = hinted_version(self._session.adapter.read_text_if_exists(file))
-            if hinted in numbers:
-                there = {version_of(each) or 0 for each in self._session.adapter.list_dir(directory)}
-                self._session.adapter.write_text(file, hint_text(max(there)))
+            newest = max(version_of(each) or 0 for each in self._session.adapter.list_dir(directory))
+            if hinted is not None and hinted != newest:
+                self._session.adapter.write_text(file, hint_text(newest))
 
     def _remove_forks(self) -> None:
         keys = {

@@ -48,7 +48,7 @@ from omnigraph.storage.layout import CLEANUP, GraphRoot, branch_directory, branc
 from omnigraph.storage.manifest_files import HINT, hinted_version, manifest_object, version_of
 from omnigraph.storage.objects import StorageAdapter
 from omnigraph.storage.short_files import require_whole, written_sizes
-from omnigraph.storage.torn_files import find_torn_manifest, is_cut_short_text, versions_found
+from omnigraph.storage.torn_files import find_torn_manifest, has_versions, is_cut_short_text
 from omnigraph.storage.version_files import UsedFiles, used_files
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ class ControlDataset:
             return self._adapter.exists(f"{self.location}/_versions")
         if (self._newest_hinted(None) or 0) > 1:
             return True
-        versions = versions_found(self._root, self.location, None)
-        return len(versions) > 1 or (
-            bool(versions) and find_torn_manifest(self._root, self.location, None) is None
-        )
+        if has_versions(self._root, self.location, None, at_least=2):
+            return True
+        only = has_versions(self._root, self.location, None)
+        return only and find_torn_manifest(self._root, self.location, None) is None
 
     def open_head(self, branch: Branch) -> "LanceDataset":
         """The newest version of a branch.

@@ -33,9 +33,10 @@ from omnigraph.storage.layout import (
 from omnigraph.storage.torn_files import (
     TornManifest,
     find_torn_manifest,
+    has_versions,
     is_cut_short,
+    may_be_torn,
     remove_torn_manifests,
-    versions_found,
 )
 
 _PROJECTIONS = (COMMITS, COMMIT_ACTORS, COMMIT_RECOVERIES)
@@ -51,7 +52,8 @@ def repair_torn_state(
     manifest shows it, or tables moved and no sidecar explains it) stays: on main the error names it, on a
     branch a warning does, because one broken branch must not stop the others. While another process writes
     nothing is touched: what looks torn may be its file in the making.
-    Cost: one listing per dataset looked at and one read per branch; nothing on object stores.
+    Cost: some probes and a read per branch and commit table, however many versions there are; a listing per
+    table of a pending sidecar; nothing on object stores.
     """
     if not context.root.is_local:
         return ()
@@ -71,7 +73,8 @@ def _is_anything_torn(context: RecoveryContext, sidecars: tuple[Sidecar, ...]) -
     projections: list[tuple[str, Branch]] = [(location, None) for location in _PROJECTIONS]
     noted = [(pin.table_path, pin.table_branch) for each in sidecars for pin in each.tables]
     return (
-        any(find_torn_manifest(context.root, *place) for place in (*states, *projections, *noted))
+        any(may_be_torn(context.root, *place) for place in (*states, *projections))
+        or any(find_torn_manifest(context.root, *place) for place in noted)
         or any(True for _ in _unmade_branches(context))
         or any(True for _ in _nameless_states(context))
         or any(_is_without_version(context, location) for location in _PROJECTIONS)
@@ -114,9 +117,11 @@ def _unmade_branches(context: RecoveryContext) -> Iterator[BranchName]:
     one of these is torn and nothing else of the branch exists, or the file is damaged and not meant here.
     """
     for branch in context.manifest.all_branches():
-        versions = versions_found(context.root, MANIFEST, branch)
+        if has_versions(context.root, MANIFEST, branch, at_least=2):
+            continue
         cut_short = is_cut_short(context.root.local_path(branch_reference(MANIFEST, branch)))
-        if not versions or (len(versions) == 1 and (cut_short or _is_first_torn(context, branch))):
+        empty = not has_versions(context.root, MANIFEST, branch)
+        if empty or cut_short or _is_first_torn(context, branch):
             yield branch
 
 
@@ -141,7 +146,7 @@ def _nameless_states(context: RecoveryContext) -> Iterator[BranchName]:
         name = BranchName(str(directory.relative_to(top)))
         if any(each.name in {"_versions", "_transactions"} for each in inside):
             in_use = any(other == name or other.startswith(f"{name}/") for other in names)
-            if not in_use and len(versions_found(context.root, MANIFEST, name)) <= 1:
+            if not in_use and not has_versions(context.root, MANIFEST, name, at_least=2):
                 yield name
             return
         for each in inside:
@@ -151,7 +156,7 @@ def _nameless_states(context: RecoveryContext) -> Iterator[BranchName]:
 
 
 def _is_without_version(context: RecoveryContext, location: str) -> bool:
-    return context.adapter.exists(location) and not versions_found(context.root, location, None)
+    return context.adapter.exists(location) and not has_versions(context.root, location, None)
 
 
 # --- newest versions

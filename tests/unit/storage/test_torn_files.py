@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from omnigraph.core.errors import OmnigraphError, StoragePermanent
-from omnigraph.core.events import Event, Warned, listen
+from omnigraph.core.events import Event, StorageCall, Warned, listen
 from omnigraph.core.ids import BranchName
-from omnigraph.storage.manifest_files import manifest_object
-from omnigraph.storage.torn_files import find_torn_manifest, remove_torn_manifests
+from omnigraph.storage.manifest_files import HINT, hint_text, manifest_object
+from omnigraph.storage.torn_files import find_torn_manifest, has_versions, may_be_torn, remove_torn_manifests
 from stores import PERSON, PLACE, STAMP, Store, content, filled, local_store, rows, s3_store
 
 REVIEW = BranchName("review")
@@ -51,6 +51,56 @@ def test_a_torn_newest_manifest_is_found_and_removed(
     again = fresh.commit_staged(head, fresh.stage_append(head, rows(["c"]), STAMP))
     assert again.version == after.version
     assert content(store.tables(), again) == {"a": 0, "c": 0}
+
+
+@pytest.mark.parametrize("hint", ["right", "behind", "far behind", "ahead", "gone", "", '{"vers', "\0\0\0\0"])
+@pytest.mark.parametrize("branch", [None, REVIEW])
+def test_a_torn_newest_version_is_suspected_whatever_the_hint_says(
+    store: Store, hint: str, branch: BranchName | None
+) -> None:
+    tables = store.tables()
+    head = filled(tables, *([f"a{number}"] for number in range(20)))
+    if branch is not None:
+        head = tables.create_branch(PERSON, PLACE, branch, None, head.version)
+        head = tables.commit_staged(head, tables.stage_append(head, rows(["b"]), STAMP))
+    newest = Path(store.uri) / manifest_object(PLACE, branch, head.version)
+    told = {"right": 0, "behind": -1, "far behind": -head.version + 1, "ahead": 1}
+    file = newest.parent / HINT
+    if hint == "gone":
+        file.unlink()
+    else:
+        file.write_text(hint_text(head.version + told[hint]) if hint in told else hint)
+    heard: list[Event] = []
+    with listen(heard.append):
+        assert not may_be_torn(store.root, PLACE, branch)
+    listed = [each for each in heard if isinstance(each, StorageCall) and each.kind == "list_dir"]
+    assert bool(listed) == (hint != "right")
+    cut(newest, 0.5)
+    assert may_be_torn(store.root, PLACE, branch)
+    assert len(remove_torn_manifests(store.root, PLACE, branch)) == 1
+    assert not may_be_torn(store.root, PLACE, branch)
+
+
+@pytest.mark.parametrize("taken", [1, 5, 15])
+def test_a_torn_version_behind_a_gap_is_suspected(store: Store, taken: int) -> None:
+    """A power cut took versions, left a later one torn, and the hint as it was before all of them."""
+    newest = filled(store.tables(), *([f"a{number}"] for number in range(20))).version
+    directory = Path(store.uri) / manifest_object(PLACE, None, newest)
+    for number in range(1, taken + 1):
+        (Path(store.uri) / manifest_object(PLACE, None, newest - number)).unlink()
+    (directory.parent / HINT).write_text(hint_text(newest - taken - 1))
+    assert not may_be_torn(store.root, PLACE, None)
+    cut(directory, 0.0)
+    assert may_be_torn(store.root, PLACE, None)
+
+
+def test_versions_are_counted_only_as_far_as_asked(store: Store) -> None:
+    assert not has_versions(store.root, PLACE, None)
+    newest = filled(store.tables(), ["a"]).version
+    assert has_versions(store.root, PLACE, None, at_least=newest)
+    assert not has_versions(store.root, PLACE, None, at_least=newest + 1)
+    (Path(store.uri) / PLACE / "_versions" / "18446744073709551000.manifest#1").write_bytes(b"")
+    assert not has_versions(store.root, PLACE, None, at_least=newest + 1)
 
 
 def test_a_table_of_one_torn_version_loses_it(store: Store) -> None:
