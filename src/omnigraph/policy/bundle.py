@@ -5,10 +5,10 @@ not at all.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import yaml
 
@@ -17,8 +17,9 @@ from omnigraph.core.ids import ENGINE_ACTORS
 from omnigraph.core.permission import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
+Text = TypeVar("Text", bound=str)
 BRANCH_ACTIONS: Final = frozenset({Action.READ, Action.EXPORT, Action.CHANGE})
 TARGET_ACTIONS: Final = frozenset(
     {Action.SCHEMA_APPLY, Action.BRANCH_CREATE, Action.BRANCH_DELETE, Action.BRANCH_MERGE}
@@ -66,6 +67,8 @@ class Rule:
     target_scope: Scope | None = None
     queries: tuple[str, ...] | None = None
     """The stored queries it is about; all of them unless named."""
+    line: int = field(default=1, compare=False)
+    """Where the file has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +120,10 @@ def parse_bundle(text: str, name: str) -> tuple[Bundle, tuple[Problem, ...]]:
     """The bundle of a text, and warnings about it. Raises InvalidBundle with all errors."""
     reader = NodeReader()
     bundle = _bundle(reader, text)
-    errors = tuple(each for each in reader.problems if each.severity == "error")
+    errors = reader.problems_that("error")
     if errors or bundle is None:
         raise InvalidBundle(name, errors)
-    return bundle, tuple(_warnings(bundle))
+    return bundle, reader.problems_that("warning")
 
 
 class NodeReader:
@@ -132,6 +135,22 @@ class NodeReader:
     def wrong(self, node: yaml.Node, path: str, message: str, rule: str | None = None) -> None:
         """Remember a problem."""
         self.problems.append(Problem(path, node.start_mark.line + 1, message, rule))
+
+    def odd(self, node: yaml.Node, path: str, message: str, rule: str | None = None) -> None:
+        """Remember what is right and perhaps not meant."""
+        self.problems.append(Problem(path, node.start_mark.line + 1, message, rule, "warning"))
+
+    def once(
+        self, node: yaml.Node, path: str, values: list[Text], rule: str | None = None
+    ) -> tuple[Text, ...]:
+        """The values without repetitions, which are odd and harmless."""
+        for value in (each for each, count in Counter(values).items() if each and count > 1):
+            self.odd(node, path, f"'{value}' is listed twice", rule)
+        return tuple(dict.fromkeys(values))
+
+    def problems_that(self, severity: str) -> tuple[Problem, ...]:
+        """Those of one severity, from the first line to the last."""
+        return tuple(sorted((p for p in self.problems if p.severity == severity), key=lambda p: p.line))
 
     def tree(self, text: str) -> yaml.Node | None:
         """The tree of a text."""
@@ -206,7 +225,33 @@ def _bundle(reader: NodeReader, text: str) -> Bundle | None:
     for node, rule in zip(nodes, rules, strict=True):
         if rule.id and ids[rule.id] > 1:
             reader.wrong(node, "rules", f"the rule id '{rule.id}' is given twice", rule.id)
-    return Bundle(groups, frozenset(protected), tuple(rules))
+    bundle = Bundle(groups, frozenset(protected), tuple(rules))
+    if not reader.problems_that("error"):
+        _look_for_oddities(reader, bundle, members)
+    return bundle
+
+
+def _look_for_oddities(reader: NodeReader, bundle: Bundle, members: Mapping[str, yaml.Node]) -> None:
+    """Warn of what takes no effect: groups without a rule, scopes without a branch, rules behind others."""
+    used = {rule.group for rule in bundle.rules}
+    listed = members.get("groups")
+    for key, _ in listed.value if isinstance(listed, yaml.MappingNode) else ():
+        if key.value not in used:
+            reader.odd(key, f"groups.{key.value}", f"no rule uses the group '{key.value}'")
+    nodes = reader.items(members.get("rules"), "rules")
+    for number, (node, rule) in enumerate(zip(nodes, bundle.rules, strict=True)):
+        path = f"rules.{number}"
+        if not bundle.protected and Scope.PROTECTED in {rule.branch_scope, rule.target_scope}:
+            reader.odd(
+                node,
+                path,
+                f"rule '{rule.id}' is about protected branches, and no branch is protected",
+                rule.id,
+            )
+        wider = shadowing(bundle.rules, rule)
+        if wider is not None:
+            text = f"rule '{rule.id}' adds nothing: rule '{wider.id}' allows all of it to the same group"
+            reader.odd(node, path, text, rule.id)
 
 
 def _groups(reader: NodeReader, node: yaml.Node | None) -> dict[str, tuple[str, ...]]:
@@ -221,7 +266,7 @@ def _groups(reader: NodeReader, node: yaml.Node | None) -> dict[str, tuple[str, 
         for actor in actors:
             if actor.startswith(ENGINE_ACTORS):
                 reader.wrong(listed, path, f"the actor '{actor}' is reserved")
-        groups[name] = tuple(dict.fromkeys(actors))
+        groups[name] = reader.once(listed, path, actors)
     return groups
 
 
@@ -231,7 +276,7 @@ def _rule(reader: NodeReader, node: yaml.Node, path: str, groups: Mapping[str, A
     allow = members.get("allow")
     if allow is None:
         reader.wrong(node, path, "'allow' is missing", rule_id)
-        return Rule(rule_id, "", ())
+        return Rule(rule_id, "", (), line=node.start_mark.line + 1)
     keys = frozenset({"actors", "actions", "branch_scope", "target_branch_scope", "queries"})
     given = reader.members(allow, f"{path}.allow", keys)
     named = given.get("actors")
@@ -259,7 +304,13 @@ def _rule(reader: NodeReader, node: yaml.Node, path: str, groups: Mapping[str, A
             allow, path, f"rule '{rule_id}': queries goes with '{Action.INVOKE_QUERY}' alone", rule_id
         )
     return Rule(
-        rule_id, group, actions, scopes.get("branch_scope"), scopes.get("target_branch_scope"), queries
+        rule_id,
+        group,
+        actions,
+        scopes.get("branch_scope"),
+        scopes.get("target_branch_scope"),
+        queries,
+        node.start_mark.line + 1,
     )
 
 
@@ -269,7 +320,7 @@ def _queries(reader: NodeReader, node: yaml.Node | None, path: str) -> tuple[str
     names = [reader.text(each, path, each) for each in reader.items(node, path)]
     if not names:
         reader.wrong(node, path, "a list of stored queries is expected here")
-    return tuple(dict.fromkeys(names))
+    return reader.once(node, path, names)
 
 
 def _actions(
@@ -284,7 +335,7 @@ def _actions(
             actions.append(Action(each.value))
         else:
             reader.wrong(each, path, f"rule '{rule_id}': '{each.value}' is not an action of a graph", rule_id)
-    return tuple(dict.fromkeys(actions))
+    return reader.once(node or owner, path, actions, rule_id)
 
 
 def _scope(reader: NodeReader, node: yaml.Node, path: str, rule_id: str) -> Scope | None:
@@ -294,14 +345,24 @@ def _scope(reader: NodeReader, node: yaml.Node, path: str, rule_id: str) -> Scop
     return None
 
 
-def _warnings(bundle: Bundle) -> Iterator[Problem]:
-    used = {rule.group for rule in bundle.rules}
-    for name in bundle.groups:
-        if name not in used:
-            yield Problem(f"groups.{name}", 1, f"no rule uses the group '{name}'", severity="warning")
-    if not bundle.protected and any(
-        Scope.PROTECTED in {rule.branch_scope, rule.target_scope} for rule in bundle.rules
-    ):
-        yield Problem(
-            "protected_branches", 1, "no branch is protected, and a rule says so", severity="warning"
-        )
+def shadowing(rules: tuple[Rule, ...], rule: Rule) -> Rule | None:
+    """Another rule that allows everything this one does, to the same group; of two alike the later has it."""
+    place = rules.index(rule)
+    for number, other in enumerate(rules):
+        if number != place and _covers(other, rule) and not (number > place and _covers(rule, other)):
+            return other
+    return None
+
+
+def _covers(wide: Rule, narrow: Rule) -> bool:
+    return (
+        wide.group == narrow.group
+        and {*narrow.actions} <= {*wide.actions}
+        and _scope_covers(wide.branch_scope, narrow.branch_scope)
+        and _scope_covers(wide.target_scope, narrow.target_scope)
+        and (wide.queries is None or (narrow.queries is not None and {*narrow.queries} <= {*wide.queries}))
+    )
+
+
+def _scope_covers(wide: Scope | None, narrow: Scope | None) -> bool:
+    return wide is None or wide is Scope.ANY or wide is narrow

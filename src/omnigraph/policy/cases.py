@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omnigraph.core.permission import Action, Question
 from omnigraph.policy.bundle import InvalidBundle, NodeReader
+from omnigraph.policy.matching import matching_rules
 
 if TYPE_CHECKING:
     import yaml
 
     from omnigraph.core.permission import Decision, Policy
+    from omnigraph.policy.bundle import Bundle
 
 _KEYS: Final = frozenset({"id", "actor", "action", "branch", "target_branch", "query", "expect", "rule"})
 
@@ -94,3 +96,9 @@ def _case(reader: NodeReader, node: yaml.Node, path: str) -> Case:
 def run_cases(policy: Policy, cases: tuple[Case, ...]) -> tuple[Outcome, ...]:
     """Ask the policy about each."""
     return tuple(Outcome(case, policy.decide(case.actor, case.question)) for case in cases)
+
+
+def rules_without_a_case(bundle: Bundle, cases: tuple[Case, ...]) -> tuple[str, ...]:
+    """The rules that allow none of what the cases ask for, in the order of the file."""
+    met = {name for case in cases for name in matching_rules(bundle, case.actor, case.question)}
+    return tuple(rule.id for rule in bundle.rules if rule.id not in met)

@@ -17,9 +17,11 @@ from omnigraph.policy.bundle import (
     Rule,
     Scope,
     parse_bundle,
+    shadowing,
 )
 from omnigraph.policy.cedar import Cedar
 from omnigraph.policy.decisions import BundlePolicy
+from omnigraph.policy.matching import matching_rules
 
 __all__ = ["here"]
 
@@ -198,6 +200,7 @@ def test_the_table_of_decisions_is_what_cedar_says(
     for actor, action, branch, target, query in asked:
         question = Question(action, branch, target, query)
         allowing = cedar.rules_that_allow(actor, question) if actor in bundle.actors else ()
+        assert matching_rules(bundle, actor, question) == allowing
         decision = quick.decide(actor, question)
         assert (decision.allowed, decision.rule) == (bool(allowing), min(allowing, default=None))
 
@@ -240,3 +243,101 @@ def test_a_test_file_that_is_wrong_runs_nothing(here: Run, files: Path, wrong: s
     (files / "cases.yaml").write_text(wrong)
     ran = here("policy", "test", "--file", "b.yaml", "--tests", "cases.yaml", rc=1)
     assert ran.out == ""
+
+
+def test_rules_and_groups_without_effect_are_warned_of_with_their_lines() -> None:
+    text = (
+        B.replace("protected_branches: [main, release]\n", "").replace(
+            "crew:    [act-ines,", "idle:    [act-uwe]\n  crew:    [act-ines, act-ines,"
+        )
+        + "  - id: narrow\n    allow: { actors: { group: crew }, actions: [read, read] }\n"
+        + "  - id: topics\n"
+        + "    allow: { actors: { group: crew }, actions: [change], branch_scope: unprotected }\n"
+    )
+    told = [(each.line, each.rule, each.message) for each in parse_bundle(text, "b")[1]]
+    assert told == [
+        (3, None, "no rule uses the group 'idle'"),
+        (4, None, "'act-ines' is listed twice"),
+        (
+            11,
+            "masters-own-main",
+            "rule 'masters-own-main' is about protected branches, and no branch is protected",
+        ),
+        (
+            20,
+            "narrow",
+            "rule 'narrow' adds nothing: rule 'crew-reads-everything' allows all of it to the same group",
+        ),
+        (21, "narrow", "'read' is listed twice"),
+        (
+            22,
+            "topics",
+            "rule 'topics' adds nothing: rule 'crew-works-on-topics' allows all of it to the same group",
+        ),
+    ]
+
+
+@given(bundles())
+@settings(max_examples=100)
+def test_a_rule_that_is_said_to_add_nothing_adds_nothing(bundle: Bundle) -> None:
+    for rule in bundle.rules:
+        wider = shadowing(bundle.rules, rule)
+        if wider is None:
+            continue
+        for actor in bundle.groups[rule.group]:
+            for action in rule.actions:
+                for branch in (None, "main", "topic"):
+                    question = Question(action, branch, branch, next(iter(rule.queries or ()), None))
+                    found = matching_rules(bundle, actor, question)
+                    assert rule.id not in found or wider.id in found
+
+
+def test_near_misses_say_which_rule_and_what_differs(here: Run, files: Path) -> None:
+    asked = ("policy", "explain", "--file", "b.yaml", "--actor", "act-ines", "--action")
+    told = here(*asked, "change", "--branch", "main", "--json").json
+    assert told["near_misses"] == [
+        {"rule": "crew-reads-everything", "part": "action", "message": "it allows read, and not change"},
+        {
+            "rule": "crew-works-on-topics",
+            "part": "scope",
+            "message": "it is about unprotected branches, and the branch 'main' is protected",
+        },
+        {
+            "rule": "masters-own-main",
+            "part": "group",
+            "message": "it is for the group 'masters', and 'act-ines' is not in it",
+        },
+    ]
+    text = here(*asked, "change", "--branch", "main").out
+    assert "near miss: crew-works-on-topics: it is about unprotected branches" in text
+    assert here(*asked, "read", "--branch", "main", "--json").json["near_misses"] == []
+    without = here(*asked, "change", "--json").json
+    assert "give --branch" in without["note"]
+    assert {key: value for key, value in without["near_misses"][1].items() if key != "message"} == {
+        "rule": "crew-works-on-topics",
+        "part": "scope",
+    }
+    merge = here(*asked, "branch_merge", "--branch", "topic")
+    assert "give --target-branch" in merge.err
+
+
+def test_coverage_lists_the_rules_that_no_case_meets(here: Run, files: Path) -> None:
+    command = ("policy", "test", "--file", "b.yaml", "--tests", "cases.yaml", "--coverage")
+    unmet = ["crew-reads-everything", "masters-own-main", "masters-call"]
+    assert here(*command, "--json").json["rules_without_a_case"] == unmet
+    out = here(*command).out
+    assert [line.partition(":")[0] for line in out.splitlines()[:-1]] == unmet
+    assert out.endswith("3 passed, 0 failed\n")
+
+
+def test_a_policy_is_compared_with_the_stored_queries_of_its_graph(here: Run, files: Path) -> None:
+    (files / "q.gq").write_text("query known() { match { $s: Ship } return { $s.imo } }\n")
+    (files / "b.yaml").write_text(
+        B
+        + "  - id: calls\n    allow: { actors: { group: masters }, actions: [invoke_query], queries: [gone] }\n"
+    )
+    told = here("policy", "validate", "--file", "b.yaml", "--queries", "q.gq", "--json").json
+    assert told["ok"] is True
+    warned = {each["rule"]: each["message"] for each in told["problems"]}
+    assert "the query 'gone', which is not stored" in json.dumps(told)
+    assert "no rule lets all of 'crew' call stored queries" in warned["crew-reads-everything"]
