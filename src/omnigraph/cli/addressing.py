@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from omnigraph.cli import config as personal
+from omnigraph.cli import output
 from omnigraph.core.errors import ActorNotSettable, BadRequest, UsageError
 from omnigraph.core.late_dataclass import dataclass
 
@@ -26,29 +27,36 @@ class Flags:
     profile: str | None = None
     actor: str | None = None
     progress: str | None = None
+    policy: str | None = None
+    bypasses_policy: bool = False
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> "Flags":
         """From `--flag` to value."""
         named = {name.removeprefix("--"): value for name, value in values.items()}
         named["actor"] = named.pop("as", "")
-        return cls(**{name: value or None for name, value in named.items()})
+        bypasses = named.pop("bypass-policy", None) is not None
+        return cls(**{name: value or None for name, value in named.items()}, bypasses_policy=bypasses)
 
 
 class Address(str):
     """Where a graph is: the URI of its storage, or its address on a server.
 
-    `server` is the address of the server, None when the graph is opened by its storage.
+    `server` is the address of the server, None when the graph is opened by its storage. `policy` is the file
+    that the profile which named the storage binds to it.
     """
 
-    __slots__ = ("graph", "server")
+    __slots__ = ("graph", "policy", "server")
     server: str | None
     graph: str
+    policy: str | None
 
-    def __new__(cls, text: str, server: str | None = None, graph: str = "") -> Self:
+    def __new__(
+        cls, text: str, server: str | None = None, graph: str = "", policy: str | None = None
+    ) -> Self:
         """The text, and what it is made of."""
         made = super().__new__(cls, text)
-        made.server, made.graph = server, graph
+        made.server, made.graph, made.policy = server, graph, policy
         return made
 
 
@@ -60,6 +68,7 @@ class Scope:
     target: str
     origin: str
     graph: str | None = None
+    policy: str | None = None
 
 
 NOTHING_GIVEN: Final = Flags()
@@ -100,7 +109,8 @@ def _of_profile(config: personal.Config, name: str, flags: Flags) -> Scope:
     origin = f"profile {name}"
     if profile.kind == "store":
         _check_single(flags, origin)
-    return Scope(profile.kind, str(profile.target), origin, flags.graph or profile.default_graph)
+    graph = flags.graph or profile.default_graph
+    return Scope(profile.kind, str(profile.target), origin, graph, profile.policy)
 
 
 def _of_environment_or_defaults(config: personal.Config, flags: Flags) -> Scope | None:
@@ -139,7 +149,7 @@ def addressed(store: str | None) -> Address:
             f"'{scope.target}' is a server, and servers are addressed with --server, not --store",
             hint="pass --server URL --graph ID",
         )
-    return Address(scope.target)
+    return Address(scope.target, policy=scope.policy)
 
 
 def _on_server(scope: Scope) -> Address:
@@ -175,6 +185,25 @@ def default_actor(arguments: Mapping[str, Any], actor: str | None) -> str | None
         return known
     scope = resolve(arguments.get("store"))
     return None if scope is not None and scope.kind == "server" else known
+
+
+def policy_for(uri: Address) -> str | None:
+    """The file of the policy that a write of this command asks: that of `--policy`, else that of the profile.
+
+    `--bypass-policy` leaves out what the profile binds, and says so. Raises UsageError.
+    """
+    flags = given.get()
+    if flags.policy is not None and uri.server is not None:
+        raise UsageError(
+            "a server asks its own policy, so --policy cannot be used with it", hint="leave --policy out"
+        )
+    if flags.policy is not None and flags.bypasses_policy:
+        raise UsageError("--policy and --bypass-policy exclude each other", hint="give one of them")
+    if flags.bypasses_policy:
+        if uri.policy is not None:
+            output.note(f"warning: the policy '{uri.policy}' is not asked")
+        return None
+    return flags.policy or uri.policy
 
 
 def settings() -> "Settings":

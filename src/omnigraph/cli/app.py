@@ -240,9 +240,22 @@ def _root(
             " a second) or none. Goes with every command, before or behind it.",
         ),
     ] = "auto",
+    policy: Annotated[
+        str | None,
+        Option(
+            "--policy",
+            metavar="FILE",
+            help="The policy that a write to a store asks first, with --as. Goes with every command that"
+            " writes, before or behind it; else the policy of the profile.",
+        ),
+    ] = None,
+    bypass_policy: Annotated[
+        bool,
+        Option("--bypass-policy", help="Do not ask the policy of the profile; a warning names it."),
+    ] = False,
 ) -> None:
-    # The version acts in its callback; progress is taken out before a command is looked for.
-    del version, progress
+    # The version acts in its callback; the others are taken out before a command is looked for.
+    del version, progress, policy, bypass_policy
 
 
 def version(as_json: Json = False) -> None:

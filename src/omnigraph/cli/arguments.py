@@ -15,6 +15,8 @@ _GLOBAL_FLAGS: Final[Mapping[str, bool]] = {
     "--cluster": True,
     "--profile": True,
     "--progress": True,
+    "--policy": True,
+    "--bypass-policy": False,
     "--yes": False,
     "--quiet": False,
     "--json": False,
@@ -27,10 +29,12 @@ _NONE: Final[frozenset[str]] = frozenset()
 _ANYWHERE: Final = frozenset({"--server", "--graph", "--store", "--profile"})
 _STORAGE: Final = frozenset({"--graph", "--store", "--cluster", "--profile"})
 
+_GUARDING: Final = frozenset({"--policy", "--bypass-policy"})
+
 _READ: Final = ("reads a graph", _ANYWHERE)
-_WRITE: Final = ("writes a graph", _ANYWHERE | {"--as"})
+_WRITE: Final = ("writes a graph", _ANYWHERE | {"--as"} | _GUARDING)
 _DIRECT: Final = ("works on storage directly", _STORAGE)
-_DIRECT_WRITE: Final = ("works on storage directly", _STORAGE | {"--as"})
+_DIRECT_WRITE: Final = ("works on storage directly", _STORAGE | {"--as"} | _GUARDING)
 _PLAN: Final = ("works on storage directly", _STORAGE - {"--cluster"})
 _CREATE: Final = ("creates a graph at its argument", _NONE)
 _COPY: Final = ("copies one graph to another place, both named as arguments", _NONE)
@@ -40,7 +44,7 @@ _STORED: Final = ("asks a server", frozenset({"--server", "--graph", "--profile"
 _LOCAL: Final = ("works on files only", _NONE)
 
 # Flags no command declares: they are taken out before the command is parsed.
-_TAKEN_OUT: Final = ("--server", "--cluster", "--graph", "--profile", "--progress")
+_TAKEN_OUT: Final = frozenset({"--server", "--cluster", "--graph", "--profile", "--progress"})
 
 COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("version",): _LOCAL,
@@ -51,10 +55,10 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[str, frozenset[str]]]] = {
     ("schema", "apply"): _WRITE,
     ("init",): _CREATE,
     ("clone",): _COPY,
-    ("optimize",): _DIRECT,
-    ("repair",): _DIRECT,
-    ("cleanup",): _DIRECT,
-    ("erase",): _DIRECT,
+    ("optimize",): _DIRECT_WRITE,
+    ("repair",): _DIRECT_WRITE,
+    ("cleanup",): _DIRECT_WRITE,
+    ("erase",): _DIRECT_WRITE,
     ("indexes",): _DIRECT,
     ("stats",): _DIRECT,
     ("mutate",): _WRITE,
@@ -130,21 +134,25 @@ def arrange(argv: Sequence[str]) -> tuple[list[str], Flags]:
     words = len(path)
     arranged = [*rest[:words], *leading, *rest[words:]]
     _refuse_unusable(path, _before_separator(arranged[words:]))
-    kept, taken = _taken_out(arranged)
+    # `serve` declares a policy of its own.
+    kept, taken = _taken_out(arranged, _TAKEN_OUT | (COMMANDS[path][1] & _GUARDING))
     return kept, Flags.of(taken)
 
 
-def _taken_out(tokens: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def _taken_out(tokens: Sequence[str], flags: frozenset[str]) -> tuple[list[str], dict[str, str]]:
     kept: list[str] = []
     taken: dict[str, str] = {}
     rest = list(tokens)
     while rest and rest[0] != "--":
         token = rest.pop(0)
         flag, separator, value = token.partition("=")
-        if flag not in _TAKEN_OUT:
+        if flag not in flags:
             kept.append(token)
             if flag == "--as":
                 taken[flag] = value if separator else next(iter(rest), "")
+            continue
+        if flag == "--bypass-policy" and not separator:
+            taken[flag] = flag
             continue
         if not separator:
             if not rest:

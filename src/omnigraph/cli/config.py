@@ -37,11 +37,15 @@ class Profile:
     bindings: Mapping[str, str]
     default_graph: str | None = None
     output: str | None = None
+    policy: str | None = None
+    """The file of a policy that every write of a store asks, as a whole path."""
 
     @property
     def problem(self) -> str | None:
         """Why it cannot be used; None when it can."""
         if len(self.bindings) == 1:
+            if self.policy is not None and "store" not in self.bindings:
+                return f"profile '{self.name}' has a policy, which goes with a store only"
             if "store" in self.bindings and self.default_graph is not None:
                 return f"profile '{self.name}' names a store, which is one graph, and a default_graph"
             return None
@@ -192,10 +196,13 @@ class _Reader:
         found: dict[str, Profile] = {}
         for name, entry in self.section(value, "profiles", None).items():
             where = f"profiles.{name}"
-            inside = self.section(entry, where, {*_BINDINGS, "default_graph", "output"})
+            inside = self.section(entry, where, {*_BINDINGS, "default_graph", "output", "policy"})
             bindings = {key: text for key in _BINDINGS if (text := self.text(inside, where, key)) is not None}
             form = self.one_of(inside, where, "output", OUTPUTS)
-            found[name] = Profile(name, bindings, self.text(inside, where, "default_graph"), form)
+            policy = self.text(inside, where, "policy")
+            if policy is not None:
+                policy = str(self._path.parent / Path(policy).expanduser())
+            found[name] = Profile(name, bindings, self.text(inside, where, "default_graph"), form, policy)
         return found
 
     def one_of(

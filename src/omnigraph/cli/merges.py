@@ -124,7 +124,7 @@ def branch_merge(
         report = graph.branches.merge(source, into=into, actor=actor, on_conflict=sides, resolve=resolve)
         form = report.to_dict()
         if delete_branch:
-            form |= _deleted(graph, report.source)
+            form |= _deleted(graph, report.source, actor)
     if as_json:
         output.document(form)
         return 0
@@ -150,10 +150,10 @@ def _sides(given: list[str]) -> "str | Mapping[str, str] | None":
     return sides
 
 
-def _deleted(graph: "Graph", name: str) -> dict[str, Any]:
+def _deleted(graph: "Graph", name: str, actor: str | None) -> dict[str, Any]:
     """The outcome of the optional deletion. The merge has happened: a refusal is a warning."""
     try:
-        graph.branches.delete(name)
+        graph.branches.delete(name, actor=actor)
     except OmnigraphError as error:
         output.note(f"warning: the merge is done, but branch {name} stays: {error.message}")
         return {"branch_deleted": False, "branch_delete_error": error.message}

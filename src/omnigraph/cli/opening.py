@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
 from omnigraph.cli import output
-from omnigraph.cli.addressing import Address, addressed
+from omnigraph.cli.addressing import Address, addressed, policy_for
 from omnigraph.cli.addressing import settings as effective_settings
 from omnigraph.cli.progress import reporting
 from omnigraph.core.errors import ConfirmationRequired, UsageError
@@ -82,10 +82,12 @@ def writing(
     before: "Callable[[], None] | None" = None,
 ) -> "Generator[Graph]":
     """The addressed graph, opened for writing after its name was announced, and after `before` was called.
+    Where a policy is named, its writes ask it.
 
     Ctrl-C ends the command with a line about the outcome, as far as it is known.
     """
     uri = addressed(store)
+    policy = policy_for(uri)
     announce(command, uri, quiet=quiet, engine=engine)
     known = output.NOT_BEGUN
     try:
@@ -101,7 +103,8 @@ def writing(
                 from omnigraph.api.graph import open_graph
 
                 held.enter_context(reporting(quiet=quiet))
-                graph = held.enter_context(open_graph(uri, settings=chosen, blob_sources=blob_sources))
+                opened = open_graph(uri, settings=chosen, blob_sources=blob_sources, policy=policy)
+                graph = held.enter_context(opened)
             known = "look at `omnigraph commit list` for what was done by then"
             yield graph
             known = "the command is complete"

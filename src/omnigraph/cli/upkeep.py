@@ -8,7 +8,7 @@ from omnigraph.cli import inspection, output
 from omnigraph.cli.exports import Silent
 from omnigraph.cli.opening import addressed, writing
 from omnigraph.cli.opening import confirm as ask
-from omnigraph.cli.options import Branch, Json, Quiet, Store, Yes, duration, teach
+from omnigraph.cli.options import Actor, Branch, Json, Quiet, Store, Yes, duration, teach
 from omnigraph.cli.progress import reporting
 from omnigraph.core.errors import UsageError
 
@@ -138,12 +138,13 @@ def optimize(
     types: SomeTypes = None,
     branch: Branch = "main",
     store: Store = None,
+    actor: Actor = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compact tables and extend indexes, as one commit."""
     with writing(store, "optimize", quiet=quiet) as graph:
-        uri, report = graph.uri, graph.optimize(branch=branch, types=types or None)
+        uri, report = graph.uri, graph.optimize(branch=branch, types=types or None, actor=actor)
     if as_json:
         output.document({"uri": uri, **report.to_dict()})
         return
@@ -184,6 +185,7 @@ def cleanup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say of every file what happens to it.")] = False,
     confirm: Annotated[bool, typer.Option("--confirm", help="Remove something.")] = False,
     store: Store = None,
+    actor: Actor = None,
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -199,7 +201,7 @@ def cleanup(
     if confirm:
         ask("cleanup", addressed(store), yes=yes, as_json=as_json)
     with writing(store, "cleanup", quiet=quiet) as graph:
-        uri, report = graph.uri, graph.cleanup(keep=keep, older_than=age, dry_run=not confirm)
+        uri, report = graph.uri, graph.cleanup(keep=keep, older_than=age, dry_run=not confirm, actor=actor)
     if as_json:
         output.document({"uri": uri, **report.to_dict(files=dry_run)})
     else:
@@ -229,6 +231,7 @@ def erase(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     tags: Annotated[bool, typer.Option("--tags", help="Delete tags of older states, too.")] = False,
     store: Store = None,
+    actor: Actor = None,
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -237,7 +240,7 @@ def erase(
     if not dry_run:
         ask("erase", addressed(store), yes=yes, as_json=as_json)
     with writing(store, "erase", quiet=quiet) as graph:
-        uri, receipt = graph.uri, graph.erase(type_name, entity_id, tags=tags, dry_run=dry_run)
+        uri, receipt = graph.uri, graph.erase(type_name, entity_id, tags=tags, dry_run=dry_run, actor=actor)
     if as_json:
         output.document({"uri": uri, **receipt.to_dict()})
     else:
@@ -272,12 +275,16 @@ def repair(
     force: Annotated[bool, typer.Option("--force", help="Publish also what may have changed rows.")] = False,
     restore: Annotated[bool, typer.Option("--restore", help="Undo what may have changed rows.")] = False,
     store: Store = None,
+    actor: Actor = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Publish or undo what was done to tables from outside."""
     with writing(store, "repair", quiet=quiet) as graph:
-        uri, report = graph.uri, graph.repair(branch=branch, confirm=confirm, force=force, restore=restore)
+        uri, report = (
+            graph.uri,
+            graph.repair(branch=branch, confirm=confirm, force=force, restore=restore, actor=actor),
+        )
     if as_json:
         output.document({"uri": uri, **report.to_dict()})
     else:

@@ -184,7 +184,8 @@ class GraphSession:
                 continue
             if actor is None and policy.tells_actors_apart:
                 raise ActorRequired(
-                    "the graph has a policy, and the write names no actor", hint="say who writes: actor="
+                    "the graph has a policy, and the write names no actor",
+                    hint="say who writes: actor=, or --as on the command line",
                 )
             raise Forbidden(decision.message, hint="ask the owner of the graph's policy")
 
