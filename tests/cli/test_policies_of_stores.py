@@ -52,7 +52,8 @@ def test_a_write_to_a_store_asks_the_policy_of_the_flag(here: Run, store: Path) 
     assert handles(store) == []
     here("--policy=policy.yaml", *ADD, "--store", str(store), "--as", "act-tomas")
     assert handles(store) == ["ada"]
-    here(*ADD, "--store", str(store), env={"OMNIGRAPH_DURABILITY": "os"}, rc=3)  # the same key again, unasked
+    here(*ADD, "-p", "h=bo", "--store", str(store))
+    assert handles(store) == ["ada", "bo"], "without the flag nothing is asked"
     here(*ADD, "--store", str(store), "--policy", "no such file", rc=1)
 
 

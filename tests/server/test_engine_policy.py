@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import cedarpy
 import pytest
 
 import omnigraph
@@ -15,7 +16,14 @@ from graphs import FAST
 from omnigraph.api.branches import Branches, Commits
 from omnigraph.api.graph import Graph
 from omnigraph.api.history import Feed, Tags
-from omnigraph.core.errors import ActorRequired, BadRequest, Forbidden, OmnigraphError
+from omnigraph.core.errors import (
+    ActorRequired,
+    BadRequest,
+    Forbidden,
+    OmnigraphError,
+    PolicyEvaluationFailed,
+)
+from omnigraph.core.permission import Action, Decision, Question
 from omnigraph.policy.bundle import InvalidBundle, parse_bundle
 from omnigraph.policy.decisions import BundlePolicy
 from omnigraph.server import app
@@ -229,3 +237,34 @@ def test_a_route_that_forgot_its_question_still_cannot_write(
         answer = running.ask(route.method, f"/graphs/harbor{row.path}", "nobody", **named)
         assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden"), route.operation
     assert files_of(guarded) == before
+
+
+class _Undecided(BundlePolicy):
+    """It has no answer about changes."""
+
+    def decide(self, actor: str | None, question: Question) -> Decision:
+        if question.action is Action.CHANGE:
+            raise PolicyEvaluationFailed("the policy could not be evaluated; nothing was permitted")
+        return super().decide(actor, question)
+
+
+def test_a30_what_cannot_be_decided_is_not_done(
+    serve: Serve, guarded: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = parse_bundle(POLICY, "p")[0]
+    running = serve({"tomas": "t2"}, _Undecided(bundle))
+    before = files_of(guarded)
+    answer = running.ask("POST", "/graphs/harbor/mutate", "tomas", json={"query": INSERT})
+    assert (answer.status_code, answer.json()["kind"]) == (500, "policy_evaluation_failed")
+    guarded.session.policy = _Undecided(bundle)
+    with pytest.raises(PolicyEvaluationFailed):
+        guarded.mutate(INSERT, actor="tomas")
+    assert files_of(guarded) == before
+
+    # Every answer of a bundle is asked for when it is loaded: one that Cedar does not give is told then.
+    class Nothing:
+        decision = cedarpy.Decision.NoDecision
+
+    monkeypatch.setattr(cedarpy, "is_authorized", lambda *_: Nothing)
+    with pytest.raises(PolicyEvaluationFailed):
+        BundlePolicy(bundle)

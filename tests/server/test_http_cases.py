@@ -3,16 +3,20 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 
+from graphs import FAST
 from omnigraph.api.graph import Graph
+from omnigraph.core.permission import WRITERS
 from omnigraph.policy.bundle import parse_bundle
 from omnigraph.policy.decisions import BundlePolicy
+from omnigraph.server.served import GraphToServe, ServedGraph, ServedGraphs, open_all
+from omnigraph.server.tokens import Tokens, read_tokens
 from omnigraph.server.workers import Admission
 from server.conftest import ADD, BY_IMO, RENAME, Running, Serve
 
@@ -401,3 +405,53 @@ def test_every_operation_has_a_span_where_somebody_takes_them(
     assert got(server, "/branches").status_code == 200
     assert server.ask("GET", "/healthz").status_code == 200
     assert spans == ["listBranches", "health"]
+
+
+def test_without_tokens_the_places_of_writers_are_not_those_of_one_actor(
+    serve: Serve, writers_stand_still: tuple[threading.Semaphore, threading.Event]
+) -> None:
+    server = serve(admission=Admission(1))
+    begun, go_on = writers_stand_still
+
+    def add(number: int) -> httpx2.Response:
+        return server.post("/mutate", {"query": ADD, "params": {"imo": f"A{number}", "name": "x"}})
+
+    with ThreadPoolExecutor(3) as pool:
+        under_way = [pool.submit(add, number) for number in range(3)]
+        assert all(begun.acquire(timeout=60) for _ in under_way)
+        go_on.set()
+        assert [each.result(60).status_code for each in under_way] == [200] * 3
+
+
+def test_graphs_that_are_served_no_more_are_closed_after_their_last_request(
+    serve: Serve, harbor: Graph, writers_stand_still: tuple[threading.Semaphore, threading.Event]
+) -> None:
+    def read_again(known: Mapping[str, ServedGraph]) -> tuple[ServedGraphs, Tokens]:
+        wanted = [GraphToServe("harbor", harbor.uri, WRITERS, read_only=True)]
+        return open_all(wanted, FAST, all_of_them=True, before=known), read_tokens({})
+
+    server = serve(read_again=read_again)
+    application = server.application
+    begun, go_on = writers_stand_still
+    first = application.graphs.by_id["harbor"].graph
+    closed = threading.Event()
+    close = first.close
+
+    def watched() -> None:
+        close()
+        closed.set()
+
+    first.close = watched  # type: ignore[method-assign]  nothing else tells of it
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(server.post, "/mutate", {"query": ADD, "params": {"imo": "A1", "name": "x"}})
+        assert begun.acquire(timeout=60)
+        application.reload()
+        assert not closed.is_set(), "a request still writes"
+        assert server.post("/query", {"query": BY_IMO, "params": {"imo": "S1"}}).status_code == 200
+        go_on.set()
+        assert slow.result(60).status_code == 200
+    assert closed.wait(60)
+    again = application.graphs.by_id["harbor"].graph
+    application.reload()
+    assert application.graphs.by_id["harbor"].graph is again, "what did not change stays open"
+    assert server.post("/query", {"query": BY_IMO, "params": {"imo": "A1"}}).json()["row_count"] == 1

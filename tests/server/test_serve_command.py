@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import omnigraph
 from cli.conftest import COMMAND, clean_environment
+from graphs import make_graph
 from omnigraph.api.graph import Graph
 from server.conftest import ADD, BY_IMO
 from stores import s3_store
@@ -178,3 +180,41 @@ def test_a_graph_in_an_object_store_is_served() -> None:
         assert graph.query("query q() { match { $s: Ship } return { $s.imo } }")["s.imo"] == ["S1"]
     with omnigraph.open(store.uri, storage_options=known) as graph:
         assert graph.verify().ok
+
+
+PEOPLE = "node Person { name: String @key  age: I32 }\n"
+PAIRS = "query q($most: I32) { match { $a: Person  $b: Person  $a.age < $b.age  $a.age < $most } return { count($a) as n } }"
+
+
+def test_http_s58_a_query_that_runs_when_the_server_is_told_to_end_is_answered(tmp_path: Path) -> None:
+    """SIGTERM during a slow query: it completes, nothing new is let in, and the server ends well."""
+    store = tmp_path / "people.omni"
+    with make_graph(store, PEOPLE) as graph:
+        graph.load_frames(
+            {"Person": [{"name": f"p{n}", "age": n} for n in range(4_000)]}, mode="append", engine="local"
+        )
+    options = ("--graph-id", "g", "--unauthenticated", "--drain-timeout", "600")
+    most = 500
+    with serving(str(store), *options) as (process, url), ThreadPoolExecutor(1) as pool:
+        while True:
+            body = {"query": PAIRS, "params": {"most": most}}
+            slow = pool.submit(httpx2.post, f"{url}/graphs/g/query", json=body, trust_env=False, timeout=600)
+            while not (begun := _reads_under_way(url)) and not slow.done():
+                pass
+            if begun:
+                break
+            most = min(most * 2, 4_000)  # it was over before anybody saw it
+        rc, _, _ = stopped(process)
+        answer = slow.result(600)
+    assert rc == 0
+    assert answer.status_code == 200
+    assert answer.json()["rows"] == [{"n": sum(3_999 - age for age in range(most))}]
+
+
+def _reads_under_way(url: str) -> bool:
+    text = httpx2.get(f"{url}/metrics", trust_env=False, timeout=600).text
+    line = next(
+        (each for each in text.splitlines() if each.startswith('omnigraph_requests_under_way{lane="reads"}')),
+        "0 0",
+    )
+    return float(line.split()[1]) > 0

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from functools import cache
 from typing import Final, NewType
 
 from omnigraph.core.errors import BadRequest
@@ -55,11 +56,14 @@ class UlidSource:
 
 def encode_ulid(value: int) -> str:
     """The 26 characters of a 128-bit number."""
-    digits: list[str] = []
-    for _ in range(26):
-        value, digit = divmod(value, 32)
-        digits.append(_ALPHABET[digit])
-    return "".join(reversed(digits))
+    pairs = _pairs()
+    return "".join([pairs[value >> shift & 1023] for shift in range(120, -1, -10)])
+
+
+@cache
+def _pairs() -> tuple[str, ...]:
+    """Every two digits."""
+    return tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 
 
 new_ulid: Final = UlidSource()

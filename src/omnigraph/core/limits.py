@@ -174,7 +174,9 @@ REQUEST_PAUSE_S_MAX: Final = 30.0
 REQUEST_BYTES_PER_S_MIN: Final = 1 * KIB
 """A client that sends its body more slowly, after the pause it may make, is not waited for either."""
 PARSED_AT_ONCE_BYTES_MAX: Final = 4 * KIB
-"""A JSON body up to this size is read by the event loop itself; a larger one could hold up others."""
+"""A JSON body up to this size is read by the event loop itself, and may be answered by it; a larger one could
+hold up others.
+"""
 SERVER_READ_S_MAX: Final = 300
 """Seconds a read over a server may take, whatever it asks for."""
 SERVER_READ_ROWS_MAX: Final = 10_000_000
@@ -195,3 +197,9 @@ RESPONSE_BATCH_ROWS: Final = 65_536
 """Rows of one batch of an Arrow answer."""
 DRAIN_S_DEFAULT: Final = 30
 """How long a server that stops lets streams go on."""
+AT_HAND_NODES_MAX: Final = 16
+"""Nodes that a query may touch and still be answered without another thread. Each may be a page that is read
+from a mapped file.
+"""
+AT_HAND_BYTES_MAX: Final = 32 * KIB
+"""Bytes of values of such an answer."""

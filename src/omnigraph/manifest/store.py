@@ -237,14 +237,21 @@ class ManifestStore:
         """
         return self.head(branch).snapshot
 
+    def resting(self) -> Head | None:
+        """The newest state of main, when a look at local files tells that it still is; else None.
+
+        Nobody may be listening: else every probe is to be reported, one by one.
+        """
+        known, watched = self._heads.get(None), self._watched
+        if known is None or watched is None or watched[0] is not known or listening():
+            return None
+        return known if watched[1].at_rest() else None
+
     def head(self, branch: Branch) -> Head:
         """The newest state of the branch and its open version."""
+        if branch is None and (resting := self.resting()) is not None:
+            return resting
         known = self._heads.get(branch)
-        if branch is None and known is not None:
-            watched = self._watched
-            # With a listener every probe is reported, one by one, below.
-            if watched is not None and watched[0] is known and not listening() and watched[1].at_rest():
-                return known
         token = None if branch is None else self._token(branch)
         if known is None or known.token != token:
             return self._load_newest(branch, token)

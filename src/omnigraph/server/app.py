@@ -11,11 +11,9 @@ import threading
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
-
-from starlette.routing import Match, Route
 
 from omnigraph.core.bounds import within
 from omnigraph.core.cancel import Cancellation
@@ -26,18 +24,23 @@ from omnigraph.core.errors import (
     Forbidden,
     MethodNotAllowed,
     OmnigraphError,
-    RouteNotFound,
 )
 from omnigraph.core.ids import new_ulid
-from omnigraph.core.limits import SERVER_READERS_DEFAULT, SERVER_WRITERS_DEFAULT
+from omnigraph.core.limits import (
+    PARSED_AT_ONCE_BYTES_MAX,
+    SERVER_READERS_DEFAULT,
+    SERVER_WRITERS_DEFAULT,
+)
 from omnigraph.core.permission import Action, Everyone, Question
 from omnigraph.server import requests
 from omnigraph.server.answers import JSON, LINES, Answer, Stream
 from omnigraph.server.calls import EVERY_BRANCH, At, Call, IfMissing
 from omnigraph.server.failures import as_typed, body_of, headers_of, status_of
-from omnigraph.server.flat import FLAT_ROUTES, Caller, FlatRoute
-from omnigraph.server.log import audit, log
-from omnigraph.server.routes import BY_OPERATION, GRAPH_ROUTES, PREFIX, Carried, GraphRoute, Lane
+from omnigraph.server.flat import Caller, FlatRoute
+from omnigraph.server.log import audit, log, told
+from omnigraph.server.routes import BY_OPERATION, GRAPH_ROUTES, Carried, GraphRoute, Lane
+from omnigraph.server.routing import Routes
+from omnigraph.server.served import Retired
 from omnigraph.server.stored import NO_QUERIES, as_said
 from omnigraph.server.telemetry import Metrics, spanning
 from omnigraph.server.workers import Admission, Workers
@@ -53,10 +56,10 @@ if TYPE_CHECKING:
     from omnigraph.server.served import ServedGraph, ServedGraphs
     from omnigraph.server.tokens import Tokens
 
-AnyRoute = FlatRoute | GraphRoute
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-ANONYMOUS: Final = "anonymous"
 INVOKE: Final = "invokeQuery"
+HOSTS_KEPT_MAX: Final = 64
+_BOUNDS_OF_A_REQUEST: Final = frozenset({"x-timeout-ms", "x-memory-bytes"})
 WATCHED_AFTER_S: Final = 0.01
 """Reads that take less are over before anybody could leave."""
 
@@ -95,8 +98,7 @@ class Application:
         self.graphs = graphs
         self.tokens = tokens
         self._read_again: Final = read_again
-        self._retired: Final[list[ServedGraphs]] = []
-        """Graphs that are not served any more; requests that began before may still need them."""
+        self._retired: Final = Retired()
         self._reloading: Final = threading.Lock()
         self.draining = False
         self.metrics: Final = Metrics()
@@ -104,10 +106,7 @@ class Application:
         self._admission: Final = admission or Admission()
         self._hosts: Final = hosts
         self._limits: Final = limits or requests.ReadLimits()
-        self._routes: Final[tuple[tuple[Route, AnyRoute], ...]] = tuple(
-            (Route(_full_path(each), _never_called, methods=[each.method]), each)
-            for each in (*FLAT_ROUTES, *GRAPH_ROUTES)
-        )
+        self._routes: Final = Routes(GRAPH_ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -121,23 +120,25 @@ class Application:
             await self._fail(exchange, error)
         seconds = time.perf_counter() - begun
         self.metrics.answered(exchange.operation, exchange.status, seconds)
-        log().info(
+        told(
             "request",
-            method=scope["method"],
-            operation=exchange.operation,
-            status=exchange.status,
-            ms=round(seconds * 1_000, 3),
-            graph=exchange.graph_id,
-            actor=exchange.actor,
-            request_id=exchange.request_id,
+            {
+                "method": scope["method"],
+                "operation": exchange.operation,
+                "status": exchange.status,
+                "ms": round(seconds * 1_000, 3),
+                "graph": exchange.graph_id,
+                "actor": exchange.actor,
+                "request_id": exchange.request_id,
+            },
         )
 
     def close(self) -> None:
         """Finish what is under way and close the graphs."""
         for each in self.workers.values():
             each.close()
-        for served in (self.graphs, *self._retired):
-            served.close()
+        self.graphs.close()
+        self._retired.close()
 
     def reload(self) -> None:
         """Read graphs, policies and tokens again, and serve them from the next request on.
@@ -149,8 +150,12 @@ class Application:
         with self._reloading:
             before = self.graphs
             graphs, tokens = self._read_again(before.by_id)
-            self.graphs, self.tokens = graphs, tokens
-            self._retired.append(before)
+
+            def put() -> ServedGraphs:
+                self.graphs, self.tokens = graphs, tokens
+                return graphs
+
+            self._retired.replace(before, put)
         log().info("reloaded", graphs=len(graphs.by_id), left_out=len(graphs.quarantined))
 
     # --- the order of things -----------------------------------------------------------------------------
@@ -161,7 +166,7 @@ class Application:
         exchange.request_id = requests.request_id_in(exchange.headers) or exchange.request_id
         self._check_host(exchange.headers)
         requests.check_encoding(exchange.scope)
-        route, names = self._route(exchange.scope)
+        route, names = self._routes.find(exchange.scope)
         exchange.operation = route.operation
         with spanning(route.operation):
             if isinstance(route, FlatRoute):
@@ -175,11 +180,20 @@ class Application:
                 else:
                     await _send_whole(exchange, route.work(self, caller))
             else:
-                await self._graph_call(exchange, route, dict(names))
+                graphs = self._retired.begin(self._served)
+                try:
+                    await self._graph_call(exchange, route, graphs, dict(names))
+                finally:
+                    self._retired.end(graphs, self._served)
 
-    async def _graph_call(self, exchange: Exchange, route: GraphRoute, names: dict[str, str]) -> None:
+    def _served(self) -> ServedGraphs:
+        return self.graphs
+
+    async def _graph_call(
+        self, exchange: Exchange, route: GraphRoute, graphs: ServedGraphs, names: dict[str, str]
+    ) -> None:
         self._identify(exchange)
-        served = self.graphs.find(names.pop("graph_id"))
+        served = graphs.find(names.pop("graph_id"))
         exchange.graph_id = served.id
         with ExitStack() as held:
             if route.carried is Carried.BODY:
@@ -191,7 +205,6 @@ class Application:
             if route.operation == INVOKE:
                 route, said = self._stored(exchange, served, cast("InvokeBody", said), names["name"])
             await self._authorize(exchange, served, route, said, names)
-            held.enter_context(self._place(exchange, route))
             key = exchange.headers.get("idempotency-key")
             if key is not None and not route.keyed:
                 raise BadRequest("this route takes no idempotency key", hint="leave the header out")
@@ -207,6 +220,10 @@ class Application:
                 stored=served.queries,
                 rows_max=requests.rows_max_in(exchange.headers, self._limits),
             )
+            if route.at_hand is not None and (answer := self._answer_at_hand(route, call)) is not None:
+                await _send_whole(exchange, answer)
+                return
+            held.enter_context(self._place(exchange, route))
             if route.carried is Carried.RECORDS:
                 requests.check_media_type(exchange.headers, LINES)
                 records = held.enter_context(await requests.spooled_body(exchange.headers, exchange.receive))
@@ -235,6 +252,20 @@ class Application:
             else:
                 await _send_whole(exchange, answer)
 
+    def _answer_at_hand(self, route: GraphRoute, call: Call[Any]) -> Answer | None:
+        """The answer, when it takes less than handing the work to a thread. Nothing waits for it, so it needs
+        no place among those who wait, and nobody could leave meanwhile.
+
+        A long request, and one with bounds of its own, is for the workers, which keep them.
+        """
+        headers = call.headers
+        length = headers.get("content-length", "")
+        if not length.isdigit() or int(length) > PARSED_AT_ONCE_BYTES_MAX:
+            return None
+        if self._limits.memory_bytes is not None or not _BOUNDS_OF_A_REQUEST.isdisjoint(headers):
+            return None
+        return None if route.at_hand is None else route.at_hand(call)
+
     async def _fail(self, exchange: Exchange, error: Exception) -> None:
         typed = as_typed(error)
         status = status_of(typed)
@@ -260,11 +291,7 @@ class Application:
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         """A page of a browser must not reach a server through a name or from a place that is not its own."""
-        host = urlsplit(f"//{headers.get('host', '')}")
-        try:
-            named, port = host.hostname, host.port
-        except ValueError:
-            raise BadRequest("the Host header is not a name and a port") from None
+        named, port = _name_and_port(headers.get("host", ""))
         if self._hosts is not None and named not in self._hosts:
             raise BadRequest("this server has another name", hint="serve with --allowed-host NAME to add one")
         origin = headers.get("origin")
@@ -277,22 +304,6 @@ class Application:
             same = False
         if not same:
             raise Forbidden("pages of other places may not use this server")
-
-    def _route(self, scope: Scope) -> tuple[AnyRoute, Mapping[str, str]]:
-        allowed: list[str] = []
-        for matcher, route in self._routes:
-            match, child = matcher.matches(scope)
-            if match is Match.FULL and scope["method"] == route.method:
-                return route, cast("Mapping[str, str]", child["path_params"])
-            if match is not Match.NONE:
-                allowed.append(route.method)
-        if allowed:
-            raise MethodNotAllowed(
-                "this address does not take that method",
-                hint=f"use {' or '.join(sorted(allowed))}",
-                details={"allow": ", ".join(sorted(allowed))},
-            )
-        raise RouteNotFound("there is nothing at this address", hint="GET /openapi.json lists what there is")
 
     def _identify(self, exchange: Exchange) -> None:
         if self.tokens:
@@ -336,8 +347,9 @@ class Application:
     @contextmanager
     def _place(self, exchange: Exchange, route: GraphRoute) -> Generator[None]:
         with ExitStack() as held:
-            if route.lane is Lane.WRITES:
-                held.enter_context(self._admission.write_of(exchange.actor or ANONYMOUS))
+            # Without tokens nobody is told apart, so nobody can take the places of others.
+            if route.lane is Lane.WRITES and exchange.actor is not None:
+                held.enter_context(self._admission.write_of(exchange.actor))
             held.enter_context(self.workers[route.lane].admitted())
             yield
 
@@ -371,13 +383,15 @@ def _homes_of(served: ServedGraph, at: str, hidden: OmnigraphError) -> tuple[str
     return (home, named.strip()) if named.strip() in there else (home,)
 
 
-def _full_path(route: AnyRoute) -> str:
-    return route.path if isinstance(route, FlatRoute) else PREFIX + route.path
-
-
-async def _never_called(request: Any) -> Any:
-    """Routes are only matched; the application calls the work itself."""
-    raise AssertionError(request)
+@lru_cache(HOSTS_KEPT_MAX)
+def _name_and_port(host: str) -> tuple[str | None, int | None]:
+    """What a Host header names. Raises BadRequest."""
+    try:
+        found = urlsplit(f"//{host}")
+        named = found.hostname, found.port
+    except ValueError:
+        raise BadRequest("the Host header is not a name and a port") from None
+    return named
 
 
 @asynccontextmanager

@@ -6,9 +6,11 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 import structlog
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ class _Lines:
     debug = info = warning = error = critical = msg
 
 
+def _encoded(event: Any, **_: Any) -> str:
+    """One line as JSON."""
+    return orjson.dumps(event, default=str).decode()
+
+
 @cache
 def log() -> Any:
     """The logger of this process."""
@@ -43,25 +50,36 @@ def log() -> Any:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(_encoded),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
 
 
+def told(event: str, members: dict[str, Any]) -> None:
+    """A line of every request, at the level `info`: as `log().info`, without the steps between."""
+    if not log().is_enabled_for(logging.INFO):
+        return
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    members |= {"event": event, "level": "info", "timestamp": now}
+    write_line(_encoded(members))
+
+
 def audit(
     actor: str | None, request_id: str, graph_id: str | None, question: Question, decision: Decision
 ) -> None:
     """The line of one decision."""
-    log().info(
+    told(
         "decision",
-        actor=actor,
-        action=str(question.action),
-        branch=question.branch,
-        target=question.target,
-        graph=graph_id,
-        allowed=decision.allowed,
-        rule=decision.rule,
-        request_id=request_id,
+        {
+            "actor": actor,
+            "action": question.action,
+            "branch": question.branch,
+            "target": question.target,
+            "graph": graph_id,
+            "allowed": decision.allowed,
+            "rule": decision.rule,
+            "request_id": request_id,
+        },
     )

@@ -185,7 +185,7 @@ def parsed(text: bytes) -> Any:
         orjson.loads(text)
         if text.count(b"{") + text.count(b"[") > REQUEST_NESTING_MAX:
             _check_nesting(text)
-        return json.loads(text, object_pairs_hook=_members, parse_float=_finite)
+        return _DECODER.decode(text.decode())
     except RecursionError:
         raise _too_deep() from None
     except ValueError:
@@ -219,6 +219,9 @@ def _finite(text: str) -> float:
     if value in {float("inf"), float("-inf")}:
         raise BadRequest("a number of the body is too large")
     return value
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_members, parse_float=_finite)
 
 
 def check_media_type(headers: Mapping[str, str], wanted: str) -> None:

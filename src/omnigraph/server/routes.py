@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from omnigraph.core.permission import Question
-    from omnigraph.server.calls import Work
+    from omnigraph.server.answers import Answer
+    from omnigraph.server.calls import Call, Work
 
 
 class Carried(StrEnum):
@@ -55,6 +56,8 @@ class GraphRoute:
     """Whether an idempotency key may come with it."""
     empty: bool = False
     """Whether it may come without a body."""
+    at_hand: Callable[[Call[Any]], Answer | None] | None = None
+    """Gives the answers that take less time than telling a worker of them; it waits for nothing."""
 
 
 PREFIX: Final = "/graphs/{graph_id}"
@@ -63,7 +66,7 @@ GRAPH_ROUTES: Final[tuple[GraphRoute, ...]] = (
     GraphRoute(
         "query", "POST", "/query", "Run a query that reads.",
         bodies.QueryBody, Carried.BODY, Lane.READS, asking.reads_state, reading.query,
-        gives=(JSON, ARROW), statuses=(400, 404, 413, 415, 424, 504),
+        gives=(JSON, ARROW), statuses=(400, 404, 413, 415, 424, 504), at_hand=reading.query_at_hand,
     ),
     GraphRoute(
         "export", "POST", "/export", "Every record of a state, as lines of the load format.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +18,7 @@ from omnigraph.server.log import log
 from omnigraph.server.stored import NO_QUERIES, StoredQueries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from omnigraph.api.graph import Graph
     from omnigraph.core.permission import Policy
@@ -69,6 +71,61 @@ class ServedGraphs:
         """Close every graph."""
         for each in self.by_id.values():
             each.graph.close()
+
+
+class Retired:
+    """The sets of graphs that are served no more and that requests may still use. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._users: Final = Counter[int]()
+        """How many requests use each set, by its identity."""
+        self._sets: Final[list[ServedGraphs]] = []
+
+    def begin(self, current: Callable[[], ServedGraphs]) -> ServedGraphs:
+        """The set that is served now; one more request uses it."""
+        with self._lock:
+            graphs = current()
+            self._users[id(graphs)] += 1
+        return graphs
+
+    def end(self, graphs: ServedGraphs, current: Callable[[], ServedGraphs]) -> None:
+        """One request less uses a set. After the last one a set that is not served is closed, elsewhere."""
+        with self._lock:
+            self._users[id(graphs)] -= 1
+            if self._users[id(graphs)]:
+                return
+            del self._users[id(graphs)]
+            unused = self._unused(current())
+        if unused:
+            threading.Thread(target=_close_all, args=(unused,), name="omnigraph-retired").start()
+
+    def replace(self, before: ServedGraphs, put: Callable[[], ServedGraphs]) -> None:
+        """`put` serves another set from the next request on. What nobody uses is closed. It blocks."""
+        with self._lock:
+            current = put()
+            self._sets.append(before)
+            unused = self._unused(current)
+        _close_all(unused)
+
+    def close(self) -> None:
+        """Close what is left."""
+        for each in self._sets:
+            each.close()
+
+    def _unused(self, current: ServedGraphs) -> list[Graph]:
+        """The graphs of sets without a user that are in no other set; these sets are forgotten."""
+        idle = [each for each in self._sets if not self._users[id(each)]]
+        if not idle:
+            return []
+        self._sets[:] = [each for each in self._sets if self._users[id(each)]]
+        kept = {id(one.graph) for each in (current, *self._sets) for one in each.by_id.values()}
+        return [one.graph for each in idle for one in each.by_id.values() if id(one.graph) not in kept]
+
+
+def _close_all(graphs: Sequence[Graph]) -> None:
+    for each in graphs:
+        each.close()
 
 
 def check_id(graph_id: str) -> None:

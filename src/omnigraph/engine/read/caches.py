@@ -90,12 +90,18 @@ class ReadCaches:
         self._views: OrderedDict[int, View] = OrderedDict()
         self._lock = threading.Lock()
 
+    def view_at_hand(self, session: GraphSession, snapshot: Snapshot) -> View | None:
+        """What queries of a handle at a snapshot share, once one of them has made it."""
+        found = self._views.get(id(snapshot))
+        same = found is not None and found.snapshot is snapshot and found.session is session
+        return found if same else None
+
     def view(self, session: GraphSession, snapshot: Snapshot) -> View:
         """What queries of a handle at a snapshot share. Found by identity: an unchanged branch shows the
         same object again.
         """
-        found = self._views.get(id(snapshot))
-        if found is not None and found.snapshot is snapshot and found.session is session:
+        found = self.view_at_hand(session, snapshot)
+        if found is not None:
             return found
         made = View(session, snapshot, session.catalog_of(snapshot), snapshot.schema_hash)
         with self._lock:

@@ -76,7 +76,7 @@ class ChainAccess(NamedTuple):
 class Chain:
     """The steps of a plan that can run over lists, compiled."""
 
-    __slots__ = ("_first", "_hops", "_key", "_links", "_param", "_whole", "variables")
+    __slots__ = ("_first", "_hops", "_key", "_links", "_param", "_whole", "is_untested", "variables")
 
     def __init__(
         self,
@@ -93,6 +93,9 @@ class Chain:
         follows = any(hop is not None for hop in self._hops)
         self._whole = None if follows else ChainAccess(self, (None,) * len(links))
         """What every run uses when no edge is followed."""
+        tests = [first.rest, *(None if hop is None else hop.test for hop in self._hops)]
+        self.is_untested = None not in self._hops and all(test is None for test in tests)
+        """Whether it follows keys and edges only, and asks nothing of the nodes they lead to."""
         self.variables = tuple(variables)
         """The variable that the list stands for after each step."""
 
@@ -100,6 +103,16 @@ class Chain:
     def steps(self) -> int:
         """How many steps of the plan it covers at most."""
         return len(self.variables)
+
+    @property
+    def first_table(self) -> str:
+        """The key of the table it starts in."""
+        return self._first.node.table_key
+
+    @property
+    def edge_tables(self) -> tuple[str, ...]:
+        """The keys of the edge tables it follows."""
+        return tuple(hop.edge.table_key for hop in self._hops if hop is not None)
 
     def access(self, reading: Reading) -> ChainAccess | None:
         """What of the chain this run can use: up to the first edge whose index is not in memory.

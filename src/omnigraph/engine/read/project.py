@@ -141,18 +141,19 @@ def shown(
     """Few working rows as columns of Python values. A list stands for the one variable that is returned."""
     plan = prepared.plan
     if isinstance(nodes, list):
-        ordinals = _few_wanted(plan, nodes)
+        ordinals = few_wanted(plan, nodes)
         if len(ordinals) == 1:
             columns = [column for _, _, column in references]
             return [[value] for value in reading.image(references[0][1]).row(columns, ordinals[0])]
         return [reading.image(owner).pick(column, ordinals) for _, owner, column in references]
     return [
-        reading.image(owner).pick(column, _few_wanted(plan, nodes[variable].tolist()))
+        reading.image(owner).pick(column, few_wanted(plan, nodes[variable].tolist()))
         for variable, owner, column in references
     ]
 
 
-def _few_wanted(plan: ir.ReadPlan, ordinals: list[int]) -> list[int]:
+def few_wanted(plan: ir.ReadPlan, ordinals: list[int]) -> list[int]:
+    """Those of few rows that a plan shows, in their order."""
     if plan.distinct:
         ordinals = list(dict.fromkeys(ordinals))
     if plan.offset or plan.limit is not None:

@@ -22,6 +22,10 @@ _NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint32(), pa.uint64(), p
 FEW_VALUES: Final = 3
 """Up to this many values are converted one by one: looking at their type would take longer."""
 
+_SAID_AS_THEY_ARE: Final = frozenset(
+    {_TEXT, pa.bool_(), *(kind for kind in _NUMBERS if not pa.types.is_floating(kind))}
+)
+"""Types whose Python values JSON says without a change."""
 HTML_ROWS_MAX: Final = 50
 """Rows a notebook shows; the rest is counted."""
 
@@ -137,9 +141,18 @@ class Rows:
     def json_rows(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """One dictionary per row, or per row of a range, holding only what JSON can say."""
         names = self.columns
-        table = self.table if stop is None else self.table.slice(start, stop - start)
-        values = [json_values(column) for column in table.columns]
+        values = self._plain_values() if stop is None else None
+        if values is None:
+            table = self.table if stop is None else self.table.slice(start, stop - start)
+            values = [json_values(column) for column in table.columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def _plain_values(self) -> Sequence[list[Any]] | None:
+        """The columns, when they are Python values and each of them is what JSON says of it."""
+        for column, kind in zip(self._columns, self.schema.types, strict=True):
+            if not isinstance(column, list) or kind not in _SAID_AS_THEY_ARE:
+                return None
+        return cast("Sequence[list[Any]]", self._columns)
 
     def head(self) -> dict[str, Any]:
         """The answer of the command line and of the service, without the rows."""

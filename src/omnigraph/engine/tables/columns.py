@@ -40,6 +40,7 @@ JOINED_ROWS_MAX: Final = 1 << 12
 
 _TEXT: Final = pa.string()
 _BOOL: Final = pa.bool_()
+_NUMBER_BYTES: Final = 8
 _OFFSET_BYTES: Final = 4
 """Where a text or a list ends."""
 
@@ -205,7 +206,7 @@ def _validity(chunk: pa.Array) -> Mask | None:
 class Picker:
     """A column by ordinal, as Python values, for few rows. Made once per column of an image and shared."""
 
-    __slots__ = ("_bases", "_ones", "_picks", "one", "present")
+    __slots__ = ("_bases", "_ones", "_picks", "_sizes", "is_plain", "one", "present")
 
     def __init__(self, chunks: Sequence[pa.Array], bases: Ordinals) -> None:
         self._picks: list[Pick] = [_pick_of(chunk) for chunk in chunks]
@@ -215,6 +216,17 @@ class Picker:
         self._ones: list[Callable[[int], Any]] = [_value_of(chunk) for chunk in chunks]
         self.one: Callable[[int], Any] = self._ones[0] if len(self._ones) == 1 else self._from_chunk
         """The value at an ordinal that is not -1; None where it is null."""
+        kind = chunks[0].type if chunks else None
+        self.is_plain: bool = kind in NUMBER_TYPES or kind in {_TEXT, _BOOL}
+        """Whether its values are text, numbers or booleans."""
+        self._sizes = [_size_of(chunk) for chunk in chunks] if kind == _TEXT else None
+
+    def size(self, ordinal: int) -> int:
+        """The bytes of the value at an ordinal that is not -1, of a plain column."""
+        if self._sizes is None:
+            return _NUMBER_BYTES
+        position = bisect_right(self._bases, ordinal) - 1
+        return self._sizes[position](ordinal - self._bases[position])
 
     def pick(self, ordinals: Sequence[int]) -> list[Any]:
         """The values at the ordinals; None where the value is null and at -1."""
@@ -235,6 +247,14 @@ class Picker:
             position = bisect_right(bases, ordinal) - 1
             found += picks[position]((ordinal - bases[position],))
         return found
+
+
+def _size_of(chunk: pa.Array) -> Callable[[int], int]:
+    """How many bytes the text at an offset has."""
+    if not len(chunk):
+        return lambda _: 0
+    end, _ = _text_of(chunk)
+    return lambda at: end(at + 1) - end(at)
 
 
 def _value_of(chunk: pa.Array) -> Callable[[int], Any]:

@@ -298,6 +298,17 @@ class TableImage:
             self._pickers[column] = picker
         return picker.pick(ordinals)
 
+    def picker_at_hand(self, column: str) -> Picker | None:
+        """What picks values of a column that is in memory, with plain text, numbers or booleans."""
+        if self._seen_evictions != self.cache.evictions:
+            return None
+        picker = self._pickers.get(column)
+        return picker if picker is not None and picker.is_plain else None
+
+    def keys_at_hand(self) -> KnownKeys | None:
+        """The keys, when a lookup has them in memory."""
+        return None if self._known_keys is None else self._known_keys()
+
     def row(self, columns: Sequence[str], ordinal: int) -> list[Any]:
         """As `pick` of each column for one ordinal, not -1. What is not in memory is read at once."""
         if self._seen_evictions == self.cache.evictions:
