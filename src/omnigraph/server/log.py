@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -38,7 +39,10 @@ class _Lines:
 
 def _encoded(event: Any, **_: Any) -> str:
     """One line as JSON."""
-    return orjson.dumps(event, default=str).decode()
+    try:
+        return orjson.dumps(event, default=str).decode()
+    except TypeError:  # half a surrogate pair is no text there; a line is written whatever it holds
+        return json.dumps(event, default=str)
 
 
 @cache
