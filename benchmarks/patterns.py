@@ -2,8 +2,10 @@
 
 Run by `python -m benchmarks.patterns [--edges N] [--where DIR] [--only WORDS] [--without PEER...]`. The
 network is generated once into DIR and kept. Every contender runs in a process of its own, which tells the
-wall time and the processor time of each answer; the latter is what counts while a machine is shared. A
-pattern is asked in three orders of its clauses. The first time is that of the first run in a process.
+wall time and the processor time of each answer; the latter is what counts while a machine is shared, and
+`--clock` chooses (ratios of the other one are in parentheses). A
+pattern is asked in three orders of its clauses, in turn, and what counts is the median. The first time is
+that of the first run in a process.
 """
 
 import argparse
@@ -12,14 +14,16 @@ import json
 import math
 import multiprocessing
 import resource
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks._pattern_network import EDGES, NODES, SCHEMA, make_network, write_network
 from benchmarks._pattern_texts import PATTERNS, cypher_text, our_text, sql_text
@@ -32,8 +36,19 @@ ORDERS = 3
 ANSWER_SECONDS_MAX = 120.0
 MEAN_GOAL, WORST_GOAL, ORDER_GOAL, FIRST_GOAL, PEAK_GOAL_MB = 0.7, 1.5, 1.2, 1.5, 1536
 
+CLOCKS = ("wall", "processor")
+ROUNDS_MAX, ROUNDS_SECONDS = 41, 1.0
+"""Up to so many rounds are made of what takes less time together."""
+
 Answer = list[tuple[Any, ...]]
 Ask = Callable[[str, int], Answer]
+
+
+class Spent(NamedTuple):
+    """Seconds of one answer."""
+
+    wall: float
+    processor: float
 
 
 # --- contenders ------------------------------------------------------------------------------------------
@@ -128,17 +143,17 @@ class Contender:
         self._process.start()
         self._pipe.recv()
 
-    def ask(self, pattern: str, order: int) -> tuple[Any, float, float]:
-        """The answer, its wall time and its processor time."""
+    def ask(self, pattern: str, order: int) -> tuple[Any, Spent]:
+        """The answer and what it took."""
         self._pipe.send((pattern, order))
         if not self._pipe.poll(ANSWER_SECONDS_MAX):
             self._process.kill()
             self._process.join()
             self._begin()
-            return f"no answer in {ANSWER_SECONDS_MAX:.0f} s", math.inf, math.inf
+            return f"no answer in {ANSWER_SECONDS_MAX:.0f} s", Spent(math.inf, math.inf)
         answer, wall, processor, peak = self._pipe.recv()
         self.peak_mb = max(self.peak_mb, peak)
-        return answer, wall, processor
+        return answer, Spent(wall, processor)
 
     def end(self) -> None:
         self._pipe.send(None)
@@ -148,74 +163,90 @@ class Contender:
 # --- measuring -------------------------------------------------------------------------------------------
 
 
-def measure(names: list[str], contenders: dict[str, Contender], rounds: int) -> Iterator[dict[str, Any]]:
-    """For each pattern: the times of everybody and whether the answers are equal."""
+@dataclass
+class Facts:
+    """What was measured of one pattern; seconds by the wall and by the processor."""
+
+    pattern: str
+    first: dict[str, Spent] = field(default_factory=dict[str, Spent])
+    warm: dict[tuple[str, int], list[Spent]] = field(default_factory=dict[tuple[str, int], list[Spent]])
+    """By contender and order of the clauses."""
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def ask(self, contender: Contender, order: int) -> Spent:
+        """Ask once, and note an answer that is not the first one."""
+        answer, spent = contender.ask(self.pattern, order)
+        if self.answers.setdefault(contender.name, answer) != answer:
+            self.answers[f"{contender.name} in order {order}"] = answer
+        return spent
+
+    def median(self, label: tuple[str, int], clock: str) -> float:
+        return statistics.median(getattr(spent, clock) for spent in self.warm[label])
+
+
+def measure(names: list[str], contenders: dict[str, Contender], rounds: int) -> Iterator[Facts]:
+    """Each pattern asked of everybody: once for the first time, once for nothing where a text is new to us,
+    then in turn. Of what takes a few milliseconds there are more rounds, or noise would be the result.
+    """
     for name in names:
-        facts: dict[str, Any] = {
-            "pattern": name,
-            "first": {},
-            "first cpu": {},
-            "warm": {},
-            "cpu": {},
-            "answers": {},
-        }
+        facts = Facts(name)
         for contender in contenders.values():
-            answer, wall, processor = contender.ask(name, 0)
-            facts["first"][contender.name], facts["answers"][contender.name] = wall, answer
-            facts["first cpu"][contender.name] = processor
-        for _ in range(rounds):
-            for contender in contenders.values():
-                orders = range(ORDERS) if contender.name == "omnigraph" else range(1)
-                for order in orders:
-                    if math.isinf(facts["first"][contender.name]):
-                        continue
-                    answer, wall, processor = contender.ask(name, order)
-                    label = (contender.name, order)
-                    facts["warm"][label] = min(wall, facts["warm"].get(label, math.inf))
-                    facts["cpu"][label] = min(processor, facts["cpu"].get(label, math.inf))
-                    if answer != facts["answers"][contender.name]:
-                        facts["answers"][f"{contender.name} in order {order}"] = answer
+            facts.first[contender.name] = facts.ask(contender, 0)
+        ours = contenders["omnigraph"]
+        once = max(facts.ask(ours, order).processor for order in range(ORDERS))
+        asked = [
+            (contender, order)
+            for contender in contenders.values()
+            for order in range(ORDERS if contender is ours else 1)
+            if not math.isinf(facts.first[contender.name].wall)
+        ]
+        often = max(rounds, min(ROUNDS_MAX, int(ROUNDS_SECONDS / max(once, 0.001))))
+        for turn in range(often):
+            start = turn % len(asked)
+            for contender, order in asked[start:] + asked[:start]:
+                # Nobody needs a slow peer as often as us.
+                if turn < rounds or contender is ours or facts.first[contender.name].wall < ROUNDS_SECONDS:
+                    facts.warm.setdefault((contender.name, order), []).append(facts.ask(contender, order))
         yield facts
 
 
-def judge(facts: dict[str, Any], clock: str) -> dict[str, float]:
-    """The ratios of one pattern, by the wall or by the processor."""
-    times = facts["warm" if clock == "wall" else "cpu"]
-    ours = [time for (name, _), time in times.items() if name == "omnigraph"] or [math.inf]
-    peers = {name: time for (name, _), time in times.items() if name != "omnigraph"}
-    best = min(peers.values(), default=math.nan)
-    first = facts["first" if clock == "wall" else "first cpu"]
-    others = [time for name, time in first.items() if name != "omnigraph"]
+def judge(facts: Facts, clock: str) -> dict[str, float]:
+    """The ratios of one pattern, by the wall or by the processor; that of the orders is of the same work by
+    one engine, and always by the processor.
+    """
+    ours = [facts.median(label, clock) for label in facts.warm if label[0] == "omnigraph"] or [math.inf]
+    orders = [facts.median(label, "processor") for label in facts.warm if label[0] == "omnigraph"] or [1.0]
+    peers = [facts.median(label, clock) for label in facts.warm if label[0] != "omnigraph"]
+    best = min(peers, default=math.nan)
+    others = [getattr(spent, clock) for name, spent in facts.first.items() if name != "omnigraph"]
     return {
         "ours": max(ours),
         "best": best,
         "ratio": max(ours) / best,
-        "orders": max(ours) / min(ours),
-        "first": first["omnigraph"] / min(others, default=math.nan),
+        "orders": max(orders) / min(orders),
+        "first": getattr(facts.first["omnigraph"], clock) / min(others, default=math.nan),
     }
 
 
-def answers_differ(facts: dict[str, Any]) -> list[str]:
+def answers_differ(facts: Facts) -> list[str]:
     """Whose answer is not that of the others; a peer that gave none is not asked."""
-    ours = facts["answers"]["omnigraph"]
+    ours = facts.answers["omnigraph"]
     return [
         f"{name}: {str(answer)[:160]}"
-        for name, answer in facts["answers"].items()
+        for name, answer in facts.answers.items()
         if name != "omnigraph" and answer != ours and not (isinstance(answer, str) and name in CONTENDERS)
     ] + ([f"omnigraph: {ours}"] if isinstance(ours, str) else [])
 
 
-def _show(facts: dict[str, Any], clock: str) -> dict[str, float]:
-    found = judge(facts, clock)
-    peers = "  ".join(
-        f"{name} {facts['warm'].get((name, 0), math.inf) * 1000:.0f}"
-        for name in facts["first"]
-        if name != "omnigraph"
-    )
-    ours = "/".join(f"{facts['warm'].get(('omnigraph', n), math.inf) * 1000:.0f}" for n in range(ORDERS))
+def _show(facts: Facts, clock: str) -> dict[str, float]:
+    found, other = judge(facts, clock), judge(facts, next(each for each in CLOCKS if each != clock))
+    times = {label: f"{facts.median(label, clock) * 1000:.1f}" for label in facts.warm}
+    peers = "  ".join(f"{name} {shown}" for (name, _), shown in times.items() if name != "omnigraph")
+    ours = "/".join(shown for (name, _), shown in times.items() if name == "omnigraph")
+    firsts = " ".join(f"{getattr(spent, clock) * 1000:.0f}" for spent in facts.first.values())
     print(
-        f"{facts['pattern']:38} {found['ratio']:6.2f}x  orders {found['orders']:5.2f}x"
-        f"  first {found['first']:5.2f}x  ms: ours {ours}  {peers}",
+        f"{facts.pattern:38} {found['ratio']:5.2f}x ({other['ratio']:.2f}x)  orders {found['orders']:.2f}x"
+        f"  first {found['first']:.2f}x ({other['first']:.2f}x, {firsts})  ms: ours {ours}  {peers}",
         flush=True,
     )
     for line in answers_differ(facts):
@@ -239,8 +270,8 @@ def main() -> int:
     parser.add_argument("--where", type=Path, default=None)
     parser.add_argument("--only", default="")
     parser.add_argument("--without", nargs="*", default=[])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     chosen = parser.parse_args()
     where = chosen.where or Path(tempfile.gettempdir()) / f"omnigraph-patterns-{chosen.edges}"
     prepare(where, chosen.edges)
@@ -252,7 +283,7 @@ def main() -> int:
     for facts in measure(names, contenders, chosen.rounds):
         found = _show(facts, chosen.clock)
         ratios.append(found["ratio"])
-        name = facts["pattern"]
+        name = facts.pattern
         missed += [f"{name}: answers"] if answers_differ(facts) else []
         for fact, goal in (("ratio", WORST_GOAL), ("orders", ORDER_GOAL), ("first", FIRST_GOAL)):
             missed += [f"{name}: {fact} {found[fact]:.2f}"] if found[fact] > goal else []

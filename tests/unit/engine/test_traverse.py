@@ -90,8 +90,8 @@ def test_an_intersection_has_the_nodes_that_all_heads_lead_to(first, second, row
     """Whichever arm leads, for all rows or for each by itself, in the order of the rows."""
     indexes = [neighbours(*columns(edges), NODES) for edges in (first, second)]
     single = next((arm for arm, index in enumerate(indexes) if np.diff(index.offsets).max() <= 1), None)
-    at, found = intersect(indexes, columns(rows), unlimited, [None, None])
-    led = intersect(indexes, columns(rows), unlimited, [None, None], single)
+    at, found = intersect(indexes, columns(rows), unlimited, lambda _: None)
+    led = intersect(indexes, columns(rows), unlimited, lambda _: None, single)
     assert [each.tolist() for each in led] == [at.tolist(), found.tolist()]
     expected = [
         (row, node)

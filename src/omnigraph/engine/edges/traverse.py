@@ -255,13 +255,14 @@ def intersect(
     indexes: Sequence[AnyNeighbours],
     heads: Sequence[Ordinals],
     claim: Claim,
-    filters: Sequence[PairFilter | None],
+    filtered: Callable[[int], PairFilter | None],
     lead: int | None = None,
 ) -> tuple[Ordinals, Ordinals]:
     """All `(row, node)` pairs whose node is a neighbour of every head of the row.
 
     The head with the fewest neighbours leads on, row by row; the others are asked. So what is made is never
-    more than the least list of each row. `lead` is an arm of which a head has one neighbour at most.
+    more than the least list of each row. `lead` is an arm of which a head has one neighbour at most;
+    `filtered` gives the filter of an arm that is asked.
     """
     shortest = _shortest(indexes, heads) if lead is None else lead
     parts: list[tuple[Ordinals, Ordinals]] = []
@@ -278,7 +279,7 @@ def intersect(
             rows = chosen[rows]
         for other, asked in enumerate(indexes):
             if other != arm:
-                mask = connected(asked, heads[other][rows], found, filters[other])
+                mask = connected(asked, heads[other][rows], found, filtered(other))
                 rows, found = rows[mask], found[mask]
         parts.append((rows, found))
     if not parts:

@@ -24,6 +24,7 @@ from omnigraph.planning import steps as plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from omnigraph.arrays.pair_filter import PairFilter
     from omnigraph.arrays.types import Mask, Ordinals
     from omnigraph.engine.edges.traverse import AnyNeighbours
     from omnigraph.engine.read.reading import Reading
@@ -225,12 +226,13 @@ class Matcher:
             return self._bind_nothing(step.binds, frame)
         reading, rows = self.reading, max(frame.rows, self.whole)
         indexes = [neighbours(reading, arm, rows) for arm in step.arms]
-        filters = [
-            pair_filter(reading, arm, index, rows) for arm, index in zip(step.arms, indexes, strict=True)
-        ]
+
+        def filtered(arm: int) -> PairFilter | None:
+            return pair_filter(reading, step.arms[arm], indexes[arm], rows)
+
         heads = [frame[arm.start] for arm in step.arms]
         single = (number for number, arm in enumerate(step.arms) if most_of(reading, arm) == 1)
-        at, found = intersect(indexes, heads, reading.limits.claim, filters, next(single, None))
+        at, found = intersect(indexes, heads, reading.limits.claim, filtered, next(single, None))
         wide = (frame if keep is None else frame.among(keep)).take(at).bind(step.end, found)
         if step.node is None or step.test is None:
             return wide

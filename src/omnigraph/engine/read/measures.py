@@ -61,18 +61,19 @@ class Degrees:
     def of(index: Neighbours | OverlaidNeighbours) -> Degrees:
         """Those of an index, and of what was committed since it was made. Cost: one pass over its nodes."""
         base = index.base if isinstance(index, OverlaidNeighbours) else index
-        lengths = np.diff(base.offsets).astype(np.float64)
+        lengths = np.diff(base.offsets)
         if isinstance(index, OverlaidNeighbours):
             nodes = index.touched.nodes
             before = index.heads.to_base(nodes)
-            lengths[before[before >= 0]] = 0.0
-            lengths[index.heads.old[index.heads.new < 0]] = 0.0
+            lengths[before[before >= 0]] = 0
+            lengths[index.heads.old[index.heads.new < 0]] = 0
             rows, _ = index.expand(nodes, _uncounted)
             lengths = np.concatenate([lengths, np.bincount(rows, minlength=len(nodes))])
-        pairs = float(lengths.sum())
-        reached = float(lengths @ lengths) / pairs if pairs else 0.0
+        pairs = int(lengths.sum())
+        # A product of vectors would wake the threads of a linear algebra library, which costs far more.
+        reached = float(np.square(lengths, dtype=np.float64).sum()) / pairs if pairs else 0.0
         most = int(lengths.max()) if len(lengths) else 0
-        return Degrees(int(pairs), int(np.count_nonzero(lengths)), most, reached)
+        return Degrees(pairs, int(np.count_nonzero(lengths)), most, reached)
 
 
 def most_of(reading: Reading, step: Expand) -> int | None:
