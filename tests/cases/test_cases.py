@@ -25,7 +25,7 @@ def _param(case: Case):
     return pytest.param(case, id=case.id, marks=(pytest.mark.slow,) if case.label in LONG else ())
 
 
-@pytest.mark.parametrize("case", map(_param, CASES))
+@pytest.mark.parametrize("case", [_param(case) for case in CASES])
 def test_case(case: Case) -> None:
     run_case(case)
 

@@ -29,7 +29,7 @@ from omnigraph.manifest.store import ManifestStore
 CONTRACT = {"_schema.pg", "_schema.ir.json", "__schema_state.json"}
 
 
-def create(path: Path, schema: str = PEOPLE) -> omnigraph.Graph:
+def made_here(path: Path, schema: str = PEOPLE) -> omnigraph.Graph:
     """Creates it here: what other tests get may be a copy."""
     return omnigraph.init(path, schema=schema, settings=FAST)
 
@@ -43,11 +43,11 @@ def names(path: Path) -> set[str]:
 )
 def test_a_failed_init_removes_its_files(tmp_path: Path, window: Window) -> None:
     with activate(window, Raise()), pytest.raises(InjectedFailure):
-        create(tmp_path / "g")
+        made_here(tmp_path / "g")
     assert not names(tmp_path / "g") & CONTRACT
     with pytest.raises(GraphNotFound):
         omnigraph.open(tmp_path / "g")
-    with create(tmp_path / "g") as graph:
+    with made_here(tmp_path / "g") as graph:
         run(graph, 'insert Note { text: "a" }')
 
 
@@ -56,7 +56,7 @@ def test_an_error_after_the_manifest_exists_keeps_the_graph(tmp_path: Path) -> N
         activate(Window.INIT_AFTER_COORDINATOR_INIT, Raise()),
         pytest.raises(InitializationCommitted, match="was created") as caught,
     ):
-        create(tmp_path / "g")
+        made_here(tmp_path / "g")
     assert isinstance(caught.value.__cause__, InjectedFailure)
     assert names(tmp_path / "g") >= CONTRACT
     with omnigraph.open(tmp_path / "g") as graph:
@@ -73,7 +73,7 @@ def test_a_creation_that_stopped_inside_its_manifest_is_taken_over_as_advised(tm
         omnigraph.open(tmp_path / "g")
     assert "`omnigraph init --force`" in str(caught.value.hint)
     with pytest.raises(InitializationClaimed):
-        create(tmp_path / "g")
+        made_here(tmp_path / "g")
     with omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True, settings=FAST) as graph:
         run(graph, 'insert Note { text: "a" }')
         assert graph.verify().ok
@@ -93,7 +93,7 @@ def test_a_creation_nobody_can_judge_removes_nothing(tmp_path: Path, monkeypatch
         activate(Window.INIT_AFTER_SCHEMA_CONTRACT_WRITTEN, Callback(stop)),
         pytest.raises(InitializationIndeterminate, match="does not answer") as caught,
     ):
-        create(tmp_path / "g")
+        made_here(tmp_path / "g")
     assert isinstance(caught.value.__cause__, InjectedFailure)
     assert names(tmp_path / "g") >= CONTRACT
     monkeypatch.undo()
@@ -116,7 +116,7 @@ def test_a_creator_that_dies(tmp_path: Path, window: Window, *, exists: bool) ->
     assert status == EXIT_AT_WINDOW, errors
     if exists:
         with pytest.raises(AlreadyInitialized):
-            create(tmp_path / "g")
+            made_here(tmp_path / "g")
         with pytest.raises(AlreadyInitialized):
             omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True)
         omnigraph.open(tmp_path / "g").close()
@@ -124,7 +124,7 @@ def test_a_creator_that_dies(tmp_path: Path, window: Window, *, exists: bool) ->
     with pytest.raises(GraphNotFound):
         omnigraph.open(tmp_path / "g")
     with pytest.raises(InitializationClaimed):
-        create(tmp_path / "g")
+        made_here(tmp_path / "g")
     with omnigraph.init(tmp_path / "g", schema=PEOPLE, force=True, settings=FAST) as graph:
         run(graph, 'insert Note { text: "a" }')
         assert graph.verify().ok
@@ -137,7 +137,7 @@ def test_two_inits_at_once_make_one_graph(tmp_path: Path) -> None:
     def create(number: int) -> None:
         barrier.wait(30)
         try:
-            graph = create(tmp_path / "g", f"node T{number} {{ name: String @key }}")
+            graph = made_here(tmp_path / "g", f"node T{number} {{ name: String @key }}")
             graph.close()
             outcomes.append(number)
         except OmnigraphError as error:
@@ -158,19 +158,19 @@ def test_two_inits_at_once_make_one_graph(tmp_path: Path) -> None:
 
 def test_init_refuses_a_bad_schema_before_it_writes(tmp_path: Path) -> None:
     with pytest.raises(SchemaSyntaxError):
-        create(tmp_path / "g", "node {")
+        made_here(tmp_path / "g", "node {")
     assert not (tmp_path / "g").exists()
 
 
 def test_init_again(tmp_path: Path) -> None:
-    create(tmp_path / "g").close()
+    made_here(tmp_path / "g").close()
     with pytest.raises(AlreadyInitialized) as caught:
-        create(tmp_path / "g")
+        made_here(tmp_path / "g")
     assert caught.value.exit_status == 3
 
 
 def test_open_without_a_schema_file(tmp_path: Path) -> None:
-    create(tmp_path / "g").close()
+    made_here(tmp_path / "g").close()
     (tmp_path / "g" / "_schema.pg").unlink()
     for opening in (omnigraph.open, omnigraph.open_read_only):
         with pytest.raises(SchemaContractMissing):
@@ -179,7 +179,7 @@ def test_open_without_a_schema_file(tmp_path: Path) -> None:
 
 def test_a_schema_file_that_changes_under_an_open_graph_is_noticed_by_every_call(tmp_path: Path) -> None:
     count = "query q() { match { $p: Person } return { count($p) as n } }"
-    with create(tmp_path / "g") as graph:
+    with made_here(tmp_path / "g") as graph:
         file = tmp_path / "g" / "_schema.pg"
         text = file.read_text()
         for change, raised in (
@@ -215,7 +215,7 @@ def test_schema_and_query_from_files(tmp_path: Path) -> None:
 
 
 def test_every_dataset_of_a_fresh_graph_is_made_alike(tmp_path: Path) -> None:
-    with create(tmp_path / "g") as graph:
+    with made_here(tmp_path / "g") as graph:
         run(graph, 'insert Note { text: "a" }', actor="ana")
         graph.close()
     datasets = {path.parent for path in (tmp_path / "g").rglob("_versions")}
@@ -234,7 +234,7 @@ def test_every_dataset_of_a_fresh_graph_is_made_alike(tmp_path: Path) -> None:
 
 
 def test_read_only_open_of_a_graph_writes_nothing(tmp_path: Path) -> None:
-    with create(tmp_path / "g") as graph:
+    with made_here(tmp_path / "g") as graph:
         run(graph, 'insert Note { text: "a" }')
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "g").rglob("*")}
     with omnigraph.open_read_only(tmp_path / "g") as graph:
@@ -245,7 +245,7 @@ def test_read_only_open_of_a_graph_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["g x", "100%", "größe", "a%20b"])
 def test_a_file_address_is_decoded(tmp_path: Path, name: str) -> None:
-    with create(tmp_path / name) as graph:
+    with made_here(tmp_path / name) as graph:
         run(graph, 'insert Person { name: "ann" }')
     with omnigraph.open((tmp_path / name).as_uri()) as graph:
         assert set(rows_of(graph, "Person")) == {"ann"}
