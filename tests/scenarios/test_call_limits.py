@@ -182,9 +182,9 @@ WRONG_NUMBERS = (10**400, 10**5000, -(10**400), float("nan"), float("inf"), -1, 
 @pytest.mark.parametrize("wrong", WRONG_NUMBERS, ids=shown_value)
 @pytest.mark.parametrize("word", ["timeout_s", "memory_bytes"])
 def test_what_is_no_limit_is_refused_in_words(graph: Graph, word: str, wrong: Any) -> None:
-    for call in (graph.branches.list, graph.verify, graph.schema_source):
+    for call in (graph.branches.list, graph.verify, graph.stats):
         with pytest.raises(
-            BadRequest, match=f"'{word}' is a number of .* and at most 10*9*, not "
+            BadRequest, match=f"'{word}' is a number of .* and at most [0-9]+, not "
         ) as refused:
             call(**{word: wrong})  # pyright: ignore[reportArgumentType]
         assert len(str(refused.value)) < 200

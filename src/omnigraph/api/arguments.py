@@ -103,6 +103,10 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "str | os.PathLike[str] | Mapping[str, Any] | None": _path_or_mapping_or_none,
 }
 """By the annotation of a parameter."""
+_OF_TEXTS: Final = frozenset(
+    {_text, _text_or_none, _text_or_number, _path, _path_or_none, _path_or_mapping_or_none}
+)
+"""Checks that let every text pass that is ASCII."""
 
 
 def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -119,11 +123,13 @@ def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, R
         if (spelled := inspect.formatannotation(annotation).strip("'")) in _CHECKS and name in names
     }
 
-    by_place = [(place, name) for place, name in enumerate(names) if name in checks]
+    by_place = [
+        (place, name, checks[name] in _OF_TEXTS) for place, name in enumerate(names) if name in checks
+    ]
 
     @functools.wraps(call)
     def checked(*given: Parameters.args, **named: Parameters.kwargs) -> Returned:
-        for place, name in by_place:
+        for place, name, of_text in by_place:
             if place < len(given):
                 value: object = given[place]
             elif name in named:
@@ -131,7 +137,7 @@ def text_checked(call: Callable[Parameters, Returned]) -> Callable[Parameters, R
             else:
                 continue
             # Nearly every argument is ASCII, and that is told without a call.
-            if not (value.__class__ is str and value.isascii()):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  it is a string there
+            if not (of_text and value.__class__ is str and value.isascii()):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  it is a string there
                 checks[name](name, value)
         return call(*given, **named)
 

@@ -360,7 +360,24 @@ class SchemaPlan:
     @property
     def is_additive(self) -> bool:
         """Whether the plan may be applied while branches live."""
+        return self.is_additive_in_turn and not (self._grown & self._loosened)
+
+    @property
+    def is_additive_in_turn(self) -> bool:
+        """Whether each step is additive by itself.
+
+        A branch adopts a table by one commit, and that cannot both add a column and let another be null: of
+        two, recovery would take the first for all of it.
+        """
         return all(is_additive(step) for step in self.steps)
+
+    @property
+    def _grown(self) -> set[str]:
+        return {step.type_name for step in self.steps if isinstance(step, AddProperty)}
+
+    @property
+    def _loosened(self) -> set[str]:
+        return {step.type_name for step in self.steps if isinstance(step, AllowNull)}
 
     @property
     def first_refusal(self) -> UnsupportedChange | None:

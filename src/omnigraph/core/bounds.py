@@ -68,8 +68,10 @@ class _Stop(Cancellation):
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def raise_if_requested(self) -> None:
-        if self._asked.requested:
-            raise Cancelled(f"the call was cancelled; {self.left}")
+        try:
+            self._asked.raise_if_requested()
+        except Cancelled:
+            raise Cancelled(f"the call was cancelled; {self.left}") from None
         self.raise_if_overdue(self.left)
 
     def raise_if_overdue(self, outcome: str = NOTHING) -> None:

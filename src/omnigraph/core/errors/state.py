@@ -410,10 +410,12 @@ class MigrationBlocked(ConflictError):
 
     kind = "branches_block_schema_apply"
 
-    def __init__(self, branches: Sequence[str]) -> None:
+    def __init__(
+        self, branches: Sequence[str], *, hint: str = "merge or delete these branches first"
+    ) -> None:
         super().__init__(
             f"the schema change is not additive and other branches exist: {', '.join(branches)}",
-            hint="merge or delete these branches first",
+            hint=hint,
             details={"blocking_branches": list(branches)},
         )
         self.branches = tuple(branches)

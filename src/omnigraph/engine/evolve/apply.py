@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from omnigraph.recovery.queues import Guards
 
 APPLY: Final = "the schema change"
+IN_TURN: Final = (
+    "apply what may be null first and the properties that come afterwards: each waits for no branch"
+)
 WINDOWS: Final = Windows(
     post_sidecar=Window.SCHEMA_APPLY_POST_SIDECAR_PRE_COMMIT,
     post_create=Window.SCHEMA_APPLY_AFTER_TABLE_CREATE,
@@ -177,7 +180,11 @@ def _refuse_unready(
     """
     others = session.manifest.branches()
     if others and not planned.plan.is_additive:
-        raise MigrationBlocked(others)
+        raise (
+            MigrationBlocked(others, hint=IN_TURN)
+            if planned.plan.is_additive_in_turn
+            else MigrationBlocked(others)
+        )
     change = catalog_change(contract.catalog, planned.plan.desired)
     for check in row_checks(session, change, session.manifest.current(None).entries, planned.fills):
         stage = f"check {check.rows.table_key}"
