@@ -69,6 +69,8 @@ class Worker:
         )
         self.writing = threading.Event()
         """Set once a lane has got an acknowledgement, of a Spark load where one is awaited."""
+        self._begun = threading.Event()
+        """Set once it can be asked for its stacks, which is before it opens the graph."""
         self._heard = chaos.heard
         self._reader = threading.Thread(target=self._follow)
         self._reader.start()
@@ -79,6 +81,9 @@ class Worker:
                 lane, word, value = json.loads(line)
             except ValueError:
                 return  # torn by the kill: what it was to tell is not told
+            if word == "begun":
+                self._begun.set()
+                continue
             if word != "retried":
                 self.ledgers[lane].note(word, value)
             if word == "start":
@@ -97,13 +102,13 @@ class Worker:
 
     def stacks(self):
         """Where its threads are, as far as it can still tell."""
-        if self.writing.is_set() and self.process.poll() is None:
+        if self._begun.is_set() and self.process.poll() is None:
             begin = self.errors.seek(0, os.SEEK_END)
             self.process.send_signal(signal.SIGUSR1)
             threading.Event().wait(STACKS_S)
             self.errors.seek(begin)
             return self.errors.read()
-        return "it has not written yet, or has ended"
+        return "it has not begun yet, or has ended"
 
     def ended(self):
         """Wait until everything it said was heard; the exit status."""
@@ -228,6 +233,10 @@ class Chaos:
                 ledger.counts.clear()
         self.counts["doubled"] += sum("doubled" in each for each in self.problems)
 
+    def said(self):
+        """What the workers printed: refusals that each should have a reason, stacks."""
+        return "\n".join(each.read_text() for each in sorted(self.directory.glob("worker*.txt")))
+
     def told(self):
         """The counts in two lines: what was done to the graph, and what became of it."""
         faults = {kind: self.counts[kind] for kind in dict.fromkeys(FAULTS)}
@@ -247,7 +256,7 @@ def test_chaos_loses_nothing_doubles_nothing_and_leaves_nobody_stuck(make, tmp_p
     deadline = time.monotonic() + SECONDS / 2
     while time.monotonic() < deadline and not chaos.problems:
         chaos.round(min(ROUND_S, SECONDS / 4))
-    print("\n" + chaos.told())
+    print(f"\n{chaos.said()}\n{chaos.told()}")
     assert chaos.problems == [], chaos.told()
     assert chaos.counts["acknowledged"] > 0
     assert (chaos.counts["lost"], chaos.counts["doubled"], chaos.counts["stuck"]) == (0, 0, 0)

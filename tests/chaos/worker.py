@@ -3,7 +3,7 @@
 Members: `uri`, `options`, `expiry_s`, `spark`, `without` (a part of the protocol that is switched off), `lanes` (name to
 possible states), `first` (the number of the first new row). Every line on the output is `[lane, word, value]` (see `ledger`). Lines of input: `disk N` (no file may grow
 beyond N bytes; `disk` alone ends that), `clock S` (the clock is S seconds ahead), `finish`. SIGUSR1 prints the stacks of
-all threads.
+all threads, from the line `begun` on.
 """
 
 import faulthandler
@@ -19,26 +19,9 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import omnigraph
-from chaos.actions import ACTIONS, State, found_in
-from chaos.ledger import Ledger
-from crash.child import break_protocol
-from omnigraph.core.clock import SystemClock
-from omnigraph.core.errors import OmnigraphError
-from omnigraph.core.errors.kinds import FACTS
-from omnigraph.recovery import process_lock
-
-faulthandler.register(signal.SIGUSR1, all_threads=True)
 # What this process starts, such as a JVM, may outlive it: it must not hold the pipe to the parent open.
 TOLD = os.dup(1)
 os.dup2(2, 1)
-SPARK_WEIGHT = 3
-SETTLE_S_MAX = 240
-LOOKED_AT = ("storage", "internal", "drift")
-"""Kinds of refusals that are printed whole: each should have a reason."""
-finish = threading.Event()
 saying = threading.Lock()
 
 
@@ -47,6 +30,26 @@ def say(lane, word, value=None):
         left = (json.dumps([lane, word, value]) + "\n").encode()
         while left:
             left = left[os.write(TOLD, left) :]
+
+
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+say("", "begun")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import omnigraph  # noqa: E402
+from chaos.actions import ACTIONS, State, found_in  # noqa: E402
+from chaos.ledger import Ledger  # noqa: E402
+from crash.child import break_protocol  # noqa: E402
+from omnigraph.core.clock import SystemClock  # noqa: E402
+from omnigraph.core.errors import OmnigraphError  # noqa: E402
+from omnigraph.core.errors.kinds import FACTS  # noqa: E402
+from omnigraph.recovery import process_lock  # noqa: E402
+
+SPARK_WEIGHT = 3
+SETTLE_S_MAX = 240
+LOOKED_AT = ("storage", "internal", "drift")
+"""Kinds of refusals that are printed whole: each should have a reason."""
+finish = threading.Event()
 
 
 class Lane:
