@@ -1,11 +1,11 @@
 """Patterns of many joins beside engines that are made for them: answers compared, times as ratios.
 
-Run by `python -m benchmarks.patterns [--edges N] [--where DIR] [--only WORDS] [--without PEER...]`. The
-network is generated once into DIR and kept. Every contender runs in a process of its own, which tells the
-wall time and the processor time of each answer; the latter is what counts while a machine is shared, and
-`--clock` chooses (ratios of the other one are in parentheses). A
-pattern is asked in three orders of its clauses, in turn, and what counts is the median. The first time is
-that of the first run in a process.
+Run by `python -m benchmarks.patterns [--edges N] [--where DIR] [--only WORDS] [--without PEER...]
+[--patience SECONDS]`. The network is generated once into DIR and kept. Every contender runs in a process of
+its own, which tells the wall time and the processor time of each answer; the latter is what counts while a
+machine is shared, and `--clock` chooses (ratios of the other one are in parentheses). A pattern is asked in
+three orders of its clauses, in turn, and what counts is the median. The first time is that of the first run
+in a process.
 """
 
 import argparse
@@ -131,8 +131,8 @@ def _serve(contender: str, where: Path, pipe: Any) -> None:
 class Contender:
     """A process that answers; one that takes too long is ended and started again."""
 
-    def __init__(self, name: str, where: Path) -> None:
-        self.name, self.where = name, where
+    def __init__(self, name: str, where: Path, patience: float) -> None:
+        self.name, self.where, self.patience = name, where, patience
         self.peak_mb = 0.0
         self._begin()
 
@@ -146,11 +146,11 @@ class Contender:
     def ask(self, pattern: str, order: int) -> tuple[Any, Spent]:
         """The answer and what it took."""
         self._pipe.send((pattern, order))
-        if not self._pipe.poll(ANSWER_SECONDS_MAX):
+        if not self._pipe.poll(self.patience):
             self._process.kill()
             self._process.join()
             self._begin()
-            return f"no answer in {ANSWER_SECONDS_MAX:.0f} s", Spent(math.inf, math.inf)
+            return f"no answer in {self.patience:.0f} s", Spent(math.inf, math.inf)
         answer, wall, processor, peak = self._pipe.recv()
         self.peak_mb = max(self.peak_mb, peak)
         return answer, Spent(wall, processor)
@@ -176,7 +176,8 @@ class Facts:
     def ask(self, contender: Contender, order: int) -> Spent:
         """Ask once, and note an answer that is not the first one."""
         answer, spent = contender.ask(self.pattern, order)
-        if self.answers.setdefault(contender.name, answer) != answer:
+        known = self.answers.setdefault(contender.name, answer)
+        if known != answer and not math.isinf(spent.wall):
             self.answers[f"{contender.name} in order {order}"] = answer
         return spent
 
@@ -272,12 +273,15 @@ def main() -> int:
     parser.add_argument("--without", nargs="*", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--patience", type=float, default=ANSWER_SECONDS_MAX)
     chosen = parser.parse_args()
     where = chosen.where or Path(tempfile.gettempdir()) / f"omnigraph-patterns-{chosen.edges}"
     prepare(where, chosen.edges)
     print((where / "made").read_text())
     names = [name for name in PATTERNS if chosen.only in name]
-    contenders = {name: Contender(name, where) for name in CONTENDERS if name not in chosen.without}
+    contenders = {
+        name: Contender(name, where, chosen.patience) for name in CONTENDERS if name not in chosen.without
+    }
     missed: list[str] = []
     ratios: list[float] = []
     for facts in measure(names, contenders, chosen.rounds):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 
 import pytest
 
@@ -83,6 +84,36 @@ def test_a_match_is_run_alike_however_it_is_written(society, shape) -> None:
     assert len(shown) == 1
 
 
+def drawn(chosen: random.Random) -> list[str]:
+    """Clauses that hang together, between people and countries."""
+    people, countries = ["$p0"], ["$c0"]
+    clauses = {f"$p0 {chosen.choice(('livesIn $c0', 'knows $p1'))}"}
+    people += ["$p1"] if "$p0 knows $p1" in clauses else []
+    while len(clauses) < chosen.randrange(4, 9):
+        person = chosen.choice(people)
+        if chosen.random() < 0.4:
+            clauses.add(f"{person} livesIn {chosen.choice(countries)}")
+            continue
+        new = len(people) < 2 or chosen.random() < 0.5
+        other = f"$p{len(people)}" if new else chosen.choice([each for each in people if each != person])
+        people += [other] if new else []
+        clauses.add(chosen.choice((f"{person} knows {other}", f"{other} knows {person}")))
+    return sorted(clauses)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_way_to_write_a_large_match_finds_another_order(society, seed) -> None:
+    chosen, shown = random.Random(seed), set()
+    clauses = drawn(chosen)
+    for _ in range(6):
+        chosen.shuffle(clauses)
+        plan = society.explain(
+            f"query q() {{ match {{ {' '.join(clauses)} }} return {{ count($p0) as n }} }}"
+        )
+        shown.add(tuple((operator.name, operator.detail) for operator in plan.operators))
+    assert len(shown) == 1
+
+
 def society_pairs() -> int:
     edges = {(n, (n + step) % PEOPLE) for n in range(PEOPLE) for step in (1, 2)}
     edges |= {(0, n) for n in range(3, HUB + 1)}
@@ -149,6 +180,7 @@ def test_rows_that_nobody_can_hold_are_refused_and_the_process_lives(society, sh
         limit = refused.value.details["resource_limit"]
         assert limit["resource"] == "query_memory_bytes"
         assert limit["place"]
+        assert "return `count(...)` or groups instead of rows, add `limit`" in str(refused.value)
         assert refused.value.hint is not None
         assert len(small.query("query q() { match { $p: Person } return { $p } }")) == PEOPLE
 

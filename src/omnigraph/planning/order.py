@@ -16,11 +16,11 @@ from omnigraph.planning import ir, mentions
 from omnigraph.planning.steps import Direction, Move, is_plain, pushable, written_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from omnigraph.catalog.schema import EdgeType, NodeType
 
-STATES_KEPT: Final = 8
+STATES_KEPT: Final = 24
 """How many orders are followed at a time."""
 TRAVERSALS_MAX: Final = 24
 """Larger blocks are run as they are written."""
@@ -32,10 +32,6 @@ CONDITION_COST: Final = 1.0
 """What it costs to compare values of one row."""
 SCAN_COST: Final = 0.05
 """What it costs to look at a row of a table."""
-GAIN_MIN: Final = 0.9
-"""The written order is taken when it costs less than this share of the best one that was found. In between
-the found one is, so that a match is run alike however it is written.
-"""
 EQUAL_SHARE: Final = 0.1
 OTHER_SHARE: Final = 0.33
 """Shares of rows that a condition on several variables is guessed to keep."""
@@ -104,18 +100,23 @@ class _Search:
         while True:
             following: list[_State] = []
             for state in states:
-                after = self._after(state)
-                following += after
-                finished += [] if after else [state]
+                for after in self._after(state):
+                    # Not among those that go on: the rows it has would count against it there.
+                    (finished if self._is_done(after) else following).append(after)
             if not following:
+                finished = finished or states  # there was nothing to do
                 return min(finished, key=lambda state: (_rough(state.cost), state.turned))
-            cheapest: dict[tuple[frozenset[str], frozenset[int]], _State] = {}
+            cheapest: dict[Hashable, _State] = {}
             for state in following:
-                key = (state.bound, state.left)
+                # What led to a variable says how busy its nodes are, so what follows may cost more.
+                key = (state.bound, state.left, frozenset(state.via.items()))
                 known = cheapest.get(key)
                 if known is None or state.rank < known.rank:
                     cheapest[key] = state
             states = sorted(cheapest.values(), key=lambda state: state.rank)[:STATES_KEPT]
+
+    def _is_done(self, state: _State) -> bool:
+        return not state.left and self.nodes.keys() <= state.bound
 
     def _after(self, state: _State) -> list[_State]:
         ready = [
@@ -334,7 +335,7 @@ def by_cost(
         return Chosen(moves, "as written: there is no choice")
     search = _Search(block, bound, wanted, measures)
     best, written = search.best(), search.replay(moves)
-    if best.done == moves or written.cost < best.cost * GAIN_MIN:
+    if best.done == moves:
         told = f"about {written.cost:,.0f} rows and pairs, no order found costs less"
         return Chosen(moves, f"as written: {told}", written.cost)
     told = f"about {best.cost:,.0f} rows and pairs, {written.cost:,.0f} as written"

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 ORDINAL_BYTES: Final = 8
 PAIR_ORDINALS: Final = 2
 """What one pair of a hop takes while it is being made: the row and the node."""
+WAY_OUT: Final = (
+    "return `count(...)` or groups instead of rows, add `limit`, or narrow the match with a condition before"
+    " this step (`explain` shows them); or raise OMNIGRAPH_QUERY_MEMORY_BYTES"
+)
+"""What to write instead of a query that holds too much."""
 
 
 @dataclass(slots=True)
@@ -49,7 +54,7 @@ class Limits:
                 limit=self.memory_bytes_max,
                 actual=size,
                 place="the result" if self.step is None else " ".join(title_of(self.step)),
-                hint="narrow the match, or raise OMNIGRAPH_QUERY_MEMORY_BYTES",
+                hint=WAY_OUT,
             )
         self.peak_bytes = max(self.peak_bytes, size)
 
