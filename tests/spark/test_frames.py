@@ -135,7 +135,7 @@ def test_frames_are_checked_like_records(graph: Graph, engine: str, runtime: Spa
     ],
 )
 def test_large_frames_are_loaded_on_spark_unless_the_caller_decides(
-    tmp_path: Path, runtime: SparkRuntime, settings: dict[str, Any], named: dict[str, Any], engine: str
+    tmp_path: Path, runtime: SparkRuntime, settings: dict[str, int], named: dict[str, str], engine: str
 ) -> None:
     with make_graph(tmp_path / "g", KINDS, settings=replace(FAST, **settings)) as graph:
         report = graph.load_frames({"Thing": pa.table({"k": ["a", "b", "c"]})}, mode="append", **named)
