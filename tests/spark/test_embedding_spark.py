@@ -31,7 +31,7 @@ def offline(texts) -> dict[str, list[float]]:
 def test_tasks_make_the_configured_embedder_themselves(tmp_path):
     settings = Settings(durability="os", embed_provider="mock")
     with og.init(tmp_path / "g.omni", schema=SCHEMA, settings=settings) as graph:
-        report = graph.load_frames({"Doc": rows(500)}, mode="append", engine="spark")
+        report = graph.load_frames({"Doc": rows(500)}, mode="append")
         assert report.engine == "spark"
         assert vectors(graph) == offline(row["body"] for row in rows(500))
         assert graph.verify().violations == ()
@@ -47,9 +47,7 @@ def test_an_embedder_that_is_given_goes_along_with_its_class(tmp_path):
     with og.init(
         tmp_path / "g.omni", schema=SCHEMA, settings=Settings(durability="os"), embedder=Own()
     ) as graph:
-        graph.load_frames(
-            {"Doc": [{"slug": "a", "body": "x"}, {"slug": "b", "body": "xyz"}]}, mode="append", engine="spark"
-        )
+        graph.load_frames({"Doc": [{"slug": "a", "body": "x"}, {"slug": "b", "body": "xyz"}]}, mode="append")
         found = vectors(graph)
     assert found == {
         text: pytest.approx(
@@ -79,11 +77,11 @@ def test_what_cannot_travel_or_fails_there_is_an_error_and_changes_nothing(tmp_p
     place, settings = tmp_path / "g.omni", Settings(durability="os")
     with og.init(place, schema=SCHEMA, settings=settings, embedder=Held()) as graph:
         with pytest.raises(BadRequest, match="cannot be sent to Spark"):
-            graph.load_frames({"Doc": rows(3)}, mode="append", engine="spark")
+            graph.load_frames({"Doc": rows(3)}, mode="append")
         graph.load_frames({"Doc": rows(1)}, mode="append", engine="local")
     with og.open(place, settings=settings, embedder=Failing()) as graph:
         with pytest.raises(EmbedderError, match="ConnectionError"):
-            graph.load_frames({"Doc": rows(3)}, mode="merge", engine="spark")
+            graph.load_frames({"Doc": rows(3)}, mode="merge")
         assert len(vectors(graph)) == 1
 
 

@@ -1,7 +1,6 @@
 """DataFrames into the graph and out of it."""
 
 import datetime as dt
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from graphs import FAST, make_graph, rows_of, run, unchanged
+from graphs import make_graph, rows_of, run, unchanged
 from omnigraph.api.graph import Graph
 from omnigraph.core.errors import (
     BadRequest,
@@ -122,25 +121,6 @@ def test_frames_are_checked_like_records(graph: Graph, engine: str, runtime: Spa
         graph.load_frames({"Thing": [{"k": "a", "hue": 1}]}, mode="append", engine=engine)
     with unchanged(graph), pytest.raises(BadRequest):
         graph.load_frames({"Thing": [{"k": "a", "w": 2**64}]}, mode="append", engine=engine)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named", "engine"),
-    [
-        ({}, {}, "local"),
-        ({}, {"engine": "spark"}, "spark"),
-        ({"bulk_rows_in_process_max": 2}, {}, "spark"),
-        ({"bulk_bytes_in_process_max": 10}, {}, "spark"),
-        ({"bulk_rows_in_process_max": 2}, {"engine": "local"}, "local"),
-    ],
-)
-def test_large_frames_are_loaded_on_spark_unless_the_caller_decides(
-    tmp_path: Path, runtime: SparkRuntime, settings: dict[str, int], named: dict[str, str], engine: str
-) -> None:
-    with make_graph(tmp_path / "g", KINDS, settings=replace(FAST, **settings)) as graph:
-        report = graph.load_frames({"Thing": pa.table({"k": ["a", "b", "c"]})}, mode="append", **named)
-        assert (report.engine, report.records_read) == (engine, 3)
-        assert sorted(rows_of(graph, "Thing")) == ["a", "b", "c"]
 
 
 def test_an_overwrite_with_an_empty_spark_frame_leaves_no_rows(graph: Graph, runtime: SparkRuntime) -> None:

@@ -139,7 +139,7 @@ class Loads:
         branch: str = "main",
         base: str | None = None,
         actor: str | None = None,
-        engine: str | None = None,
+        engine: str = "spark",
         replace_types: Sequence[str] = (),
         rejects: str | os.PathLike[str] | None = None,
         max_rejects: int | None = None,
@@ -161,8 +161,7 @@ class Loads:
         an Arrow stream, such as a Polars frame or a DuckDB relation. Its columns are properties, `id`, and
         `from` and `to` of edges. What a dictionary lacks is not mentioned, as in a record; a null of any
         frame is mentioned. An overwrite replaces every type that has a frame, also one without rows.
-        Without an `engine`, frames that are in memory are loaded in this process, and on Spark when they are
-        large, as Spark DataFrames and streams are. Everything else is as in `load`.
+        Everything else is as in `load`.
         """
         with WriteCourse("the load") as course:
             from omnigraph.pipeline.load.load import RunBy, load_frames  # noqa: PLC0415  only a load needs it

@@ -10,7 +10,6 @@ import pytest
 
 from graphs import make_graph
 from omnigraph.core.errors import BadRequest, LoadFormatError
-from omnigraph.pipeline.load.frames import HeldSize, held_size
 
 SCHEMA = "node T { k: String @key  n: I64?  u: U64?  us: [U64]?  day: Date?  at: DateTime? }"
 
@@ -84,27 +83,3 @@ def test_columns_of_frames_are_renamed_and_passed_over(graph):
     with pytest.raises(BadRequest, match="unknown field 'note'") as caught:
         load(graph, frame, rename={"code": "k"})
     assert "--ignore-extra" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        [{"k": "a"}, {"k": "b"}],
-        pd.DataFrame({"k": ["a", "b"]}),
-        pa.table({"k": ["a", "b"]}),
-        pa.record_batch({"k": ["a", "b"]}),
-    ],
-    ids=["rows", "pandas", "table", "batch"],
-)
-def test_frames_in_memory_are_loaded_in_this_process(graph, frame):
-    report = graph.load_frames({"T": frame}, mode="append")
-    assert (report.engine, report.total_entities) == ("local", 2)
-
-
-def test_the_size_of_frames_is_known_where_they_are_in_memory():
-    rows = [{"k": "a"}, {"k": "b"}]
-    table = pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int64())})
-    assert held_size({}) == HeldSize(0, 0)
-    assert held_size({"A": rows, "B": table}) == HeldSize(4, table.nbytes)
-    assert held_size({"A": table.to_pandas()}).rows == 2
-    assert held_size({"A": rows, "B": Stream(table)}) is None, "it is read only once it is loaded"

@@ -1,7 +1,7 @@
 """DataFrames, Arrow tables and lists of rows as the source of a load."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -34,38 +34,6 @@ _NESTED: Final = frozenset({list, tuple, dict})
 def is_spark_frame(frame: Any) -> bool:
     """Whether a value is a Spark DataFrame, classic or Connect, without importing Spark."""
     return any(each.__module__.startswith("pyspark.sql") for each in type(frame).__mro__)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldSize:
-    """What frames take that this process holds in memory."""
-
-    rows: int
-    bytes: int
-
-
-def held_size(frames: Mapping[str, Any]) -> HeldSize | None:
-    """How large frames are together; None when one of them is not in the memory of this process, or gives its
-    rows only once they are read. Cost: metadata.
-    """
-    sizes = [_size_of(frame) for frame in frames.values()]
-    known = [each for each in sizes if each is not None]
-    if len(known) < len(sizes):
-        return None
-    return HeldSize(sum(each.rows for each in known), sum(each.bytes for each in known))
-
-
-def _size_of(frame: Any) -> HeldSize | None:
-    package = type(frame).__module__.partition(".")[0]
-    if isinstance(frame, (pa.Table, pa.RecordBatch)):
-        return HeldSize(frame.num_rows, frame.nbytes)
-    if isinstance(frame, list):
-        return HeldSize(len(cast("list[Any]", frame)), 0)  # its objects are larger than what they become
-    if package == "pandas" and hasattr(frame, "memory_usage"):
-        return HeldSize(len(frame), int(frame.memory_usage(index=False).sum()))
-    if package == "polars" and hasattr(frame, "estimated_size"):
-        return HeldSize(len(frame), int(frame.estimated_size()))
-    return None
 
 
 def spool_frames(frames: Mapping[str, Any], directory: Path, runtime: SparkRuntime | None) -> list[Split]:

@@ -30,7 +30,7 @@ from omnigraph.pipeline.input.sources import (
     stream_name,
 )
 from omnigraph.pipeline.load.answers import answer, answer_of_key, requested
-from omnigraph.pipeline.load.frames import held_size, is_spark_frame, spool_frames
+from omnigraph.pipeline.load.frames import is_spark_frame, spool_frames
 from omnigraph.pipeline.load.journal import (
     Differences,
     Journal,
@@ -59,8 +59,7 @@ class RunBy:
     """Who runs a load, how it is stopped, who is told how far it has come. It loads the same in any case."""
 
     course: WriteCourse
-    engine: str | None = EngineName.SPARK.value
-    """None: whoever suits the size of frames."""
+    engine: str = EngineName.SPARK.value
     spark: "SparkSession | None" = None
     cancel: Cancellation = NEVER
     model: str | None = None
@@ -140,8 +139,6 @@ def load_frames(
     owner = next((frame for frame in frames.values() if is_spark_frame(frame)), None)
     if by.spark is None and owner is not None:
         by = replace(by, spark=owner.sparkSession)
-    if by.engine is None:
-        by = replace(by, engine=_engine_for(session, frames, by).value)
 
     def splits(workspace: Path | None, executor: Executor) -> list[Split]:
         runtime = executor.runtime if isinstance(executor, SparkExecutor) else None
@@ -150,16 +147,6 @@ def load_frames(
 
     request = requested(options, (sorted(frames), asdict(columns)), ())
     return _load(session, splits, 0, options, by, request)
-
-
-def _engine_for(session: GraphSession, frames: Mapping[str, Any], by: RunBy) -> EngineName:
-    """This process for what it holds in memory already, unless that is large or the caller has a session."""
-    size = None if by.spark is not None else held_size(frames)
-    settings = session.settings
-    small = size is not None and (
-        size.rows <= settings.bulk_rows_in_process_max and size.bytes <= settings.bulk_bytes_in_process_max
-    )
-    return EngineName.LOCAL if small else EngineName.SPARK
 
 
 def load_spooled(
@@ -338,7 +325,7 @@ def _is_many(sources: Any) -> bool:
 
 
 def _executor(session: GraphSession, by: RunBy, size: int) -> Executor:
-    match word(EngineName, by.engine or EngineName.SPARK.value, "engine"):
+    match word(EngineName, by.engine, "engine"):
         case EngineName.LOCAL:
             return LocalExecutor("load")
         case EngineName.SPARK:
