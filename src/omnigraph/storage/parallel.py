@@ -4,6 +4,7 @@ import contextvars
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -18,8 +19,10 @@ WAITING_THREADS: Final = 24
 """Threads of a process that may wait for a device on behalf of others."""
 SHORT_WAIT_S: Final = 0.0005
 """A device that answers within this time is waited for in turn: a hand-over to a thread takes as long."""
+WAITS_KNOWN: Final = 15
+"""The last waits tell whether a device is slow. On a busy processor some are long on any device."""
 ROUNDS_ON_THREADS: Final = 64
-"""After two rounds with a longer wait, this many go to threads before the device is tried in turn again."""
+"""When most waits were longer, this many rounds go to threads before the device is tried in turn again."""
 
 
 def side_by_side(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
@@ -100,7 +103,7 @@ class _Waiting:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._on_threads = 0
-        self._waited_long = False
+        self._were_long: deque[bool] = deque(maxlen=WAITS_KNOWN)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
         with self._lock:
@@ -117,12 +120,12 @@ class _Waiting:
         for number, item in enumerate(items, 1):
             begun = time.perf_counter()
             work(item)
-            if time.perf_counter() - begun > SHORT_WAIT_S:
-                # Once may be chance; the rest of this round is shared all the same.
-                self._on_threads = ROUNDS_ON_THREADS if self._waited_long else 0
-                self._waited_long = True
+            is_long = time.perf_counter() - begun > SHORT_WAIT_S
+            self._were_long.append(is_long)
+            if is_long and 2 * sum(self._were_long) > len(self._were_long):
+                # The very first may be chance; the rest of its round is shared all the same.
+                self._on_threads = ROUNDS_ON_THREADS if len(self._were_long) > 1 else 0
                 return items[number:]
-        self._waited_long = False
         return ()
 
 

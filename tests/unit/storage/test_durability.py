@@ -172,6 +172,21 @@ def test_one_long_wait_shares_the_rest_of_its_round_and_a_second_one_the_rounds_
     assert waiting.in_turn(work, ["slow"]) == [], "the device is tried again"
 
 
+def test_long_waits_now_and_then_send_a_fast_device_to_no_threads() -> None:
+    waiting = parallel._Waiting()
+    long = threading.Event()
+
+    def work(item: str) -> None:
+        if item == "slow":
+            long.wait(parallel.SHORT_WAIT_S * 2)
+
+    for _ in range(parallel.WAITS_KNOWN):
+        waiting._were_long.append(False)
+    for _ in range(parallel.WAITS_KNOWN // 2):
+        assert waiting.in_turn(work, ["slow"]) == ()
+    assert waiting.in_turn(work, ["slow", "b"]) == ["b"], "most of the last waits were long"
+
+
 def test_a_round_in_which_one_sync_fails_ends_with_nothing_under_way(tmp_path: Path) -> None:
     files = [tmp_path / str(number) for number in range(12)]
     for file in files[:-1]:
