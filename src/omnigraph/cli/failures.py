@@ -146,7 +146,9 @@ def _show_text(error: OmnigraphError) -> None:
             text = "query" if isinstance(error, QueryError) else "schema"
             message, hint = f"the {text} has {len(wrong)} error{'' if len(wrong) == 1 else 's'}", None
     if isinstance(error, ConstraintViolation) and "problem_totals" not in error.details:
-        for each in error.violations[:ROWS_SHOWN_MAX]:
+        # A single edge is told by its ends, in the message; its id was drawn a moment ago, if it is new.
+        told = error.total == 1 and error.violations[0].entity_kind == "edge"
+        for each in error.violations[: 0 if told else ROWS_SHOWN_MAX]:
             if each.entity_id is not None:
                 output.note(f"{each.type_name} {each.entity_id}: {each.message or each.rule} ({each.rule})")
     if isinstance(error, MergeConflicts):
