@@ -174,8 +174,9 @@ class Sweep:
         for directory in sorted({name.rpartition("/")[0] for name in names}):
             file = f"{directory}/{HINT}"
             hinted = hinted_version(self._session.adapter.read_text_if_exists(file))
-            newest = max(version_of(each) or 0 for each in self._session.adapter.list_dir(directory))
-            if hinted is not None and hinted != newest:
+            there = self._session.adapter.list_dir(directory)  # nothing, where the branch is gone
+            newest = max((version_of(each) or 0 for each in there), default=0)
+            if hinted is not None and newest and hinted != newest:
                 self._session.adapter.write_text(file, hint_text(newest))
 
     def _remove_forks(self) -> None:
