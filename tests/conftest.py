@@ -48,7 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if count == 1:
         return
     shared = [item for item in items if _marked(item, SHARED)]
-    shared.sort(key=lambda item: not _marked(item, SHARED[:1]))
+    # A page may give Spark a session of its own, and whoever comes after it in the process gets that one.
+    shared.sort(key=lambda item: (not _marked(item, SHARED[:1]), item.path.parent.name != "spark"))
     long: list[list[pytest.Item]] = [shared, *([] for _ in range(count - 1))]
     short: list[list[pytest.Item]] = [[] for _ in range(count)]
     others = [item for item in items if not _marked(item, SHARED)]
