@@ -1,14 +1,9 @@
 """Graphs for tests: made in a temporary directory, seeded, inspected from outside the write path."""
 
-import atexit
-import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,24 +65,8 @@ FAST = Settings(durability="os")
 """Most tests do not test what survives a power cut."""
 
 
-@cache
-def _kept() -> Path:
-    home = Path(tempfile.mkdtemp(prefix="omnigraph-made-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    return home
-
-
 def make_graph(path: Path, schema: str = PEOPLE, *, settings: Settings = FAST) -> Graph:
-    """A new graph. The first one of a schema is kept, and the next ones are copies of it, made in a third of the time."""
-    kept = _kept() / hashlib.sha256(schema.encode()).hexdigest()
-    fresh = settings == FAST and isinstance(path, Path) and not path.exists()
-    if fresh and kept.exists():
-        shutil.copytree(kept, path)
-        return omnigraph.open(path, settings=settings)
-    graph = omnigraph.init(path, schema=schema, settings=settings)
-    if fresh:
-        shutil.copytree(path, kept.with_suffix(".part")).rename(kept)
-    return graph
+    return omnigraph.init(path, schema=schema, settings=settings)
 
 
 def reopen(graph: Graph, *, settings: Settings = FAST) -> Graph:
