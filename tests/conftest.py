@@ -1,7 +1,6 @@
 import gc
 import signal
 from collections.abc import Generator
-from itertools import groupby
 
 import pytest
 from hypothesis import settings
@@ -26,40 +25,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-SHARED = ("spark", "s3")
-"""What the first test of a process starts for all that follow, and takes seconds to start."""
-LONG = ("crash", "model", "slow", "torture")
-
-
-def _marked(item: pytest.Item, names: tuple[str, ...]) -> bool:
-    return any(item.get_closest_marker(name) for name in names)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders the tests of several workers, each of which begins with a part of this list and takes from the ends.
-
-    What shares a JVM or a server comes first, so that one worker starts it. Every part begins with its long
-    tests: none is left for the end, when the other workers have nothing to do.
-    """
-    count = getattr(config, "workerinput", {}).get("workercount", 1)
-    if count == 1:
-        return
-    shared = [item for item in items if _marked(item, SHARED)]
-    # A page may give Spark a session of its own, and whoever comes after it in the process gets that one.
-    shared.sort(key=lambda item: (not _marked(item, SHARED[:1]), item.path.parent.name != "spark"))
-    long: list[list[pytest.Item]] = [shared, *([] for _ in range(count - 1))]
-    short: list[list[pytest.Item]] = [[] for _ in range(count)]
-    others = [item for item in items if not _marked(item, SHARED)]
-    for _, module in groupby(others, lambda item: item.path):
-        parted = {True: [], False: []}
-        for item in module:
-            parted[_marked(item, LONG)].append(item)
-        min(long, key=len).extend(parted[True])
-        min(short, key=len).extend(parted[False])
-    items[:] = [item for piece in zip(long, short, strict=True) for part in piece for item in part]
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
